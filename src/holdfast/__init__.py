@@ -1,0 +1,1 @@
+"""Holdfast: agents that get better, and never slip back."""

@@ -1,0 +1,1 @@
+"""The nouns of Holdfast: frozen records and the rules they keep. No I/O."""

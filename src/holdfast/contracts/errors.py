@@ -1,0 +1,101 @@
+"""The vocabulary of failure: each error says what failed, why, and the remedy, in one line.
+
+A failed rollout is data and is recorded; a broken invariant is a crash and is not caught. Who prints an
+error, and with which exit code, is the command line's business: the codes live here so that they are one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class HoldfastError(Exception):
+    """Something went wrong that a person can act upon."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
+        self.what, self.why, self.remedy = what, why, remedy
+        super().__init__(what, why, remedy)
+
+    def __str__(self) -> str:
+        line = f"{self.what}: {self.why}" if self.why else self.what
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+
+class BadInput(HoldfastError):
+    """A file, flag or value that cannot be used; nothing was started."""
+
+    exit_code = 2
+
+
+class BadRecord(BadInput):
+    """A record that breaks its own contract, or one of a version this build does not know."""
+
+
+class StoreError(HoldfastError):
+    """The store cannot do what was asked; what it had acknowledged is still there."""
+
+    exit_code = 5
+
+
+class StoreBusy(StoreError):
+    """Another process kept the store locked for longer than we were willing to wait."""
+
+
+class StoreFull(StoreError):
+    """The disk is full: nothing of this write was kept."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged, or is not a store."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version."""
+
+
+class Refused(StoreError):
+    """A write that would break a rule of the life cycle; nothing of it was kept."""
+
+
+class StaleLease(Refused):
+    """The attempt no longer holds its rollout: its lease ran out, or it was finished or cancelled."""
+
+
+class IllegalMove(Refused):
+    """The life cycle has no such move."""
+
+
+class Conflict(Refused):
+    """The same id with other content."""
+
+
+class QueueFull(Refused):
+    """The run's queue is at its limit."""
+
+
+class NotFound(StoreError):
+    """There is no such record in this project."""
+
+    exit_code = 2
+
+
+class Fault(HoldfastError):
+    """Our side failed, not the agent: the attempt is retried, and is never scored as zero."""
+
+
+class Interrupted(BaseException):
+    """Raised inside an agent that was cancelled or ran out of time."""
+
+
+@contextmanager
+def boundary(kind: type[HoldfastError], where: str) -> Iterator[None]:
+    """Name the place where a foreign exception crossed into ours; our own errors pass as they are."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise kind(where, why=f"{type(error).__name__}: {error}") from error

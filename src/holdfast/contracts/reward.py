@@ -1,0 +1,42 @@
+"""Rewards: one named number is a signal, the signals of an attempt are its sheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+from holdfast.contracts.errors import BadRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    SCHEMA: ClassVar[int] = 1
+
+    name: str
+    value: float
+    weight: float = 1.0
+    source: str  # "rule:exact_match", "judge:tone@3", "env"
+    turn: int | None = None  # None: of the whole attempt
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.source.strip():
+            raise BadRecord(f"signal {self.name!r}", why=f"name and source {self.source!r} must not be blank")
+        if not (isfinite(self.value) and isfinite(self.weight)):
+            raise BadRecord(f"signal {self.name}", why=f"value {self.value} and weight {self.weight} must be finite")
+        if self.turn is not None and self.turn < 0:
+            raise BadRecord(f"signal {self.name}: turn = {self.turn}", why="must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """All signals of one attempt; the total is their weighted sum."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    signals: tuple[Signal, ...]
+
+    @property
+    def total(self) -> float | None:
+        """None when nothing was measured: missing is not zero."""
+        return sum(s.value * s.weight for s in self.signals) if self.signals else None

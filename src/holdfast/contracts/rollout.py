@@ -1,0 +1,148 @@
+"""Rollouts and attempts: one execution of a task, and each try at it, with the one table of legal moves.
+
+The store repeats the table as database triggers; `tests/store/test_schema.py` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from typing import Any, ClassVar
+
+from holdfast.contracts.errors import BadRecord, IllegalMove
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+
+
+class RolloutState(StrEnum):
+    QUEUING = "queuing"  # may be claimed now
+    REQUEUING = "requeuing"  # waits out its backoff before it may be claimed again
+    RUNNING = "running"  # exactly one running attempt holds it
+    SUCCEEDED = "succeeded"  # the agent answered; the reward says how well
+    FAILED = "failed"  # the agent itself failed on its last try: that is data
+    DEAD = "dead"  # given up without an answer (lost workers, time-outs, faults): reported as missing
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # the agent raised
+    FAULT = "fault"  # our side failed: the model endpoint, the scorer, a worker that could not start
+    TIMEOUT = "timeout"  # reached its wall-clock limit
+    UNRESPONSIVE = "unresponsive"  # its worker stopped beating
+    CANCELLED = "cancelled"
+    RELEASED = "released"  # handed back unharmed by a stopping worker: does not count against max_attempts
+
+
+R, A = RolloutState, AttemptState
+
+TRANSITIONS: Mapping[RolloutState, frozenset[RolloutState]] = {
+    R.QUEUING: frozenset({R.RUNNING, R.CANCELLED}),
+    R.REQUEUING: frozenset({R.QUEUING, R.CANCELLED}),
+    R.RUNNING: frozenset({R.SUCCEEDED, R.FAILED, R.DEAD, R.REQUEUING, R.QUEUING, R.CANCELLED}),
+    R.SUCCEEDED: frozenset(),
+    R.FAILED: frozenset({R.QUEUING}),  # an operator's requeue
+    R.DEAD: frozenset({R.QUEUING}),
+    R.CANCELLED: frozenset({R.QUEUING}),
+}
+ATTEMPT_TRANSITIONS: Mapping[AttemptState, frozenset[AttemptState]] = {
+    A.RUNNING: frozenset(set(A) - {A.RUNNING}),
+    **{state: frozenset() for state in A if state is not A.RUNNING},
+}
+OPEN = frozenset({R.QUEUING, R.REQUEUING, R.RUNNING})
+DONE = frozenset(R) - OPEN
+
+
+def move(rollout_id: str, old: RolloutState, new: RolloutState) -> RolloutState:
+    """The new state, or IllegalMove with what would have been allowed."""
+    if new not in TRANSITIONS[old]:
+        allowed = ", ".join(sorted(TRANSITIONS[old])) or "nothing: it is final"
+        raise IllegalMove(f"rollout {rollout_id}", why=f"cannot go from {old} to {new}", remedy=f"from {old} it may go to {allowed}")
+    return new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a producer hands to the queue: an input, and how it may be tried."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    name: str  # unique within the run; enqueuing the same name and content twice is one rollout
+    input: Any  # any JSON
+    split: Split | None = None
+    priority: int = 0  # higher first
+    max_attempts: int = 3
+    timeout_s: float | None = None  # wall-clock limit of one attempt
+    resources: int | None = None  # resource version in force
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name != self.name.strip() or "/" in self.name or len(self.name) > 200:
+            raise BadRecord(f"task name {self.name!r}", why="must be 1 to 200 characters without '/' or outer spaces")
+        if self.max_attempts < 1:
+            raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
+        if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise BadRecord(f"task {self.name}: timeout_s = {self.timeout_s}", why="must be a finite number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One execution of one task, as the store sees it from outside."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    id: str  # "<run>/<task name>"
+    run: str
+    name: str
+    input: Any
+    split: Split | None
+    status: RolloutState
+    priority: int
+    max_attempts: int
+    timeout_s: float | None
+    resources: int | None
+    metadata: Mapping[str, Any]
+    attempt_count: int  # attempts ever started, released ones included
+    faults: int  # attempts that count against max_attempts
+    enqueued_at: float  # unix seconds
+    ready_at: float  # not claimable before
+    started_at: float | None
+    ended_at: float | None
+    reason: str | None  # why it failed, was given up or cancelled
+    final_attempt: str | None  # the one attempt that decided it
+    reward: float | None  # total of the final attempt's sheet; None is missing, never zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at a rollout, held under a lease by one worker."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    id: str  # "<rollout>:attempt-<n>"
+    rollout: str
+    number: int  # 1, 2, …
+    worker: str
+    token: int  # fencing token: grows with every claim of the store; an old one is refused
+    status: AttemptState
+    started_at: float
+    beat_at: float
+    lease_until: float
+    deadline: float | None  # wall-clock limit; a lease never reaches past it
+    ended_at: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a worker gets: the rollout and the attempt it now holds."""
+
+    rollout: Rollout
+    attempt: Attempt

@@ -1,0 +1,87 @@
+"""Runs: one piece of work with its own rollouts, and the state an operator wants it in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
+class Wanted(StrEnum):
+    """What claim and every beat obey."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # nothing new is claimed, what runs goes on
+    DRAINING = "draining"  # nothing new is claimed, what runs finishes, then the run stops
+    CANCELLED = "cancelled"  # what waits is cancelled, what runs is interrupted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    SCHEMA: ClassVar[int] = 1
+
+    id: str
+    project: str
+    kind: str  # "optimize"
+    state: RunState
+    wanted: Wanted
+    model_ref: str
+    settings: Mapping[str, Any]
+    queue_limit: int | None  # at most so many rollouts wait; producers wait or are refused
+    created_at: float
+    beat_at: float  # last sign of life of the process that drives it
+    ended_at: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceVersion:
+    """An immutable set of named resources (prompts and the like). Same content, same version."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    id: str  # "resources-<version>"
+    project: str
+    version: int  # 1, 2, … within the project
+    sha256: str
+    resources: Mapping[str, Any]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    SCHEMA: ClassVar[int] = 1
+
+    id: str
+    host: str
+    pid: int
+    slots: int
+    started_at: float
+    beat_at: float
+    stopped_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One line of the append-only ledger; each carries the hash of the one before."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    seq: int
+    at: float
+    project: str
+    run: str | None
+    kind: str  # "run", "order", "requeue", "prune", …
+    who: str
+    body: Mapping[str, Any]
+    previous: str
+    sha256: str

@@ -1,0 +1,122 @@
+"""What happened during an attempt: spans in order, decisions (model and tool calls) apart from telemetry.
+
+Token ids and behaviour log-probs are kept as they were sampled: never derived from text afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from typing import Any, ClassVar
+
+from holdfast.contracts.errors import BadRecord
+
+
+class SpanKind(StrEnum):
+    MODEL = "model"  # decision: a call of a language model
+    TOOL = "tool"  # decision: a call of a tool
+    MESSAGE = "message"  # a message added to the conversation
+    TELEMETRY = "telemetry"  # everything else; never learnt from
+
+
+DECISIONS = frozenset({SpanKind.MODEL, SpanKind.TOOL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One call of a language model. Ids and log-probs are there when the endpoint gave them."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    model: str
+    messages: tuple[Mapping[str, Any], ...]
+    response: Mapping[str, Any]  # the assistant message
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None  # of completion_ids under the sampling that was in force
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_ids", "completion_ids"):
+            if any(token < 0 for token in getattr(self, name) or ()):
+                raise BadRecord(f"model call: {name}", why="token ids must not be negative")
+        if self.logprobs is not None:
+            if self.completion_ids is None or len(self.logprobs) != len(self.completion_ids):
+                found = "none" if self.completion_ids is None else str(len(self.completion_ids))
+                raise BadRecord("model call: logprobs", why=f"{len(self.logprobs)} values for {found} completion ids")
+            if not all(isfinite(p) and p <= 0.0 for p in self.logprobs):
+                raise BadRecord("model call: logprobs", why="must be finite and at most 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    SCHEMA: ClassVar[int] = 1
+
+    tool: str
+    arguments: Mapping[str, Any]
+    result: Any = None
+    error: str | None = None
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanEvent:
+    name: str
+    at: float
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that happened, in the attempt's own order."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    seq: int  # 1, 2, … within the attempt, given at the start of the span
+    kind: SpanKind
+    name: str
+    started_at: float
+    ended_at: float | None = None
+    parent: int | None = None  # seq of the enclosing span
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[SpanEvent, ...] = ()
+    model: ModelCall | None = None
+    tool: ToolCall | None = None
+    trace_id: str | None = None  # foreign ids, when the span came from another tracer
+    span_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seq < 1:
+            raise BadRecord(f"span {self.name}: seq = {self.seq}", why="must be at least 1")
+        if not isfinite(self.started_at) or (self.ended_at is not None and not self.started_at <= self.ended_at < float("inf")):
+            raise BadRecord(f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not finite and in order")
+        if self.parent is not None and not 1 <= self.parent < self.seq:
+            raise BadRecord(f"span {self.name}: parent = {self.parent}", why=f"must be an earlier span than {self.seq}")
+        if (self.model is not None) != (self.kind is SpanKind.MODEL) or (self.tool is not None) != (self.kind is SpanKind.TOOL):
+            raise BadRecord(f"span {self.name}", why=f"kind {self.kind} does not fit its model or tool call")
+
+    @property
+    def is_decision(self) -> bool:
+        return self.kind in DECISIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One decision with everything it led to before the next one."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    index: int  # 0, 1, …
+    decision: Span
+    effects: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            raise BadRecord(f"turn {self.index}", why="the index must not be negative")
+        if self.decision.kind is not SpanKind.MODEL:
+            raise BadRecord(f"turn {self.index}", why=f"opens with a {self.decision.kind} span, not a model call")
