@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar
 
@@ -11,13 +11,15 @@ from holdfast.contracts.errors import BadRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
+    """One named number that somebody measured on purpose, and how much it counts."""
+
     SCHEMA: ClassVar[int] = 1
 
     name: str
     value: float
     weight: float = 1.0
     source: str  # "rule:exact_match", "judge:tone@3", "env"
-    turn: int | None = None  # None: of the whole attempt
+    turn: int | None = field(default=None, metadata={"minimum": 0})  # None: of the whole attempt
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.source.strip():

@@ -64,7 +64,9 @@ def move(rollout_id: str, old: RolloutState, new: RolloutState) -> RolloutState:
     """The new state, or IllegalMove with what would have been allowed."""
     if new not in TRANSITIONS[old]:
         allowed = ", ".join(sorted(TRANSITIONS[old])) or "nothing: it is final"
-        raise IllegalMove(f"rollout {rollout_id}", why=f"cannot go from {old} to {new}", remedy=f"from {old} it may go to {allowed}")
+        raise IllegalMove(
+            f"rollout {rollout_id}", why=f"cannot go from {old} to {new}", remedy=f"from {old} it may go to {allowed}"
+        )
     return new
 
 
@@ -78,8 +80,8 @@ class Task:
     input: Any  # any JSON
     split: Split | None = None
     priority: int = 0  # higher first
-    max_attempts: int = 3
-    timeout_s: float | None = None  # wall-clock limit of one attempt
+    max_attempts: int = field(default=3, metadata={"minimum": 1})
+    timeout_s: float | None = field(default=None, metadata={"exclusiveMinimum": 0})  # wall-clock limit of one attempt
     resources: int | None = None  # resource version in force
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -138,6 +140,25 @@ class Attempt:
     deadline: float | None  # wall-clock limit; a lease never reaches past it
     ended_at: float | None
     error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long a rollout waits before its next attempt: doubling, capped, with up to half of it left to chance."""
+
+    initial_s: float = 0.5
+    cap_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.cap_s) and 0 <= self.initial_s <= self.cap_s):
+            raise BadRecord(
+                f"backoff {self.initial_s} to {self.cap_s} s", why="must be 0 <= initial <= cap, and finite"
+            )
+
+    def delay_s(self, faults: int, chance: float) -> float:
+        """After the first fault: initial · [½, 1), then twice that, and so on; chance in [0, 1)."""
+        full = min(self.cap_s, self.initial_s * 2.0 ** min(faults - 1, 62))
+        return full * (0.5 + 0.5 * chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

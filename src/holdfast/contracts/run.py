@@ -27,6 +27,8 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
+    """One piece of work, from its start to its end."""
+
     SCHEMA: ClassVar[int] = 1
 
     id: str
@@ -59,6 +61,8 @@ class ResourceVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
+    """One process that claims rollouts."""
+
     SCHEMA: ClassVar[int] = 1
 
     id: str

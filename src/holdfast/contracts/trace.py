@@ -55,6 +55,8 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
+    """One call of a tool, with what it gave back or why it could not."""
+
     SCHEMA: ClassVar[int] = 1
 
     tool: str
@@ -66,6 +68,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanEvent:
+    """A moment within a span."""
+
     name: str
     at: float
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -77,12 +81,12 @@ class Span:
 
     SCHEMA: ClassVar[int] = 1
 
-    seq: int  # 1, 2, … within the attempt, given at the start of the span
+    seq: int = field(metadata={"minimum": 1})  # 1, 2, … within the attempt, given at the start of the span
     kind: SpanKind
     name: str
     started_at: float
     ended_at: float | None = None
-    parent: int | None = None  # seq of the enclosing span
+    parent: int | None = field(default=None, metadata={"minimum": 1})  # seq of the enclosing span
     attributes: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[SpanEvent, ...] = ()
     model: ModelCall | None = None
@@ -93,11 +97,17 @@ class Span:
     def __post_init__(self) -> None:
         if self.seq < 1:
             raise BadRecord(f"span {self.name}: seq = {self.seq}", why="must be at least 1")
-        if not isfinite(self.started_at) or (self.ended_at is not None and not self.started_at <= self.ended_at < float("inf")):
-            raise BadRecord(f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not finite and in order")
+        if not isfinite(self.started_at) or (
+            self.ended_at is not None and not self.started_at <= self.ended_at < float("inf")
+        ):
+            raise BadRecord(
+                f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not finite and in order"
+            )
         if self.parent is not None and not 1 <= self.parent < self.seq:
             raise BadRecord(f"span {self.name}: parent = {self.parent}", why=f"must be an earlier span than {self.seq}")
-        if (self.model is not None) != (self.kind is SpanKind.MODEL) or (self.tool is not None) != (self.kind is SpanKind.TOOL):
+        if (self.model is not None) != (self.kind is SpanKind.MODEL) or (self.tool is not None) != (
+            self.kind is SpanKind.TOOL
+        ):
             raise BadRecord(f"span {self.name}", why=f"kind {self.kind} does not fit its model or tool call")
 
     @property
@@ -111,7 +121,7 @@ class Turn:
 
     SCHEMA: ClassVar[int] = 1
 
-    index: int  # 0, 1, …
+    index: int = field(metadata={"minimum": 0})  # 0, 1, …
     decision: Span
     effects: tuple[Span, ...] = ()
 

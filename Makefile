@@ -1,0 +1,84 @@
+# Each target makes the environment it needs, and does nothing about it the second time.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check coverage mutate bench peers drill clean services
+
+help:
+	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+## setup: the environment for working on Holdfast, in .venv
+setup: .venv/.stamp-dev
+
+## demo: optimize a small bundled agent, offline; the store is kept in .holdfast
+demo: .venv/.stamp
+	$(BIN)/holdfast optimize --config examples/arithmetic.json
+
+## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
+test: .venv/.stamp-dev services
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+## check: ruff (lint and format), mypy in strict mode, the floors of the architecture
+check: .venv/.stamp-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+## coverage: the last test run line by line, in build/coverage; runs the tests if there was none
+coverage: .venv/.stamp-dev
+	@test -f .coverage || $(MAKE) test
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report
+
+## mutate: how many of a seeded sample of mutants the tests kill, room by room; at most 30 minutes
+mutate: .venv/.stamp-dev services
+	$(BIN)/python tools/mutate.py
+
+## bench: every benchmark in its quick form, one JSON object each
+bench: .venv/.stamp-dev services
+	@for file in $(sort $(wildcard benchmarks/*.py)); do $(BIN)/python $$file --json --quick || exit 1; done
+
+## peers: the projects we measure against, in .venv-peers
+peers: .venv-peers/.stamp
+
+## drill: kill, stop, fill, tear and corrupt under load, then count what was lost
+drill: .venv/.stamp-dev services
+	$(BIN)/python tests/drills/run.py
+
+## clean: remove environments, caches and reports; stores in .holdfast stay
+clean:
+	rm -rf .venv .venv-peers build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The tests start their own Postgres and trace one process: both programs must be on the machine.
+POSTGRES = $(shell command -v postgres || ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null | tail -n 1)
+MISSING = $(if $(POSTGRES),,postgresql) $(if $(shell command -v strace),,strace)
+
+services:
+	@test -z "$(strip $(MISSING))" || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq $(MISSING); } \
+	  || { echo "make: the tests need these system packages: $(strip $(MISSING)); install them, or run make as root on Debian" >&2; exit 1; }
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "make: $(PYTHON) is not Python 3.11 or newer; name one, as in: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,dev]'
+	@touch .venv/.stamp $@
+
+.venv-peers/.stamp: peers.txt | .venv/bin/python
+	$(BIN)/python -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r peers.txt
+	@touch $@

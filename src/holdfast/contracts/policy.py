@@ -1,0 +1,99 @@
+"""What acts and can be improved: the two protocols, and the checkpoints that say which policy came from which.
+
+Resources (prompts and the like) are versioned in `run`; weights are files, and a checkpoint only names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar, Protocol
+
+from holdfast.contracts.episode import Step
+from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.trace import ModelCall
+
+
+class Complete(Protocol):
+    """Something that answers messages: an endpoint, our own model, a script. What it returns is what was sampled."""
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> Awaitable[ModelCall]: ...
+
+
+class Policy(Protocol):
+    """Something that decides, and says which version of itself did."""
+
+    @property
+    def version(self) -> str: ...
+
+    def act(self, step: Step, *, key: int) -> Step:
+        """The step with its decision, by Step.act. The same step and random key give the same decision."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """Where the bytes lie, and the hash that proves them."""
+
+    uri: str
+    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
+
+    def __post_init__(self) -> None:
+        if not self.uri.strip():
+            raise BadRecord("artifact", why="the uri must not be blank")
+        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
+            raise BadRecord(f"artifact {self.uri}: sha256 = {self.sha256!r}", why="must be 64 lower-case hex digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One saved policy: what made it, how far it had come, and which one it grew from."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    id: str
+    algorithm: str
+    policy_version: str
+    global_step: int = field(metadata={"minimum": 0})
+    episode_count: int = field(metadata={"minimum": 0})
+    mean_reward: float | None = None  # None: not measured
+    artifact: Artifact | None = None
+    parent: str | None = None  # id of the checkpoint it grew from
+    created_at: float  # unix seconds
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("id", "algorithm", "policy_version", "parent"):
+            text = getattr(self, name)
+            if text is not None and not text.strip():
+                raise BadRecord(f"checkpoint {self.id}: {name} = {text!r}", why="must not be blank")
+        for name in ("global_step", "episode_count"):
+            if getattr(self, name) < 0:
+                raise BadRecord(f"checkpoint {self.id}: {name} = {getattr(self, name)}", why="must not be negative")
+        for name in ("mean_reward", "created_at"):
+            number = getattr(self, name)
+            if number is not None and not isfinite(number):
+                raise BadRecord(f"checkpoint {self.id}: {name} = {number}", why="must be finite")
+
+
+def lineage(records: Iterable[Checkpoint], leaf: str) -> tuple[str, ...]:
+    """The ids from the root to the leaf; a line that is broken, doubled or closed on itself is refused."""
+    known: dict[str, Checkpoint] = {}
+    for record in records:
+        if record.id in known:
+            raise BadRecord(f"checkpoint {record.id}", why="is there twice")
+        known[record.id] = record
+    if leaf not in known:
+        raise BadRecord(
+            f"checkpoint {leaf}", why="is unknown", remedy=f"known are {', '.join(sorted(known)) or 'none'}"
+        )
+    path = [leaf]
+    while (parent := known[path[-1]].parent) is not None:
+        if parent in path:
+            circle = " -> ".join([*path[path.index(parent) :], parent])
+            raise BadRecord(f"checkpoint {leaf}", why=f"its parents go in a circle: {circle}")
+        if parent not in known:
+            raise BadRecord(f"checkpoint {path[-1]}", why=f"its parent {parent} is missing")
+        path.append(parent)
+    return tuple(reversed(path))

@@ -1,0 +1,178 @@
+"""Open a store's database (create it, migrate it, or refuse it), read from it, and hand writes to its one writer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Executable
+
+from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreTooNew
+from holdfast.store.changes import Changes
+from holdfast.store.postgres import Postgres
+from holdfast.store.sql import Params, Transaction
+from holdfast.store.sqlite import SQLite, is_store_file
+from holdfast.store.writer import Pending, Writer
+
+T = TypeVar("T")
+REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
+HEAD = REVISIONS[-1]
+MIGRATION_LOCK = 7046029254386353131  # any number, the same for every process
+Engine = SQLite | Postgres
+
+
+def engine_for(url: str) -> Engine:
+    """`postgresql://…` is Postgres, `sqlite:///path` or a plain path is a file."""
+    if url.startswith(("postgresql://", "postgres://")):
+        return Postgres(url)
+    if url.startswith("sqlite:///"):
+        url = url.removeprefix("sqlite:///")
+    if "://" in url or not url.strip():
+        raise BadInput(f"store {url!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name")
+    return SQLite(Path(url).expanduser())
+
+
+class Db:
+    """One opened database. Reads run on the caller's thread, writes on the writer's."""
+
+    def __init__(self, engine: Engine, *, poll_s: float) -> None:
+        self.engine = engine
+        self._pid = os.getpid()
+        self._local = threading.local()
+        self._readers: list[Any] = []
+        self.changes = Changes(engine, poll_s)
+        self._writer = Writer(engine.session(), lambda transaction: self.changes.committed(transaction.topics))
+
+    def write(self, operation: Callable[[Transaction], T]) -> Pending[T]:
+        """The operation's answer, settled once it is on disk. It may run twice, so it must not act outside."""
+        return self._writer.submit(operation)
+
+    def all(self, statement: Executable, params: Params) -> list[Any]:
+        return self.reading(lambda view: view.all(statement, params))
+
+    def one(self, statement: Executable, params: Params) -> Any:
+        return self.reading(lambda view: view.one(statement, params))
+
+    def reading(self, look: Callable[[Transaction], T], *, snapshot: bool = False) -> T:
+        """Run `look` on this thread's read-only connection; with `snapshot`, all of it sees one moment."""
+        if os.getpid() != self._pid:
+            raise StoreError("this store was opened by another process", remedy="open it again after a fork")
+        try:
+            connection = getattr(self._local, "connection", None)
+            if connection is None or getattr(connection, "closed", False):
+                connection = self._local.connection = self.engine.connect(read_only=True)
+                self._readers.append(connection)
+            view = Transaction(connection.execute, self.engine.book)
+            if not snapshot:
+                return look(view)
+            connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            try:
+                return look(view)
+            finally:
+                connection.execute("ROLLBACK")
+        except Exception as error:
+            raise self.engine.translate(error) from error
+
+    def close(self) -> None:
+        self._writer.close()
+        self.changes.close()
+        for connection in self._readers:
+            connection.close()
+
+
+def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: float = 0.05) -> Db:
+    engine = engine_for(url)
+    found = revision(engine)
+    if found is None and not create:
+        raise NotFound(f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one")
+    if found != HEAD:
+        if found is not None and found not in REVISIONS:
+            raise StoreTooNew(
+                f"store {engine.url}",
+                why=f"its schema is {found}, this version knows up to {HEAD}",
+                remedy="install the newer holdfast that wrote it",
+            )
+        if found is not None and not migrate:
+            raise StoreError(f"store {engine.url}", why=f"its schema is {found}, not {HEAD}", remedy="run 'holdfast store migrate'")
+        upgrade(engine)
+    return Db(engine, poll_s=poll_s)
+
+
+def revision(engine: Engine) -> str | None:
+    """The schema revision of the store, None when there is no store yet."""
+    if isinstance(engine, SQLite):
+        path = engine.path
+        if path.is_dir():
+            raise BadInput(f"store {path}", why="is a folder", remedy="give the path of a file")
+        if not path.exists() or path.stat().st_size == 0:
+            return None
+        if not is_store_file(path):
+            raise StoreCorrupt(f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy")
+    try:
+        connection = engine.connect(read_only=True)
+        try:
+            return _revision_of(connection, engine)
+        finally:
+            connection.close()
+    except Exception as error:
+        raise engine.translate(error) from error
+
+
+def _revision_of(connection: Any, engine: Engine) -> str | None:
+    if isinstance(engine, SQLite):
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    else:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    names = {row[0] for row in connection.execute(tables).fetchall()}
+    if "alembic_version" in names:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return str(row[0]) if row else None
+    if names - {"sqlite_sequence"}:
+        raise StoreCorrupt(
+            f"store {engine.url}", why="this database belongs to another program", remedy="give another path or database"
+        )
+    return None
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring the schema to HEAD, in one transaction, alone: a second process waits and then finds it done."""
+    import alembic.command
+    import alembic.config
+    import sqlalchemy
+
+    sqlite = isinstance(engine, SQLite)
+    if isinstance(engine, SQLite):
+        with_parent(engine.path)
+    try:
+        raw = engine.connect(read_only=False)
+        if sqlite:
+            raw.execute("PRAGMA busy_timeout = 30000")
+            raw.execute("PRAGMA foreign_keys = OFF")
+            if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":  # asked first: changing it takes a lock
+                raw.execute("PRAGMA journal_mode = WAL")
+        bound = sqlalchemy.create_engine(
+            "sqlite://" if sqlite else "postgresql+psycopg://", creator=lambda: raw, poolclass=sqlalchemy.StaticPool
+        )
+        with bound.connect() as connection, connection.begin():
+            raw.execute("BEGIN IMMEDIATE" if sqlite else "BEGIN")
+            if not sqlite:
+                raw.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            if _revision_of(raw, engine) != HEAD:
+                config = alembic.config.Config()
+                config.set_main_option("script_location", "holdfast.store:migrations")
+                config.attributes["connection"] = connection
+                alembic.command.upgrade(config, "head")
+        bound.dispose()
+    except Exception as error:
+        raise engine.translate(error) from error
+
+
+def with_parent(path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"folder {path.parent}", why=error.strerror or str(error), remedy="choose a place you may write") from error
+    return path

@@ -1,0 +1,1 @@
+"""Alembic migrations: `versions/` in order add up to `store.schema`."""

@@ -1,0 +1,425 @@
+"""The queue: rollouts go in, are claimed under a lease, and end exactly once.
+
+First in, first out, higher priority first; a retried rollout keeps its place. Every claim starts a new attempt whose key
+is the fencing token: a beat, a span, a reward or a finish finds its row only while that attempt still runs and its lease
+lasts, so a worker that was written off cannot write. Who waits, and for how long, is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, case, func, select, update
+from sqlalchemy.dialects.sqlite import insert  # ON CONFLICT has the same form in both engines
+
+from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
+from holdfast.contracts.rollout import (
+    Attempt,
+    AttemptState,
+    Backoff,
+    Claim,
+    Rollout,
+    RolloutState,
+    Task,
+    move,
+)
+from holdfast.contracts.run import Wanted
+from holdfast.store import changes, rows, schema
+from holdfast.store.db import Db
+from holdfast.store.runs import Runs
+from holdfast.store.sql import Transaction, to_json
+from holdfast.store.writer import Pending
+
+_r, _a = schema.rollouts.c, schema.attempts.c
+SWEEP_LIMIT = 500
+
+_is_queuing = _r.status == "queuing"
+_is_waiting = _r.status == "requeuing"
+_is_held = _a.status == "running"
+
+
+def _param(name: str) -> Any:
+    return bindparam(name)
+
+
+# A fence: the attempt still runs and its lease has not run out.
+FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
+
+ENQUEUE = (
+    insert(schema.rollouts)
+    .values({c.name: bindparam(c.name) for c in schema.rollouts.c if c.name in Task.__slots__} | {
+        "run": _param("run"),
+        "status": "queuing",
+        "attempt_count": 0,
+        "faults": 0,
+        "enqueued_at": _param("now"),
+        "ready_at": _param("now"),
+    })
+    .on_conflict_do_nothing(index_elements=["run", "name"])
+)
+SAME_NAME = select(_r.input, _r.split, _r.metadata).where(_r.run == _param("run"), _r.name == _param("name"))
+DEPTH = select(func.count()).select_from(
+    select(_r.key).where(_r.run == _param("run"), _is_queuing).limit(_param("most")).subquery()
+)
+# Those whose backoff is over may be claimed again.
+RIPEN = (
+    update(schema.rollouts)
+    .where(
+        _r.key.in_(
+            select(_r.key)
+            .where(_r.run == _param("run"), _is_waiting, _r.ready_at <= _param("now"))
+            .order_by(_r.ready_at)
+            .limit(SWEEP_LIMIT)
+            .with_for_update(skip_locked=True)
+        )
+    )
+    .values(status="queuing")
+)
+NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
+# The heads of the queue become running; locked ones are passed over, another worker has them.
+TAKE = (
+    update(schema.rollouts)
+    .where(
+        _r.key.in_(
+            select(_r.key)
+            .where(_r.run == _param("run"), _is_queuing)
+            .order_by(_r.priority.desc(), _r.key)
+            .limit(_param("most"))
+            .with_for_update(skip_locked=True)
+        )
+    )
+    .values(
+        status="running",
+        attempt_count=_r.attempt_count + 1,
+        started_at=func.coalesce(_r.started_at, _param("now")),
+    )
+    .returning(*rows.ROLLOUT)
+)
+START = (
+    insert(schema.attempts)
+    .values(
+        rollout=_param("rollout"),
+        number=_param("number"),
+        worker=_param("worker"),
+        status="running",
+        started_at=_param("now"),
+        beat_at=_param("now"),
+        lease_until=_param("lease_until"),
+        deadline=_param("deadline"),
+    )
+    .returning(_a.key)
+)
+# A lease never reaches past the attempt's deadline: one index finds both the silent and the overdue.
+BEAT = (
+    update(schema.attempts)
+    .where(FENCE)
+    .values(
+        beat_at=_param("now"),
+        lease_until=case((_a.deadline < _param("until"), _a.deadline), else_=_param("until")),
+    )
+    .returning(_a.key)
+)
+END_ATTEMPT = (
+    update(schema.attempts)
+    .where(FENCE)
+    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"), output=_param("output"))
+    .returning(_a.rollout)
+)
+SUCCEED = (
+    update(schema.rollouts)
+    .where(_r.key == _param("rollout"))
+    .values(status="succeeded", ended_at=_param("now"), final=_param("token"), reward=_param("reward"))
+)
+TRIES = select(_r.faults, _r.max_attempts).where(_r.key == _param("rollout"))
+RETRY = (
+    update(schema.rollouts)
+    .where(_r.key == _param("rollout"))
+    .values(status="requeuing", faults=_r.faults + 1, ready_at=_param("ready_at"), reason=_param("reason"))
+)
+GIVE_UP = (
+    update(schema.rollouts)
+    .where(_r.key == _param("rollout"))
+    .values(
+        status=_param("status"),
+        faults=_r.faults + 1,
+        ended_at=_param("now"),
+        reason=_param("reason"),
+        final=_param("final"),
+    )
+)
+HAND_BACK = update(schema.rollouts).where(_r.key == _param("rollout")).values(status="queuing")
+EXPIRED = (
+    select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
+    .where(_is_held, _a.lease_until <= _param("now"))
+    .order_by(_a.lease_until)
+    .limit(SWEEP_LIMIT)
+    .with_for_update(skip_locked=True)
+)
+EXPIRE = (
+    update(schema.attempts)
+    .where(_a.key == _param("token"), _is_held)
+    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
+)
+HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
+STATE = select(_r.key, _r.status).where(_r.run == _param("run"), _r.name == _param("name"))
+CANCEL = (
+    update(schema.rollouts)
+    .where(_r.key == _param("rollout"))
+    .values(status="cancelled", ended_at=_param("now"), reason=_param("reason"))
+)
+REQUEUE = (
+    update(schema.rollouts)
+    .where(_r.key == _param("rollout"))
+    .values(status="queuing", faults=0, ended_at=None, reason=None, final=None, reward=None, ready_at=_param("now"))
+)
+OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
+WHERE_IS = (
+    select(_a.status, _a.lease_until, _a.worker, _a.error)
+    .where(_a.key == _param("token"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """What a worker learns from a beat."""
+
+    alive: frozenset[int]  # tokens that still hold their rollouts; the others must stop
+    wanted: Wanted
+
+
+class Queue:
+    def __init__(self, db: Db, runs: Runs) -> None:
+        self._db, self._runs = db, runs
+
+    def enqueue(self, run: str, tasks: Iterable[Task], *, now: float, up_to: bool = False) -> Pending[int]:
+        """Put tasks in; the number taken, all of them or QueueFull, or with `up_to` as many as there is room for.
+
+        A task whose name is there already with the same content counts as taken: calling again is safe.
+        """
+        key, limit = self._runs.key(run), self._runs.queue_limit(run)
+        params = [_task_params(task, key, now) for task in tasks]
+
+        def operation(tx: Transaction) -> int:
+            room = len(params)
+            if limit is not None:
+                room = limit - tx.one(DEPTH, {"run": key, "most": limit})[0]
+                if room < len(params) and not up_to:
+                    raise QueueFull(
+                        f"run {run}", why=f"{len(params)} more would pass its queue limit of {limit}", remedy="wait until some are claimed"
+                    )
+            taken = 0
+            for values in params[:room]:
+                if tx.run(ENQUEUE, values).rowcount == 0:
+                    _refuse_other_content(tx, run, values)
+                taken += 1
+            if taken:
+                tx.touch(changes.QUEUE)
+            return taken
+
+        return self._db.write(operation)
+
+    def claim(self, run: str, worker: str, *, now: float, lease_s: float, most: int = 1) -> Pending[tuple[Claim, ...]]:
+        """Take up to `most` rollouts, each as a new attempt; none while the run is not wanted running."""
+        key = self._runs.key(run)
+
+        def operation(tx: Transaction) -> tuple[Claim, ...]:
+            if self._runs.wanted_in(tx, key) is not Wanted.RUNNING:
+                return ()
+            tx.run(RIPEN, {"run": key, "now": now})
+            taken = tx.all(TAKE, {"run": key, "most": most, "now": now})
+            if not taken:
+                return ()
+            taken.sort(key=lambda row: (-row[5], row[0]))
+            tx.touch(changes.ROOM)
+            return tuple(_start(tx, rows.rollout(row, run), row[0], worker, now, lease_s) for row in taken)
+
+        return self._db.write(operation)
+
+    def beat(self, run: str, tokens: Sequence[int], *, now: float, lease_s: float) -> Pending[Beats]:
+        """Renew leases; learn which attempts are lost and what the operator wants."""
+        key, held = self._runs.key(run), tuple(tokens)
+
+        def operation(tx: Transaction) -> Beats:
+            until = now + lease_s
+            alive = frozenset(
+                token for token in held if tx.one(BEAT, {"token": token, "now": now, "until": until}) is not None
+            )
+            return Beats(alive, self._runs.wanted_in(tx, key))
+
+        return self._db.write(operation)
+
+    def finish(
+        self,
+        attempt: Attempt,
+        state: AttemptState,
+        *,
+        now: float,
+        reward: float | None = None,
+        output: Any = None,
+        error: str | None = None,
+        backoff: Backoff = Backoff(),
+        chance: float = 0.5,
+    ) -> Pending[RolloutState]:
+        """End the attempt and move its rollout on: done, waiting for a retry, given up, or back in the queue.
+
+        `chance` in [0, 1) spreads retries; the answer is where the rollout went.
+        """
+        text = None if output is None else to_json(output)
+
+        def operation(tx: Transaction) -> RolloutState:
+            ended = {"token": attempt.token, "now": now, "status": str(state), "error": error, "output": text}
+            row = tx.one(END_ATTEMPT, ended)
+            if row is None:
+                raise stale(tx, attempt, now)
+            if state is AttemptState.SUCCEEDED:
+                tx.run(SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, "reward": reward})
+                tx.touch(changes.FINISHED)
+                return RolloutState.SUCCEEDED
+            if state is AttemptState.RELEASED:
+                tx.run(HAND_BACK, {"rollout": row[0]})
+                tx.touch(changes.QUEUE)
+                return RolloutState.QUEUING
+            return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
+
+        if state not in ENDS:
+            raise IllegalMove(f"attempt {attempt.id}", why=f"cannot be finished as {state}", remedy=f"use one of {', '.join(sorted(ENDS))}")
+        return self._db.write(operation)
+
+    def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> Pending[int]:
+        """Write off every attempt whose lease has run out, in any run; how many there were."""
+
+        def operation(tx: Transaction) -> int:
+            expired = tx.all(EXPIRED, {"now": now})
+            for token, rollout, deadline, worker, beat_at in expired:
+                if deadline is not None and deadline <= now:
+                    state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
+                else:
+                    state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
+                tx.run(EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
+                # Golden-ratio steps spread a whole crowd that one dead worker left behind.
+                _failed(tx, rollout, token, state, error, now, backoff.delay_s, (chance + token * 0.6180339887) % 1.0)
+            return len(expired)
+
+        return self._db.write(operation)
+
+    def cancel(self, rollout_id: str, *, now: float, why: str) -> Pending[Rollout]:
+        """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its next beat."""
+        return self._by_name(rollout_id, RolloutState.CANCELLED, lambda tx, key: _cancel(tx, key, now, why))
+
+    def requeue(self, rollout_id: str, *, now: float) -> Pending[Rollout]:
+        """Give a failed, dead or cancelled rollout a fresh set of attempts."""
+
+        def act(tx: Transaction, key: int) -> None:
+            tx.run(REQUEUE, {"rollout": key, "now": now})
+            tx.touch(changes.QUEUE)
+
+        return self._by_name(rollout_id, RolloutState.QUEUING, act)
+
+    def cancel_open(self, run: str, *, now: float, why: str) -> Pending[int]:
+        """Cancel up to a few hundred open rollouts of a run; call until it answers 0."""
+        key = self._runs.key(run)
+
+        def operation(tx: Transaction) -> int:
+            found = [row[0] for state in ("running", "queuing", "requeuing") for row in tx.all(OPEN_IN, {"run": key, "status": state})]
+            for rollout in found[:SWEEP_LIMIT]:
+                _cancel(tx, rollout, now, why)
+            return len(found)
+
+        return self._db.write(operation)
+
+    def next_ripe(self, run: str) -> float | None:
+        """When the earliest waiting retry may be claimed."""
+        at: float | None = self._db.one(NEXT_RIPE, {"run": self._runs.key(run)})[0]
+        return at
+
+    def _by_name(self, rollout_id: str, to: RolloutState, act: Any) -> Pending[Rollout]:
+        run, _, name = rollout_id.partition("/")
+        key = self._runs.key(run)
+
+        def operation(tx: Transaction) -> Rollout:
+            row = tx.one(STATE, {"run": key, "name": name})
+            if row is None:
+                raise NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")
+            move(rollout_id, RolloutState(row[1]), to)
+            act(tx, row[0])
+            return rows.rollout(tx.one(BY_KEY, {"rollout": row[0]}), run)
+
+        return self._db.write(operation)
+
+
+ENDS = frozenset({AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT, AttemptState.TIMEOUT, AttemptState.RELEASED})
+BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
+
+
+def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
+    return {
+        "run": run,
+        "name": task.name,
+        "input": to_json(task.input),
+        "split": task.split,
+        "priority": task.priority,
+        "max_attempts": task.max_attempts,
+        "timeout_s": task.timeout_s,
+        "resources": task.resources,
+        "metadata": to_json(task.metadata) if task.metadata else None,
+        "now": now,
+    }
+
+
+def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> None:
+    found = tx.one(SAME_NAME, {"run": values["run"], "name": values["name"]})
+    if tuple(found) != (values["input"], values["split"], values["metadata"]):
+        raise Conflict(
+            f"rollout {run}/{values['name']}", why="is there already with other content", remedy="use another name or another run"
+        )
+
+
+def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float, lease_s: float) -> Claim:
+    deadline = None if rollout.timeout_s is None else now + rollout.timeout_s
+    lease_until = now + lease_s if deadline is None else min(now + lease_s, deadline)
+    number = rollout.attempt_count
+    started = {"rollout": key, "number": number, "worker": worker, "now": now, "lease_until": lease_until, "deadline": deadline}
+    token = tx.one(START, started)[0]
+    row = (token, number, worker, "running", now, now, lease_until, deadline, None, None)
+    return Claim(rollout=rollout, attempt=rows.attempt(row, rollout.id))
+
+
+def _failed(
+    tx: Transaction, rollout: int, token: int, state: AttemptState, error: str | None, now: float, delay_s: Any, chance: float
+) -> RolloutState:
+    """One more try while there are any left; then it has failed (the agent did) or is dead (we did)."""
+    faults, max_attempts = tx.one(TRIES, {"rollout": rollout})
+    reason = f"{state}: {error}" if error else str(state)
+    if faults + 1 < max_attempts:
+        tx.run(RETRY, {"rollout": rollout, "ready_at": now + delay_s(faults + 1, chance), "reason": reason})
+        tx.touch(changes.QUEUE)
+        return RolloutState.REQUEUING
+    by_agent = state is AttemptState.FAILED
+    end = RolloutState.FAILED if by_agent else RolloutState.DEAD
+    reason += f" (attempt {faults + 1} of {max_attempts})"
+    tx.run(GIVE_UP, {"rollout": rollout, "status": str(end), "now": now, "reason": reason, "final": token if by_agent else None})
+    tx.touch(changes.FINISHED)
+    return end
+
+
+def _cancel(tx: Transaction, rollout: int, now: float, why: str) -> None:
+    holder = tx.one(HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
+    if holder is not None:
+        tx.run(EXPIRE, {"token": holder[0], "now": now, "status": "cancelled", "error": why})
+    tx.run(CANCEL, {"rollout": rollout, "now": now, "reason": why})
+    for topic in (changes.FINISHED, changes.ROOM, changes.ORDERS):
+        tx.touch(topic)
+
+
+def stale(tx: Transaction, attempt: Attempt, now: float) -> StaleLease:
+    """The refusal that says what became of the attempt."""
+    row = tx.one(WHERE_IS, {"token": attempt.token})
+    if row is None:
+        why = "the store has no such attempt"
+    elif row[0] != "running":
+        why = f"it is {row[0]}" + (f" ({row[3]})" if row[3] else "")
+    else:
+        why = f"its lease ran out {now - row[1]:.1f} s ago"
+    return StaleLease(f"attempt {attempt.id}", why=why, remedy="drop this work: the rollout is, or will be, someone else's")

@@ -1,0 +1,146 @@
+"""Rows become records here, and only here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column
+
+from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
+from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.store import schema
+from holdfast.store.sql import from_json
+
+_r, _a = schema.rollouts.c, schema.attempts.c
+
+ROLLOUT: tuple[Column[Any], ...] = (
+    _r.key,
+    _r.name,
+    _r.input,
+    _r.split,
+    _r.status,
+    _r.priority,
+    _r.max_attempts,
+    _r.timeout_s,
+    _r.resources,
+    _r.metadata,
+    _r.attempt_count,
+    _r.faults,
+    _r.enqueued_at,
+    _r.ready_at,
+    _r.started_at,
+    _r.ended_at,
+    _r.reason,
+    _r.reward,
+)
+ATTEMPT: tuple[Column[Any], ...] = (
+    _a.key,
+    _a.number,
+    _a.worker,
+    _a.status,
+    _a.started_at,
+    _a.beat_at,
+    _a.lease_until,
+    _a.deadline,
+    _a.ended_at,
+    _a.error,
+)
+_SPLITS = {None: None, **{str(split): split for split in Split}}
+_ROLLOUT_STATES = {str(state): state for state in RolloutState}
+_ATTEMPT_STATES = {str(state): state for state in AttemptState}
+
+
+def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
+    """From the columns of ROLLOUT, the run's id, and the number of the attempt that decided it."""
+    name = row[1]
+    return Rollout(
+        id=f"{run}/{name}",
+        run=run,
+        name=name,
+        input=from_json(row[2]),
+        split=_SPLITS[row[3]],
+        status=_ROLLOUT_STATES[row[4]],
+        priority=row[5],
+        max_attempts=row[6],
+        timeout_s=row[7],
+        resources=row[8],
+        metadata=from_json(row[9]) if row[9] else {},
+        attempt_count=row[10],
+        faults=row[11],
+        enqueued_at=row[12],
+        ready_at=row[13],
+        started_at=row[14],
+        ended_at=row[15],
+        reason=row[16],
+        final_attempt=None if final is None else f"{run}/{name}:attempt-{final}",
+        reward=row[17],
+    )
+
+
+def attempt(row: Any, rollout_id: str) -> Attempt:
+    return Attempt(
+        id=f"{rollout_id}:attempt-{row[1]}",
+        rollout=rollout_id,
+        number=row[1],
+        worker=row[2],
+        token=row[0],
+        status=_ATTEMPT_STATES[row[3]],
+        started_at=row[4],
+        beat_at=row[5],
+        lease_until=row[6],
+        deadline=row[7],
+        ended_at=row[8],
+        error=row[9],
+    )
+
+
+def run(row: Any) -> Run:
+    """From all columns of `runs` in their order."""
+    return Run(
+        id=row[1],
+        project=row[2],
+        kind=row[3],
+        state=RunState(row[4]),
+        wanted=Wanted(row[5]),
+        model_ref=row[6],
+        settings=from_json(row[7]),
+        queue_limit=row[8],
+        created_at=row[9],
+        beat_at=row[10],
+        ended_at=row[11],
+        error=row[12],
+    )
+
+
+def resource_version(row: Any) -> ResourceVersion:
+    """From all columns of `resources` in their order."""
+    return ResourceVersion(
+        id=f"resources-{row[2]}",
+        project=row[1],
+        version=row[2],
+        sha256=row[3],
+        resources=from_json(row[4]),
+        created_at=row[5],
+    )
+
+
+def worker(row: Any) -> WorkerRecord:
+    """From all columns of `workers` in their order."""
+    return WorkerRecord(
+        id=row[1], host=row[3], pid=row[4], slots=row[5], started_at=row[6], beat_at=row[7], stopped_at=row[8]
+    )
+
+
+def ledger_entry(row: Any) -> LedgerEntry:
+    """From all columns of `ledger` in their order."""
+    return LedgerEntry(
+        seq=row[0],
+        at=row[1],
+        project=row[2],
+        run=row[3],
+        kind=row[4],
+        who=row[5],
+        body=from_json(row[6]),
+        previous=row[7],
+        sha256=row[8],
+    )

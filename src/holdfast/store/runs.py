@@ -1,0 +1,196 @@
+"""Runs and the state their operator wants them in; everything else hangs below a run, and a run below a project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+
+from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
+from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.store import changes, ledger, rows, schema
+from holdfast.store.db import Db
+from holdfast.store.sql import Transaction, to_json
+from holdfast.store.writer import Pending
+
+_c = schema.runs.c
+BEGIN = (
+    insert(schema.runs)
+    .values(
+        id=bindparam("id"),
+        project=bindparam("project"),
+        kind=bindparam("kind"),
+        state="running",
+        wanted="running",
+        model_ref=bindparam("model_ref"),
+        settings=bindparam("settings"),
+        queue_limit=bindparam("queue_limit"),
+        created_at=bindparam("now"),
+        beat_at=bindparam("now"),
+    )
+    .returning(_c.key)
+)
+NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
+FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+STARTING_WITH = (
+    select(schema.runs)
+    .where(_c.project == bindparam("project"), _c.id.startswith(bindparam("prefix"), autoescape=False))
+    .order_by(_c.key)
+    .limit(3)
+)
+NEWEST = (
+    select(schema.runs)
+    .where(_c.project == bindparam("project"), _c.key < bindparam("before"))
+    .order_by(_c.key.desc())
+    .limit(bindparam("most"))
+)
+KEY_OF = select(_c.key).where(_c.id == bindparam("id"))
+WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
+STATE = select(_c.state, _c.wanted).where(_c.key == bindparam("run"))
+WANT = update(schema.runs).where(_c.key == bindparam("run")).values(wanted=bindparam("wanted"))
+BEAT = update(schema.runs).where(_c.key == bindparam("run")).values(beat_at=bindparam("now"))
+END = (
+    update(schema.runs)
+    .where(_c.key == bindparam("run"))
+    .values(state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error"))
+)
+RESUME = (
+    update(schema.runs)
+    .where(_c.key == bindparam("run"))
+    .values(state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"))
+)
+_WANTED = {str(wanted): wanted for wanted in Wanted}
+
+
+class Runs:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self.project = db, project
+        self._known: dict[str, tuple[int, int | None]] = {}  # neither ever changes: id → key, queue limit
+
+    def begin(
+        self,
+        *,
+        kind: str,
+        model_ref: str,
+        settings: Mapping[str, Any],
+        salt: str,
+        who: str,
+        now: float,
+        queue_limit: int | None = None,
+    ) -> Pending[Run]:
+        """A new run, named `run-<number>-<salt>`; noted in the ledger."""
+        values = {
+            "id": f"new-{salt}-{now}",
+            "project": self.project,
+            "kind": kind,
+            "model_ref": model_ref,
+            "settings": to_json(settings),
+            "queue_limit": queue_limit,
+            "now": now,
+        }
+
+        def operation(tx: Transaction) -> Run:
+            key = tx.one(BEGIN, values)[0]
+            run_id = f"run-{key}-{salt}"
+            tx.run(NAME, {"run": key, "id": run_id})
+            ledger.append(tx, self.project, run_id, "run", who, {"begin": kind, "model_ref": model_ref}, now)
+            return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
+
+        return self._db.write(operation)
+
+    def get(self, run_id: str) -> Run:
+        """The run with this id, or with the only id that starts so."""
+        row = self._db.one(FIND, {"project": self.project, "id": run_id})
+        if row is not None:
+            return rows.run(row)
+        found = self._db.all(STARTING_WITH, {"project": self.project, "prefix": run_id.replace("%", "").replace("_", "")})
+        if len(found) == 1 and run_id:
+            return rows.run(found[0])
+        why = f"there is none in project {self.project!r}"
+        if found:
+            why = "several start so: " + ", ".join(row[1] for row in found)
+        raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
+
+    def newest(self, *, most: int = 50, before: str | None = None) -> list[Run]:
+        """Newest first; `before` is the id of the last run already seen."""
+        bound = 2**62 if before is None else self.key(before)
+        return [rows.run(row) for row in self._db.all(NEWEST, {"project": self.project, "before": bound, "most": most})]
+
+    def key(self, run_id: str) -> int:
+        return self._lookup(run_id)[0]
+
+    def queue_limit(self, run_id: str) -> int | None:
+        return self._lookup(run_id)[1]
+
+    def want(self, run_id: str, wanted: Wanted, *, who: str, why: str, now: float) -> Pending[Run]:
+        """An operator's order, obeyed by claim and every beat; noted in the ledger with who and why."""
+        key = self.key(run_id)
+
+        def operation(tx: Transaction) -> Run:
+            state, before = tx.one(STATE, {"run": key})
+            if before == Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
+                raise IllegalMove(f"run {run_id}", why="is cancelled", remedy="start a new run")
+            if state != RunState.RUNNING and wanted is not Wanted.CANCELLED:
+                raise IllegalMove(
+                    f"run {run_id}", why=f"is {state}, not running", remedy=f"'holdfast optimize --resume {run_id}' takes it up again"
+                )
+            tx.run(WANT, {"run": key, "wanted": str(wanted)})
+            ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)
+            tx.touch(changes.ORDERS)
+            tx.touch(changes.QUEUE)
+            return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
+
+        return self._db.write(operation)
+
+    def wanted_in(self, tx: Transaction, key: int) -> Wanted:
+        return _WANTED[tx.one(WANTED, {"run": key})[0]]
+
+    def beat(self, run_id: str, *, now: float) -> Pending[None]:
+        """A sign of life of the process that drives the run."""
+        key = self.key(run_id)
+        return self._db.write(lambda tx: tx.run(BEAT, {"run": key, "now": now}) and None)
+
+    def end(self, run_id: str, state: RunState, *, who: str, now: float, error: str | None = None) -> Pending[Run]:
+        key = self.key(run_id)
+        if state is RunState.RUNNING:
+            raise BadInput(f"run {run_id}", why="running is not an end")
+
+        def operation(tx: Transaction) -> Run:
+            tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
+            ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
+            return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
+
+        return self._db.write(operation)
+
+    def resume(self, run_id: str, *, who: str, now: float, silent_s: float) -> Pending[Run]:
+        """Take up a run that stopped; refused while another process still drives it (it beat within `silent_s`)."""
+        key = self.key(run_id)
+
+        def operation(tx: Transaction) -> Run:
+            run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
+            if run.wanted is Wanted.CANCELLED:
+                raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")
+            if run.state is RunState.COMPLETED:
+                raise IllegalMove(f"run {run_id}", why="is completed", remedy="start a new run")
+            if run.state is RunState.RUNNING and now - run.beat_at < silent_s:
+                raise IllegalMove(
+                    f"run {run_id}",
+                    why=f"another process drives it (last sign of life {now - run.beat_at:.1f} s ago)",
+                    remedy=f"stop that process, or wait {silent_s:.0f} s if it is dead",
+                )
+            tx.run(RESUME, {"run": key, "now": now})
+            ledger.append(tx, self.project, run_id, "run", who, {"resume": run.state}, now)
+            tx.touch(changes.QUEUE)
+            return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
+
+        return self._db.write(operation)
+
+    def _lookup(self, run_id: str) -> tuple[int, int | None]:
+        known = self._known.get(run_id)
+        if known is None:
+            row = self._db.one(FIND, {"project": self.project, "id": run_id})
+            if row is None:
+                raise NotFound(f"run {run_id!r}", why=f"there is none in project {self.project!r}", remedy="'holdfast runs' lists them")
+            known = self._known[run_id] = (row[0], row[8])
+        return known

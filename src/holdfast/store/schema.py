@@ -1,0 +1,197 @@
+"""The tables: one truth for SQLite and Postgres. Migrations must add up to exactly this (a test compares).
+
+Times are unix seconds. JSON is text. A `key` is the store's own number; an `id` or `name` is what people see.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+Big = BigInteger().with_variant(Integer, "sqlite")  # SQLite only auto-numbers a column that says INTEGER
+
+
+def _key() -> Column[int]:
+    return Column("key", Big, primary_key=True, autoincrement=True)
+
+
+def _where(condition: str) -> dict[str, object]:
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+runs = Table(
+    "runs",
+    metadata,
+    _key(),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("wanted", Text, nullable=False),
+    Column("model_ref", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("queue_limit", Integer),
+    Column("created_at", Float(53), nullable=False),
+    Column("beat_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+    Column("error", Text),
+    Index("ix_runs_project_key", "project", "key"),
+    sqlite_autoincrement=True,
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    _key(),
+    Column("run", Big, ForeignKey("runs.key"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("input", Text, nullable=False),
+    Column("split", Text),
+    Column("status", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("timeout_s", Float(53)),
+    Column("resources", Big),
+    Column("metadata", Text),
+    Column("attempt_count", Integer, nullable=False),
+    Column("faults", Integer, nullable=False),
+    Column("enqueued_at", Float(53), nullable=False),
+    Column("ready_at", Float(53), nullable=False),
+    Column("started_at", Float(53)),
+    Column("ended_at", Float(53)),
+    Column("reason", Text),
+    Column("final", Big),  # token of the attempt that decided it
+    Column("reward", Float(53)),
+    UniqueConstraint("run", "name"),
+    Index("ix_rollouts_run_status_key", "run", "status", "key"),
+    Index("ix_rollouts_queue", "run", text("priority DESC"), "key", **_where("status = 'queuing'")),
+    Index("ix_rollouts_waiting", "run", "ready_at", **_where("status = 'requeuing'")),
+    sqlite_autoincrement=True,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _key(),  # the fencing token: it grows with every claim
+    Column("rollout", Big, ForeignKey("rollouts.key"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("beat_at", Float(53), nullable=False),
+    Column("lease_until", Float(53), nullable=False),
+    Column("deadline", Float(53)),
+    Column("ended_at", Float(53)),
+    Column("error", Text),
+    Column("output", Text),
+    UniqueConstraint("rollout", "number"),
+    Index("ix_attempts_lease", "lease_until", **_where("status = 'running'")),
+    # The invariant itself: at most one attempt holds, or has won, a rollout.
+    Index("ux_attempts_holder", "rollout", unique=True, **_where("status IN ('running', 'succeeded')")),
+    sqlite_autoincrement=True,
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("attempt", Big, primary_key=True, autoincrement=False),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+    Column("body", Text),  # the rest of the record; NULL when there is no rest
+    sqlite_with_rowid=False,
+)
+
+signals = Table(
+    "signals",
+    metadata,
+    Column("attempt", Big, primary_key=True, autoincrement=False),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("weight", Float(53), nullable=False),
+    Column("source", Text, nullable=False),
+    Column("turn", Integer),
+    sqlite_with_rowid=False,
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    _key(),
+    Column("project", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("project", "version"),
+    UniqueConstraint("project", "sha256"),
+    sqlite_autoincrement=True,
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    _key(),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("beat_at", Float(53), nullable=False),
+    Column("stopped_at", Float(53)),
+    sqlite_autoincrement=True,
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("size", Big, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("seq", Big, primary_key=True, autoincrement=False),
+    Column("at", Float(53), nullable=False),
+    Column("project", Text, nullable=False),
+    Column("run", Text),
+    Column("kind", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("sha256", Text, nullable=False, unique=True),
+)
+
+pulse = Table(
+    "pulse",  # SQLite only needs it: counters by which other processes see what kind of thing changed
+    metadata,
+    Column("topic", Text, primary_key=True),
+    Column("n", Big, nullable=False),
+)

@@ -1,0 +1,76 @@
+"""Statements, compiled once per engine, and the transaction through which operations run them.
+
+SQLAlchemy Core describes the statements (one text for both engines); the driver executes them directly, because its
+own execution layer costs more than the statement does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Executable
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.sql import ClauseElement
+
+Params = dict[str, Any]
+_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+to_json = _encoder.encode
+from_json = json.loads
+
+
+class Book(dict[Executable, str]):
+    """Statement → text in one engine's dialect, filled on first use."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self.is_sqlite = dialect.name == "sqlite"
+
+    def __missing__(self, statement: Executable) -> str:
+        assert isinstance(statement, ClauseElement)
+        compiled = statement.compile(dialect=self._dialect, compile_kwargs={"render_postcompile": True})
+        text = str(compiled)
+        for name, bind in getattr(compiled, "binds", {}).items():
+            if not bind.required:  # a fixed value: written out, since partial indexes are only used when it is
+                mark = rf":{name}\b" if self.is_sqlite else rf"%\({name}\)s"
+                text = re.sub(mark, _literal(bind.value), text)
+        self[statement] = text
+        return text
+
+
+def _literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        assert value.isidentifier(), value  # our own state names: nothing of a user's ever comes here
+        return f"'{value}'"
+    return repr(value)
+
+
+class Transaction:
+    """What an operation gets: run statements, and say which topics it touched."""
+
+    __slots__ = ("_book", "_execute", "topics")
+
+    def __init__(self, execute: Callable[..., Any], book: Book) -> None:
+        self._execute, self._book = execute, book
+        self.topics: dict[str, int] = {}
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._book.is_sqlite
+
+    def run(self, statement: Executable, params: Params) -> Any:
+        return self._execute(self._book[statement], params)
+
+    def one(self, statement: Executable, params: Params) -> Any:
+        return self._execute(self._book[statement], params).fetchone()
+
+    def all(self, statement: Executable, params: Params) -> list[Any]:
+        rows: list[Any] = self._execute(self._book[statement], params).fetchall()
+        return rows
+
+    def touch(self, topic: str) -> None:
+        self.topics[topic] = 0

@@ -1,0 +1,65 @@
+"""The front door: one opened store, bound to one project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.contracts.errors import BadInput
+from holdfast.store.blobs import Blobs
+from holdfast.store.db import Db, open_db
+from holdfast.store.ledger import Ledger
+from holdfast.store.queue import Queue
+from holdfast.store.runs import Runs
+from holdfast.store.sqlite import SQLite
+from holdfast.store.traces import Traces
+from holdfast.store.versions import Versions
+from holdfast.store.views import Views
+from holdfast.store.workers import Workers
+
+STATE_FOLDER = Path(".holdfast")
+
+
+class Store:
+    """Everything durable. Writes return a `Pending` (`.result()` or `await`); reads return at once."""
+
+    def __init__(self, db: Db, project: str, state_folder: Path) -> None:
+        self.db, self.project = db, project
+        self.url = db.engine.url
+        self.changes = db.changes
+        self.runs = Runs(db, project)
+        self.queue = Queue(db, self.runs)
+        self.traces = Traces(db)
+        self.views = Views(db, self.runs)
+        self.versions = Versions(db, project)
+        self.workers = Workers(db, project)
+        self.ledger = Ledger(db, project)
+        self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder
+        self.blobs = Blobs(db, self.folder / "blobs")
+
+    def close(self) -> None:
+        """Finish what was handed over, then let go of the file."""
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_store(
+    url: str | Path,
+    *,
+    project: str = "default",
+    create: bool = True,
+    migrate: bool = True,
+    poll_s: float = 0.05,
+    state_folder: Path = STATE_FOLDER,
+) -> Store:
+    """Open the store at a path or a postgresql:// URL; an older one is migrated, a newer one refused."""
+    if not project.strip() or len(project) > 100:
+        raise BadInput(f"project {project!r}", why="must be 1 to 100 characters, not blank")
+    return Store(open_db(str(url), create=create, migrate=migrate, poll_s=poll_s), project, state_folder)

@@ -1,0 +1,118 @@
+"""Spans and reward signals of attempts: written under the fence, read back in their own order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select
+
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Attempt
+from holdfast.contracts.shapes import shape
+from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
+from holdfast.store import schema
+from holdfast.store.db import Db
+from holdfast.store.queue import FENCE, stale
+from holdfast.store.sql import Transaction, from_json, to_json
+from holdfast.store.writer import Pending
+
+
+def _fenced_insert(table: Any) -> Any:
+    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
+    names = [column.name for column in table.c if column.name != "attempt"]
+    values = [bindparam(name, type_=table.c[name].type).label(name) for name in names]
+    source = select(schema.attempts.c.key, *values).where(FENCE)
+    return insert(table).from_select(["attempt", *names], source)
+
+
+ADD_SPAN = _fenced_insert(schema.spans)
+ADD_SIGNAL = _fenced_insert(schema.signals)
+SPANS = select(schema.spans).where(schema.spans.c.attempt == bindparam("token")).order_by(schema.spans.c.seq)
+SIGNALS = select(schema.signals).where(schema.signals.c.attempt == bindparam("token")).order_by(schema.signals.c.seq)
+_KINDS = {str(kind): kind for kind in SpanKind}
+
+
+class Traces:
+    def __init__(self, db: Db) -> None:
+        self._db = db
+
+    def add(self, attempt: Attempt, spans: Iterable[Span], *, now: float) -> Pending[None]:
+        """Record spans of a running attempt; all of them, or StaleLease."""
+        return self._insert(ADD_SPAN, attempt, [_span_params(span, attempt, now) for span in spans], now)
+
+    def score(self, attempt: Attempt, signals: Iterable[Signal], *, now: float, first: int = 1) -> Pending[None]:
+        """Record reward signals, numbered from `first`."""
+        params = [
+            {
+                "token": attempt.token,
+                "now": now,
+                "seq": first + place,
+                "name": signal.name,
+                "value": signal.value,
+                "weight": signal.weight,
+                "source": signal.source,
+                "turn": signal.turn,
+            }
+            for place, signal in enumerate(signals)
+        ]
+        return self._insert(ADD_SIGNAL, attempt, params, now)
+
+    def spans(self, token: int) -> list[Span]:
+        return [span(row) for row in self._db.all(SPANS, {"token": token})]
+
+    def sheet(self, token: int) -> Sheet:
+        found = self._db.all(SIGNALS, {"token": token})
+        return Sheet(
+            signals=tuple(Signal(name=r[2], value=r[3], weight=r[4], source=r[5], turn=r[6]) for r in found)
+        )
+
+    def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> Pending[None]:
+        def operation(tx: Transaction) -> None:
+            for values in params:
+                if tx.run(statement, values).rowcount != 1:
+                    raise stale(tx, attempt, now)
+
+        return self._db.write(operation)
+
+
+_MODEL, _TOOL, _EVENTS = shape(ModelCall), shape(ToolCall), shape(tuple[SpanEvent, ...])
+
+
+def span(row: Any) -> Span:
+    """From all columns of `spans` in their order."""
+    rest = from_json(row[6]) if row[6] else {}
+    for name, nested in (("model", _MODEL), ("tool", _TOOL), ("events", _EVENTS)):
+        if name in rest:
+            rest[name] = nested.decode(rest[name])
+    return Span(seq=row[1], kind=_KINDS[row[2]], name=row[3], started_at=row[4], ended_at=row[5], **rest)
+
+
+def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
+    return {
+        "token": attempt.token,
+        "now": now,
+        "seq": span.seq,
+        "kind": span.kind,
+        "name": span.name,
+        "started_at": span.started_at,
+        "ended_at": span.ended_at,
+        "body": _body(span),
+    }
+
+
+def _body(span: Span) -> str | None:
+    """What has no column, as JSON; the fields at their defaults are left out."""
+    rest: dict[str, Any] = {}
+    for name in ("parent", "trace_id", "span_id"):
+        if (value := getattr(span, name)) is not None:
+            rest[name] = value
+    if span.attributes:
+        rest["attributes"] = span.attributes
+    if span.events:
+        rest["events"] = _EVENTS.encode(span.events)
+    if span.model is not None:
+        rest["model"] = _MODEL.encode(span.model)
+    if span.tool is not None:
+        rest["tool"] = _TOOL.encode(span.tool)
+    return to_json(rest) if rest else None

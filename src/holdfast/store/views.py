@@ -1,0 +1,135 @@
+"""Looking at rollouts: pages, filters, counts and reward means, always within one run. Reading never changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, bindparam, func, select
+
+from holdfast.contracts.errors import NotFound
+from holdfast.contracts.rollout import Attempt, Rollout, RolloutState, Split
+from holdfast.store import rows, schema
+from holdfast.store.db import Db
+from holdfast.store.runs import Runs
+from holdfast.store.sql import from_json
+
+_r, _a = schema.rollouts.c, schema.attempts.c
+_mine = _r.run == bindparam("run")
+_final = schema.attempts.alias("final")
+_with_final = (*rows.ROLLOUT, _final.c.number)
+_source = schema.rollouts.outerjoin(_final, _final.c.key == _r.final)
+
+PAGE = (
+    select(*_with_final)
+    .select_from(_source)
+    .where(_mine, _r.key > bindparam("after"))
+    .order_by(_r.key)
+    .limit(bindparam("most"))
+)
+ONE = select(*_with_final).select_from(_source).where(_mine, _r.name == bindparam("name"))
+KEY = select(_r.key).where(_mine, _r.name == bindparam("name"))
+ATTEMPTS = select(*rows.ATTEMPT).where(_a.rollout == bindparam("rollout")).order_by(_a.number)
+OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
+COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
+REWARDS = (
+    select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward))
+    .where(_mine)
+    .group_by(_r.split)
+)
+ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRewards:
+    """Rewards of one split: a rollout without one is missing, not zero."""
+
+    total: int
+    rewarded: int
+    mean: float | None
+
+
+class Views:
+    def __init__(self, db: Db, runs: Runs) -> None:
+        self._db, self._runs = db, runs
+
+    def rollouts(
+        self,
+        run: str,
+        *,
+        most: int = 50,
+        after: str | None = None,
+        status: RolloutState | None = None,
+        split: Split | None = None,
+    ) -> list[Rollout]:
+        """In the order they were enqueued; `after` is the name of the last one already seen."""
+        key = self._runs.key(run)
+        params: dict[str, Any] = {"run": key, "most": most, "after": 0}
+        if after is not None:
+            params["after"] = self._key(run, after)
+        statement = _page(status, split)
+        if status is not None:
+            params["status"] = str(status)
+        if split is not None:
+            params["split"] = str(split)
+        return [rows.rollout(row, run, row[-1]) for row in self._db.all(statement, params)]
+
+    def rollout(self, rollout_id: str) -> Rollout:
+        run, _, name = rollout_id.partition("/")
+        row = self._db.one(ONE, {"run": self._runs.key(run), "name": name})
+        if row is None:
+            raise _none(rollout_id)
+        return rows.rollout(row, run, row[-1])
+
+    def attempts(self, rollout_id: str) -> list[Attempt]:
+        run, _, name = rollout_id.partition("/")
+        return [rows.attempt(row, rollout_id) for row in self._db.all(ATTEMPTS, {"rollout": self._key(run, name)})]
+
+    def output(self, attempt: Attempt) -> Any:
+        """What the agent returned."""
+        row = self._db.one(OUTPUT, {"token": attempt.token})
+        return None if row is None or row[0] is None else from_json(row[0])
+
+    def counts(self, run: str) -> dict[RolloutState, int]:
+        found = dict(self._db.all(COUNTS, {"run": self._runs.key(run)}))
+        return {state: found.get(str(state), 0) for state in RolloutState}
+
+    def rewards(self, run: str) -> dict[str, SplitRewards]:
+        """By split; rollouts without a split stand under "none"."""
+        found = self._db.all(REWARDS, {"run": self._runs.key(run)})
+        return {split or "none": SplitRewards(total, n, mean) for split, total, n, mean in sorted(found, key=str)}
+
+    def is_done(self, run: str, states: Sequence[str] = ("running", "queuing", "requeuing")) -> bool:
+        """Whether nothing of the run is open any more; does not count, so it costs the same at any size."""
+        key = self._runs.key(run)
+        # One moment for all three looks: a rollout on its way from one state to another must not slip through.
+        return self._db.reading(
+            lambda view: all(view.one(ANY_OPEN, {"run": key, "status": state}) is None for state in states), snapshot=True
+        )
+
+    def _key(self, run: str, name: str) -> int:
+        row = self._db.one(KEY, {"run": self._runs.key(run), "name": name})
+        if row is None:
+            raise _none(f"{run}/{name}")
+        key: int = row[0]
+        return key
+
+
+_pages: dict[tuple[bool, bool], Select[Any]] = {}
+for _by_status in (False, True):
+    for _by_split in (False, True):
+        _statement = PAGE
+        if _by_status:
+            _statement = _statement.where(_r.status == bindparam("status"))
+        if _by_split:
+            _statement = _statement.where(_r.split == bindparam("split"))
+        _pages[_by_status, _by_split] = _statement
+
+
+def _page(status: object, split: object) -> Select[Any]:
+    return _pages[status is not None, split is not None]
+
+
+def _none(rollout_id: str) -> NotFound:
+    return NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")

@@ -1,0 +1,72 @@
+"""The shape of the repository: a test for each module, floors that name each room, no traces of a private machine."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src/holdfast"
+MODULES = sorted(
+    path.relative_to(PACKAGE)
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__init__.py" and "migrations" not in path.parts
+)
+ROOMS = {path.parts[0].removesuffix(".py") for path in MODULES}
+GENERATED = re.compile(r"\.git|\.venv.*|\.holdfast|build|mutants|__pycache__|\..*_cache|\.hypothesis|.*\.egg-info")
+A_HOME = re.compile(r"/(?:home/\w|Users/\w|root/)|[A-Z]:\\Users")
+
+FLOORS = configparser.ConfigParser()
+FLOORS.read(ROOT / ".importlinter", encoding="utf-8")
+
+
+def written_files() -> list[Path]:
+    """What people wrote: no environments, caches or stores."""
+    found = []
+    for folder, inner, names in os.walk(ROOT):
+        inner[:] = [name for name in inner if not GENERATED.fullmatch(name)]
+        found += [Path(folder, name) for name in names if not name.startswith(".coverage")]
+    return found
+
+
+def sources(contract: str) -> set[str]:
+    return set(FLOORS[f"importlinter:contract:{contract}"]["source_modules"].split())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_a_module_has_a_test_of_the_same_name(module: Path) -> None:
+    mirror = Path("tests") / module.parent / f"test_{module.name}"
+    assert (ROOT / mirror).is_file(), f"src/holdfast/{module} has no test: {mirror} is missing"
+
+
+@pytest.mark.parametrize("package", ["src/holdfast/__init__.py", "src/holdfast/contracts/__init__.py"])
+def test_the_package_and_its_contracts_import_nothing(package: str) -> None:
+    tree = ast.parse((ROOT / package).read_text(encoding="utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@pytest.mark.parametrize(("contract", "allowed"), [("torch", {"policies", "learn"}), ("sql", {"store"})])
+def test_the_floors_leave_no_room_unwatched(contract: str, allowed: set[str]) -> None:
+    assert sources(contract) == {f"holdfast.{room}" for room in ROOMS - allowed}
+
+
+def test_the_floors_let_only_settings_among_the_contracts_use_pydantic() -> None:
+    contracts = {f"holdfast.contracts.{path.stem}" for path in MODULES if path.parts[0] == "contracts"}
+    assert sources("records") == contracts - {"holdfast.contracts.settings"} | {"holdfast.store"}
+
+
+def test_the_floors_have_no_exceptions() -> None:
+    assert not [name for name in FLOORS.sections() if "ignore_imports" in FLOORS[name]]
+
+
+def test_no_file_names_a_home_folder() -> None:
+    found = []
+    for path in written_files():
+        text = path.read_bytes().decode("utf-8", errors="ignore")
+        found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in A_HOME.finditer(text)]
+    assert not found

@@ -1,0 +1,129 @@
+"""The README keeps its word: its commands run as printed, and the tree at its end is the tree there is.
+
+Lines that need a network or build the environment (make, git clone, cd, pip install) are not run; the targets
+they name must exist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tools.mission import make_targets
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COPIED = ("examples", "benchmarks", "runs", "tools")
+NOT_RUN = re.compile(r"(make|git clone|cd|(python -m )?pip install)\b")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Shown:
+    command: str
+    exits: int  # 0, or what a comment "# exits 3" behind the command says
+
+
+def shown_commands(text: str) -> list[Shown]:
+    """Every command in the text's bash and sh blocks; a backslash carries it on, a comment ends it."""
+    found = []
+    for language, body in BLOCK.findall(text):
+        if language not in ("bash", "sh"):
+            continue
+        for line in body.replace("\\\n", " ").splitlines():
+            command, _, comment = line.strip().removeprefix("$ ").partition(" #")
+            if command and not command.startswith("#"):
+                code = re.search(r"exits (\d+)", comment)
+                found.append(Shown(command.strip(), int(code.group(1)) if code else 0))
+    return found
+
+
+def tree_entries(text: str) -> dict[str, str]:
+    """Path → the words behind it, from the last block of the text; depth is told by where a name begins."""
+    above: list[tuple[int, str]] = []
+    found = {}
+    for line in BLOCK.findall(text)[-1][1].splitlines():
+        entry = line.lstrip(" │├└─")
+        if not entry:
+            continue
+        column = len(line) - len(entry)
+        name, _, words = entry.partition(" ")
+        above = [(at, folder) for at, folder in above if at < column]
+        path = "/".join([folder for _, folder in above] + [name.rstrip("/")])
+        found[path] = words.strip(" #")
+        if name.endswith("/"):
+            above.append((column, name.rstrip("/")))
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_the_commands_run_as_printed(tmp_path: Path) -> None:
+    for folder in COPIED:
+        if (ROOT / folder).is_dir():
+            shutil.copytree(ROOT / folder, tmp_path / folder)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    commands = [shown for shown in shown_commands(README) if not NOT_RUN.match(shown.command)]
+    assert commands, "the README shows no command of ours"
+    for shown in commands:
+        run = subprocess.run(
+            ["bash", "-c", shown.command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == shown.exits, f"{shown.command}\n{run.stdout}{run.stderr}"
+
+
+def test_the_make_targets_exist() -> None:
+    lines = [shown.command.split() for shown in shown_commands(README)]
+    named = {word for words in lines if words[0] == "make" for word in words[1:] if "=" not in word}
+    assert named <= make_targets()
+
+
+def test_the_tree_names_only_what_is_there() -> None:
+    assert [path for path in tree_entries(README) if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_names_every_source_file_and_says_what_it_is_for() -> None:
+    entries = tree_entries(README)
+    files = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "src/holdfast").rglob("*.py"))
+        if path.name != "__init__.py" and path.parent.name != "versions"
+    ]
+    assert [path for path in files if not entries.get(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        # a prompt, a comment of its own, an empty line
+        ("$ holdfast runs\n\n# then\nholdfast spans\n", [Shown("holdfast runs", 0), Shown("holdfast spans", 0)]),
+        # a command over two lines
+        ("holdfast optimize \\\n  --json\n", [Shown("holdfast optimize    --json", 0)]),
+        # a failure that is meant to be seen
+        ("holdfast runs --limit 0  # exits 2: limits begin at 1\n", [Shown("holdfast runs --limit 0", 2)]),
+    ],
+)
+def test_commands_are_read_as_a_person_reads_them(block: str, expected: list[Shown]) -> None:
+    assert shown_commands(f"text\n```bash\n{block}```\n```json\nholdfast\n```\n") == expected
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "src/\n  holdfast/      the package\n    loop.py      one page\nMakefile         targets\n",
+        "src/\n├── holdfast/   # the package\n│   └── loop.py  # one page\nMakefile  # targets\n",
+    ],
+)
+def test_a_tree_is_read_with_or_without_branches(drawing: str) -> None:
+    assert tree_entries(f"```\n{drawing}```\n") == {
+        "src": "",
+        "src/holdfast": "the package",
+        "src/holdfast/loop.py": "one page",
+        "Makefile": "targets",
+    }

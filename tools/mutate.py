@@ -1,0 +1,171 @@
+"""How much the tests notice: a seeded sample of mutants per room, each against the tests of that room.
+
+    python tools/mutate.py [ROOM …] [--sample 40] [--seed 0] [--minutes 30] [--jobs 2] [--json]
+
+mutmut makes the mutants. The tests are run here, each time in fresh processes on a copy of the repository: they start
+servers and workers of their own, which mutmut's runner, a fork of one warm process, can neither trace nor stop.
+A mutant is tried on the test file of its module first, then on the rest of the room's tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import libcst
+from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_replace
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = shutil.ignore_patterns(".git", ".venv*", ".holdfast", "__pycache__", ".*_cache", ".hypothesis", "build")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    path: Path  # of the source file, from the root of the repository
+    source: str
+    module: libcst.Module
+    mutation: Mutation
+
+    def code(self) -> str:
+        changed = deep_replace(self.module, self.mutation.original_node, self.mutation.mutated_node)
+        assert isinstance(changed, libcst.Module)
+        return changed.code
+
+    def diff(self) -> str:
+        lines = list(difflib.unified_diff(self.source.splitlines(), self.code().splitlines(), n=0, lineterm=""))[2:]
+        where = lines[0].split()[1].lstrip("-").partition(",")[0]
+        return "\n".join([f"{self.path}:{where}", *(f"    {line}" for line in lines[1:] if not line.startswith("@@"))])
+
+
+def mutants_of(room: str) -> list[Mutant]:
+    """Every mutant mutmut would make of the room's functions."""
+    found = []
+    for path in sorted((ROOT / "src/holdfast" / room).rglob("*.py")):
+        if "migrations" in path.parts:
+            continue
+        source = path.read_text(encoding="utf-8")
+        module, mutations, *_ = create_mutations(str(path), source)
+        inside = [one for one in mutations if isinstance(one.contained_by_top_level_function, libcst.FunctionDef)]
+        found += [Mutant(path.relative_to(ROOT), source, module, mutation) for mutation in inside]
+    return found
+
+
+def tests_pass(tree: Path, selection: list[str], limit_s: float) -> bool | None:
+    """Run pytest on a copy of the repository; None when the time was up."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    # No bytecode: a mutant of the same length, written within the same second, would be taken for the one before.
+    env |= {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *selection]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
+    run = subprocess.Popen(command, cwd=tree, env=env, start_new_session=True, **quiet)
+    try:
+        return run.wait(max(limit_s, 0.0)) == 0
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGINT)  # lets fixtures stop their servers
+        try:
+            run.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+        return None
+
+
+def is_killed(mutant: Mutant, room: str, tree: Path, limit_s: float, end: float) -> bool | None:
+    """True when a test failed or hung; None when the whole run's time was up first."""
+    target, mirror = tree / mutant.path, Path("tests", room, f"test_{mutant.path.name}")
+    own = [[str(mirror)], [f"tests/{room}", f"--ignore={mirror}"]] if (tree / mirror).exists() else [[f"tests/{room}"]]
+    target.write_text(mutant.code(), encoding="utf-8")
+    try:
+        for selection in own:
+            if not tests_pass(tree, selection, min(limit_s, end - time.monotonic())):
+                return True if time.monotonic() < end else None
+        return False
+    finally:
+        target.write_text(mutant.source, encoding="utf-8")
+
+
+def try_room(room: str, trees: list[Path], given: argparse.Namespace, room_end: float, end: float) -> dict[str, Any]:
+    mutants = mutants_of(room)
+    chosen = random.Random(f"{given.seed}/{room}").sample(mutants, min(given.sample, len(mutants)))
+    begun = time.monotonic()
+    if not tests_pass(trees[0], [f"tests/{room}"], room_end - begun):
+        sys.exit(f"tools/mutate.py: tests/{room} fails, or takes more than its share of the time, without any mutant")
+    limit_s = 20 + 3 * (time.monotonic() - begun)
+    free: SimpleQueue[Path] = SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def attempt(mutant: Mutant) -> bool | None:
+        if time.monotonic() > room_end:
+            return None
+        tree = free.get()
+        killed = is_killed(mutant, room, tree, limit_s, end)
+        free.put(tree)
+        print(".", end="", file=sys.stderr, flush=True)
+        return killed
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        verdicts = list(zip(chosen, pool.map(attempt, chosen), strict=True))
+    print(f" {room}", file=sys.stderr)
+    tried = [killed for _, killed in verdicts if killed is not None]
+    survivors = [mutant.diff() for mutant, killed in verdicts if killed is False]
+    counts = {"mutants": len(mutants), "tried": len(tried), "killed": sum(tried)}
+    return counts | {"score": round(sum(tried) / max(len(tried), 1), 3), "survivors": survivors}
+
+
+def report(rooms: dict[str, dict[str, Any]], given: argparse.Namespace) -> None:
+    """The mutants nobody noticed, and a table; the overall score weighs each room by how many mutants it has."""
+    total = {name: sum(result[name] for result in rooms.values()) for name in ("mutants", "tried", "killed")}
+    weights = {room: result["mutants"] for room, result in rooms.items() if result["tried"]}
+    weighed = sum(rooms[room]["score"] * weight for room, weight in weights.items())
+    total["score"] = round(weighed / max(sum(weights.values()), 1), 3)
+    if given.json:
+        print(json.dumps({"seed": given.seed, "rooms": rooms, "overall": total}, indent=2))
+        return
+    print(*(survivor for result in rooms.values() for survivor in result["survivors"]), sep="\n")
+    print(f"\n| room (seed {given.seed}) | mutants | tried | killed | score |\n|---|---:|---:|---:|---:|")
+    for room, result in [*rooms.items(), ("overall", total)]:
+        score = f"{result['score']:.0%}" if result["tried"] else "-"
+        print(f"| {room} | {result['mutants']} | {result['tried']} | {result['killed']} | {score} |")
+
+
+def main() -> None:
+    rooms = sorted(path.name for path in (ROOT / "src/holdfast").iterdir() if (ROOT / "tests" / path.name).is_dir())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(rooms)}; all unless named")
+    parser.add_argument("--sample", type=int, default=40, help="mutants a room")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=30, help="for all rooms; one that runs out tries fewer")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    chosen = given.rooms or rooms
+    if unknown := set(chosen) - set(rooms):
+        parser.error(f"no room {', '.join(sorted(unknown))} with tests; there are {', '.join(rooms)}")
+    os.chdir(ROOT)  # mutmut reads its settings from here
+    end = time.monotonic() + 60 * given.minutes
+    results = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutate-") as scratch:
+        trees = [shutil.copytree(ROOT, Path(scratch, str(job)), ignore=GENERATED) for job in range(given.jobs)]
+        for done, room in enumerate(chosen):
+            share = (end - time.monotonic()) / (len(chosen) - done)
+            results[room] = try_room(room, trees, given, time.monotonic() + share, end)
+    report(results, given)
+
+
+if __name__ == "__main__":
+    main()
