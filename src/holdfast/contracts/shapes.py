@@ -97,10 +97,10 @@ def _json(value: Any) -> Any:
 
 
 def _list(value: Any, each: Callable[[Any], Any]) -> list[Any]:
-    if each is _whole or each is _number:  # token ids and log-probs come by the thousand: look at them all at once
-        kinds = set(map(type, value))
-        if kinds == {int} if each is _whole else kinds == {float} and all(map(isfinite, value)):
-            return list(value)
+    plain = {_whole: int, _number: float}.get(each)
+    # Token ids and log-probs come by the thousand: they are looked at all at once, and one by one only to find the fault.
+    if plain and set(map(type, value)) == {plain} and (plain is int or all(map(isfinite, value))):
+        return list(value)
     out: list[Any] = []
     try:
         out.extend(map(each, value))  # what was read before a failure stays, so the length is the place

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import bindparam, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError, StoreFull
 from holdfast.store import schema

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, case, func, select, update
-from sqlalchemy.dialects.sqlite import insert  # ON CONFLICT has the same form in both engines
+from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import bindparam, insert, select, update
+
 
 from holdfast.contracts.run import WorkerRecord
 from holdfast.store import rows, schema

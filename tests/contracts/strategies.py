@@ -1,0 +1,270 @@
+"""Valid records of every published kind, for the property tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast.contracts.adapt import Triplet
+from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
+from holdfast.contracts.evidence import Comparison, Decision, Interval, Outcome, Scores, Verdict
+from holdfast.contracts.orders import Alert, Command, Severity
+from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
+from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
+
+text = st.text(max_size=8)
+name = text.filter(str.strip)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+reward = st.floats(-1e6, 1e6)
+time = st.floats(0, 4e9)
+count = st.integers(0, 2**63)
+number = st.integers(1, 2**63)
+level = st.floats(0, 1)
+hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+mapping = st.dictionaries(text, json, max_size=3)
+message = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": text})
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+def many(strategy: st.SearchStrategy[Any], least: int = 0, most: int = 3, **kwargs: Any) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, min_size=least, max_size=most, **kwargs).map(tuple)
+
+
+@st.composite
+def model_calls(draw: st.DrawFn) -> ModelCall:
+    ids = draw(maybe(many(count)))
+    return ModelCall(
+        model=draw(text),
+        messages=draw(many(message)),
+        response=draw(message),
+        finish_reason=draw(maybe(text)),
+        prompt_tokens=draw(maybe(count)),
+        completion_tokens=draw(maybe(count)),
+        prompt_ids=draw(maybe(many(count))),
+        completion_ids=ids,
+        logprobs=None if ids is None else draw(maybe(many(st.floats(-1e6, 0), len(ids), len(ids)))),
+        sampling=draw(mapping),
+    )
+
+
+tool_calls = st.builds(ToolCall, tool=text, arguments=mapping, result=json, error=maybe(text), call_id=maybe(text))
+events = st.builds(SpanEvent, name=text, at=time, attributes=mapping)
+
+
+@st.composite
+def spans(draw: st.DrawFn, kinds: tuple[SpanKind, ...] = tuple(SpanKind)) -> Span:
+    kind, seq, started_at = draw(st.sampled_from(kinds)), draw(number), draw(time)
+    return Span(
+        seq=seq,
+        kind=kind,
+        name=draw(text),
+        started_at=started_at,
+        ended_at=draw(maybe(st.floats(started_at, 5e9))),
+        parent=draw(maybe(st.integers(1, seq - 1))) if seq > 1 else None,
+        attributes=draw(mapping),
+        events=draw(many(events)),
+        model=draw(model_calls()) if kind is SpanKind.MODEL else None,
+        tool=draw(tool_calls) if kind is SpanKind.TOOL else None,
+        trace_id=draw(maybe(text)),
+        span_id=draw(maybe(text)),
+    )
+
+
+@st.composite
+def steps(draw: st.DrawFn, kinds: str = "begin advance terminate truncate") -> Step:
+    kind, seen = draw(st.sampled_from(kinds.split())), draw(json)
+    if kind == "begin":
+        step = begin(seen)
+    else:
+        step = {"advance": advance, "terminate": terminate, "truncate": truncate}[kind](draw(reward), seen)
+    if kind in ("begin", "advance"):
+        action = json.filter(lambda action: action is not None)
+        return step.act(draw(action), draw(maybe(finite)), draw(maybe(finite)), span=draw(maybe(number)))
+    return step.valued(draw(finite)) if kind == "truncate" and draw(st.booleans()) else step
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, task: str | None = None) -> Trajectory:
+    last = st.builds(advance, reward, json) | steps("terminate truncate")
+    return Trajectory(
+        id=draw(name),
+        rollout=draw(maybe(text)),
+        attempt=draw(maybe(text)),
+        task=draw(maybe(text)) if task is None else task,
+        steps=(draw(steps("begin")), *draw(many(steps("advance"), most=2)), draw(last)),
+        discount=draw(level),
+        padding=draw(count),
+        created_at=draw(time),
+        metadata=draw(mapping),
+    )
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Group:
+    task = draw(text)
+    return Group(task=task, trajectories=draw(many(trajectories(task), 1, 2, unique_by=lambda t: t.id)))
+
+
+@st.composite
+def advantage_batches(draw: st.DrawFn) -> AdvantageBatch:
+    size = draw(st.integers(1, 3))
+    column = many(finite, size, size)
+    return AdvantageBatch(
+        id=draw(name),
+        trajectory=draw(name),
+        advantages=draw(column),
+        returns=draw(column),
+        value_targets=draw(st.just(()) | column),
+        normalized=draw(st.booleans()),
+        created_at=draw(time),
+        metadata=draw(mapping),
+    )
+
+
+@st.composite
+def scores(draw: st.DrawFn) -> Scores:
+    tasks, seeds = draw(many(text, 1, unique=True)), draw(many(st.integers(), 1, unique=True))
+    rows = many(many(finite, len(seeds), len(seeds)), len(tasks), len(tasks))
+    return Scores(version=draw(name), metric=draw(name), tasks=tasks, seeds=seeds, values=draw(rows))
+
+
+signals = st.builds(Signal, name=name, value=finite, weight=finite, source=name, turn=maybe(count))
+intervals = st.builds(
+    lambda ends, level: Interval(low=min(ends), high=max(ends), level=level),
+    st.tuples(finite, finite),
+    st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+verdicts = st.builds(Verdict, outcome=st.sampled_from([Outcome.PROMOTE, Outcome.REJECT]), reasons=many(name, 1))
+holds = st.builds(Verdict, outcome=st.just(Outcome.HOLD), reasons=many(name, 1), needs=number)
+commands = st.builds(Command, id=name, action=name, run=name, who=name, why=name, at=time, args=mapping)
+alerts = st.builds(
+    Alert,
+    code=name,
+    severity=st.sampled_from(Severity),
+    message=name,
+    at=time,
+    run=maybe(text),
+    cleared_at=maybe(st.floats(4e9, 5e9)),
+)
+tasks = st.builds(
+    Task,
+    name=name.filter(lambda text: text == text.strip() and "/" not in text),
+    input=json,
+    split=maybe(st.sampled_from(Split)),
+    priority=st.integers(),
+    max_attempts=number,
+    timeout_s=maybe(st.floats(0, 1e9, exclude_min=True)),
+    resources=maybe(count),
+    metadata=mapping,
+)
+rollouts = st.builds(
+    Rollout,
+    **dict.fromkeys(["id", "run", "name"], text),
+    input=json,
+    split=maybe(st.sampled_from(Split)),
+    status=st.sampled_from(RolloutState),
+    priority=st.integers(),
+    **dict.fromkeys(["max_attempts", "attempt_count", "faults"], count),
+    resources=maybe(count),
+    metadata=mapping,
+    **dict.fromkeys(["enqueued_at", "ready_at"], time),
+    **dict.fromkeys(["timeout_s", "started_at", "ended_at", "reward"], maybe(finite)),
+    **dict.fromkeys(["reason", "final_attempt"], maybe(text)),
+)
+attempts = st.builds(
+    Attempt,
+    **dict.fromkeys(["id", "rollout", "worker"], text),
+    **dict.fromkeys(["number", "token"], count),
+    status=st.sampled_from(AttemptState),
+    **dict.fromkeys(["started_at", "beat_at", "lease_until"], time),
+    **dict.fromkeys(["deadline", "ended_at"], maybe(time)),
+    error=maybe(text),
+)
+runs = st.builds(
+    Run,
+    **dict.fromkeys(["id", "project", "kind", "model_ref"], text),
+    state=st.sampled_from(RunState),
+    wanted=st.sampled_from(Wanted),
+    settings=mapping,
+    queue_limit=maybe(count),
+    **dict.fromkeys(["created_at", "beat_at"], time),
+    ended_at=maybe(time),
+    error=maybe(text),
+)
+workers = st.builds(
+    WorkerRecord,
+    **dict.fromkeys(["id", "host"], text),
+    **dict.fromkeys(["pid", "slots"], count),
+    **dict.fromkeys(["started_at", "beat_at"], time),
+    stopped_at=maybe(time),
+)
+versions = st.builds(
+    ResourceVersion, id=text, project=text, version=count, sha256=hexes, resources=mapping, created_at=time
+)
+entries = st.builds(
+    LedgerEntry,
+    **dict.fromkeys(["project", "kind", "who", "previous", "sha256"], text),
+    seq=count,
+    at=time,
+    run=maybe(text),
+    body=mapping,
+)
+checkpoints = st.builds(
+    Checkpoint,
+    **dict.fromkeys(["id", "algorithm", "policy_version"], name),
+    **dict.fromkeys(["global_step", "episode_count"], count),
+    mean_reward=maybe(finite),
+    artifact=maybe(st.builds(Artifact, uri=name, sha256=hexes)),
+    parent=maybe(name),
+    created_at=time,
+    metadata=mapping,
+)
+
+RECORDS: dict[str, st.SearchStrategy[Any]] = {
+    "task": tasks,
+    "rollout": rollouts,
+    "attempt": attempts,
+    "span": spans(),
+    "model-call": model_calls(),
+    "tool-call": tool_calls,
+    "turn": st.builds(Turn, index=count, decision=spans((SpanKind.MODEL,)), effects=many(spans(), most=2)),
+    "triplet": st.builds(Triplet, prompt=json, response=json, reward=maybe(finite)),
+    "signal": signals,
+    "sheet": st.builds(Sheet, signals=many(signals)),
+    "run": runs,
+    "resource-version": versions,
+    "worker": workers,
+    "ledger-entry": entries,
+    "step": steps(),
+    "trajectory": trajectories(),
+    "group": groups(),
+    "advantage-batch": advantage_batches(),
+    "checkpoint": checkpoints,
+    "scores": scores(),
+    "interval": intervals,
+    "comparison": st.builds(
+        Comparison,
+        **dict.fromkeys(["metric", "baseline", "candidate", "method"], name),
+        difference=finite,
+        interval=intervals,
+        p_value=level,
+        pairs=number,
+    ),
+    "verdict": verdicts | holds,
+    "decision": st.builds(Decision, open=st.booleans(), reasons=many(name, 1))
+    | st.builds(Decision, open=st.just(True), reasons=st.just(())),
+    "command": commands,
+    "alert": alerts,
+}
