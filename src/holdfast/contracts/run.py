@@ -46,6 +46,40 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRewards:
+    """Rewards of one split: a rollout without one is missing, not zero."""
+
+    total: int  # rollouts
+    rewarded: int  # those with a reward
+    mean_reward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What `status.json` says of a run, at every state."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    updated_unix_ms: int
+    run_state: RunState
+    run_id: str
+    project: str
+    model_ref: str
+    store_path: str
+    resources_id: str | None  # version in force
+    total_rollouts: int  # planned, enqueued or not
+    succeeded: int
+    failed: int  # dead ones included, so that a finished run adds up
+    cancelled: int
+    dead: int  # of the failed: given up without an answer
+    running: int
+    waiting: int
+    rewards: Mapping[str, SplitRewards]  # by split
+    elapsed_s: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceVersion:
     """An immutable set of named resources (prompts and the like). Same content, same version."""
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from holdfast.contracts.errors import BadRecord
 
 NAMES = {NoneType: "null", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-NAMES |= {list: "a list", tuple: "a list", dict: "an object"}
+NAMES |= {list: "a list", dict: "an object"}
 
 
 class Unfit(Exception):
@@ -97,9 +97,10 @@ def _json(value: Any) -> Any:
 
 
 def _list(value: Any, each: Callable[[Any], Any]) -> list[Any]:
-    plain = {_whole: int, _number: float}.get(each)
-    # Token ids and log-probs come by the thousand: they are looked at all at once, and one by one only to find the fault.
-    if plain and set(map(type, value)) == {plain} and (plain is int or all(map(isfinite, value))):
+    # Token ids and log-probs come by the thousand: they are looked at all at once, and singly only to find a fault.
+    if each is _whole and set(map(type, value)) == {int}:
+        return list(value)
+    if each is _number and set(map(type, value)) == {float} and all(map(isfinite, value)):
         return list(value)
     out: list[Any] = []
     try:

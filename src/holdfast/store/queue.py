@@ -130,7 +130,7 @@ END_ATTEMPT = (
 SUCCEED = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
-    .values(status="succeeded", ended_at=_param("now"), final=_param("token"), reward=_param("reward"))
+    .values(status="succeeded", ended_at=_param("now"), final=_param("token"), reward=_param("reward"), reason=None)
 )
 TRIES = select(_r.faults, _r.max_attempts).where(_r.key == _param("rollout"))
 RETRY = (

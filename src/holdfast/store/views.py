@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, bindparam, func, select
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.rollout import Attempt, Rollout, RolloutState, Split
+from holdfast.contracts.run import SplitRewards
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
@@ -39,15 +39,6 @@ REWARDS = (
     .group_by(_r.split)
 )
 ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRewards:
-    """Rewards of one split: a rollout without one is missing, not zero."""
-
-    total: int
-    rewarded: int
-    mean: float | None
 
 
 class Views:
@@ -98,7 +89,7 @@ class Views:
     def rewards(self, run: str) -> dict[str, SplitRewards]:
         """By split; rollouts without a split stand under "none"."""
         found = self._db.all(REWARDS, {"run": self._runs.key(run)})
-        return {split or "none": SplitRewards(total, n, mean) for split, total, n, mean in sorted(found, key=str)}
+        return {split or "none": SplitRewards(total=total, rewarded=n, mean_reward=mean) for split, total, n, mean in sorted(found, key=str)}
 
     def is_done(self, run: str, states: Sequence[str] = ("running", "queuing", "requeuing")) -> bool:
         """Whether nothing of the run is open any more; does not count, so it costs the same at any size."""

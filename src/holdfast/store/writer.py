@@ -117,12 +117,15 @@ class Writer:
         self._queue: deque[Item] = deque()
         self._ready = threading.Condition()
         self._closed = False
+        self._broken: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
         self._thread.start()
 
     def submit(self, operation: Operation) -> Pending[Any]:
         pending: Pending[Any] = Pending()
         with self._ready:
+            if self._broken is not None:
+                raise _broke_down(self._broken)
             if self._closed:
                 raise StoreError("the store is closed", why="this write came after close()")
             self._queue.append((operation, pending))
@@ -138,9 +141,18 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
-        while batch := self._take():
-            self._settle(batch)
-        self._session.close()
+        batch: list[Item] = []
+        try:
+            while batch := self._take():
+                self._settle(batch)
+            self._session.close()
+        except Exception as error:  # a crash, but nobody may wait for it forever
+            with self._ready:
+                self._broken = error
+                batch += self._queue
+                self._queue.clear()
+            settle((pending, None, _broke_down(error)) for _, pending in batch if not pending.settled)
+            raise
 
     def _take(self) -> list[Item]:
         with self._ready:
@@ -203,3 +215,7 @@ class Writer:
             self._on_commit(transaction)
             settle([(pending, value, None)])
             return
+
+
+def _broke_down(error: Exception) -> StoreError:
+    return StoreError("the store's writer broke down", why=f"{type(error).__name__}: {error}", remedy="open it again")

@@ -1,0 +1,124 @@
+"""How results look: tables that fit the terminal, JSON, and a progress bar for what takes more than two seconds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PATIENCE_S = 2.0
+LONGEST_TEXT = 200  # more of a text than any terminal row shows is not even looked at
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def print_records(records: Iterable[object]) -> None:
+    """A JSON list of published records, each with its schema version."""
+    from holdfast.contracts.records import encode
+
+    print_json([encode(record) for record in records])
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """One line a row. A title with `>` before it stands right; the one with `~` shrinks first, to fit the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, title in enumerate(columns):
+        name = title.lstrip(">~")
+        widest = max([len(name), *(Text(row[place]).cell_len for row in rows)])
+        table.add_column(
+            name,
+            justify="right" if title.startswith(">") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if title.startswith("~") else min(widest, 24),
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def one_line(value: object) -> str:
+    """Any value as printable text without line breaks; nothing that is missing looks like a number."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if not isinstance(value, str):
+        value = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(value[:LONGEST_TEXT].split())
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def moment(at: float | None) -> str:
+    """Unix seconds as local time."""
+    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def span_of_time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def size(n: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def next_page(command: str, *words: str, quiet: bool, **options: object) -> None:
+    """The last line of a page that has a page after it. `quiet` keeps it off stdout, which holds JSON."""
+    import sys
+
+    given = [f"--{key} {shlex.quote(str(value))}" for key, value in options.items() if value is not None]
+    line = " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
+    print(line, file=sys.stderr if quiet else sys.stdout)
+
+
+class Bar(Protocol):
+    def __call__(self, done: int = 1, *, now: str | None = None) -> None: ...
+
+
+@contextmanager
+def progress(title: str, total: int | None, console: Console | None = None) -> Iterator[Bar]:
+    """A bar on stderr that appears once the work has taken two seconds, on terminals only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = console or Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(title, total=total)
+    timer = threading.Timer(PATIENCE_S, bar.start)
+    timer.daemon = True
+
+    def advance(done: int = 1, *, now: str | None = None) -> None:
+        bar.update(task, advance=done, description=title if now is None else f"{title}: {now}")
+
+    if console.is_terminal:
+        timer.start()
+    try:
+        yield advance
+    finally:
+        timer.cancel()
+        bar.stop()

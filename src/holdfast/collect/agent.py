@@ -1,0 +1,122 @@
+"""What an agent is, and what it is given: a function `agent(task, context)`, async or plain, and nothing to subclass.
+
+It returns its answer (any JSON). An exception is a failed try, and is data; a `Fault` is our failure, and is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.collect.tracer import Tracer
+from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import ModelCall, Span
+
+T = TypeVar("T")
+Agent = Callable[[Any, "Context"], Any]
+Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One claim as the agent's side sees it: plain data, so that it can travel to another process."""
+
+    rollout: str
+    attempt: str
+    number: int  # which try this is: 1, 2, …
+    split: str | None
+    input: Any
+    resources: Mapping[str, Any]
+    seed: int  # this attempt's own random key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What an agent may use. `model` is None when no endpoint was given."""
+
+    assignment: Assignment
+    trace: Tracer
+    model: Complete | None
+    cancelled: threading.Event = field(default_factory=threading.Event)  # set when the work is no longer wanted
+    loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """The named resources (prompts and the like) of the version in force."""
+        return self.assignment.resources
+
+    async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
+        """Call the model and record the call as a decision."""
+        if self.model is None:
+            raise BadInput("this agent", why="needs a model and none was given", remedy="give --model and --base-url")
+        started_at = self.trace.clock()
+        call = await self.model(messages, **sampling)
+        self.trace.model(call, started_at=started_at)
+        return call
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""
+        if self.loop is None:
+            return asyncio.run(work)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except FutureTimeout:
+                if future.done():
+                    raise
+                if self.cancelled.is_set():
+                    future.cancel()
+                    raise Interrupted("cancelled") from None
+
+
+def is_async(agent: Agent) -> bool:
+    """Whether calling it gives a coroutine, so that it can share one event loop with others."""
+    return inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(getattr(agent, "__call__", None))  # noqa: B004
+
+
+def load_agent(reference: str) -> Agent:
+    """The function that `module:function` names; the current folder is searched first."""
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise BadInput(
+            f"agent {reference!r}", why="is not of the form module:function", remedy="for example my_agents:answer"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadInput(
+            f"agent {reference}", why=f"cannot import {module_name}: {error}", remedy="check the name and the folder"
+        ) from error
+    except Exception as error:
+        raise BadInput(
+            f"agent {reference}", why=f"importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        public = ", ".join(
+            n for n, v in vars(sys.modules[module_name]).items() if inspect.isfunction(v) and not n.startswith("_")
+        )
+        raise BadInput(
+            f"agent {reference}", why=f"{module_name} has no function {name}", remedy=f"it has: {public or 'none'}"
+        )
+    try:
+        inspect.signature(found).bind({}, None)
+    except TypeError as error:
+        raise BadInput(f"agent {reference}", why=f"cannot be called with (task, context): {error}") from error
+    agent: Agent = found
+    return agent

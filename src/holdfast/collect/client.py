@@ -1,0 +1,130 @@
+"""A model behind any OpenAI-compatible chat endpoint, as a `Complete`.
+
+What the endpoint sampled is kept as it came: text, token ids and log-probs where it gives them. Trouble on the way (a
+lost connection, 429, 5xx) is retried here and is then a Fault; a request the endpoint refuses is the agent's own error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError
+from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.trace import ModelCall
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name: no agent can help that
+
+
+class ModelRefused(HoldfastError):
+    """The endpoint understood the request and will not answer it."""
+
+
+class Client:
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 120.0,
+        tries: int = 4,
+        backoff: Backoff = Backoff(initial_s=0.25, cap_s=8.0),
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise BadInput(
+                f"base URL {base_url!r}",
+                why="is not http:// or https://",
+                remedy="for example http://127.0.0.1:8000/v1",
+            )
+        self.model = model
+        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._tries, self._backoff = tries, backoff
+        self._chance = random.Random()  # spreads retries; no result depends on it
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        body = {"model": self.model, "messages": list(messages), **sampling}
+        status, answer = 0, None
+        for number in range(1, self._tries + 1):
+            status, answer = await self._post(body)
+            if status == 200:
+                return _model_call(self.model, messages, sampling, answer, self._url)
+            if status not in RETRIED and status != 0:
+                break
+            if number < self._tries:
+                await asyncio.sleep(self._backoff.delay_s(number, self._chance.random()))
+        why = _reason(answer) if status == 0 else f"HTTP {status}: {_reason(answer)}"
+        if status in RETRIED or status == 0:
+            raise Fault(
+                f"model endpoint {self._url}", why=f"{why} ({self._tries} tries)", remedy="is it running and reachable?"
+            )
+        if status in OURS:
+            raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
+        raise ModelRefused(f"model {self.model}", why=why)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _post(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Status and answer; status 0 when no answer came."""
+        if self._session is None or self._session.closed or self._session._loop is not asyncio.get_running_loop():
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout)
+        try:
+            async with self._session.post(self._url, json=body) as response:
+                text = await response.text()
+                try:
+                    return response.status, await response.json(content_type=None)
+                except ValueError:
+                    return (response.status if response.status != 200 else 502), text
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return 0, f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _model_call(
+    model: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], answer: Any, url: str
+) -> ModelCall:
+    try:
+        choice = answer["choices"][0]
+        usage = answer.get("usage") or {}
+        logprobs = _logprobs(choice)
+        ids = choice.get("token_ids")
+        return ModelCall(
+            model=str(answer.get("model") or model),
+            messages=tuple(dict(message) for message in messages),
+            response=dict(choice["message"]),
+            finish_reason=choice.get("finish_reason"),
+            prompt_tokens=usage.get("prompt_tokens"),
+            completion_tokens=usage.get("completion_tokens"),
+            prompt_ids=None if answer.get("prompt_token_ids") is None else tuple(answer["prompt_token_ids"]),
+            completion_ids=None if ids is None else tuple(ids),
+            logprobs=logprobs if ids is not None and logprobs is not None and len(ids) == len(logprobs) else None,
+            sampling=dict(sampling),
+        )
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise Fault(
+            f"model endpoint {url}", why=f"not a chat completion ({type(error).__name__}: {error}): {_reason(answer)}"
+        ) from error
+
+
+def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
+    content = (choice.get("logprobs") or {}).get("content")
+    # A probability of one may come back as a hair above: log-probs end at 0.
+    return None if content is None else tuple(min(0.0, float(entry["logprob"])) for entry in content)
+
+
+def _reason(answer: Any) -> str:
+    if isinstance(answer, Mapping):
+        error = answer.get("error", answer)
+        answer = error.get("message", error) if isinstance(error, Mapping) else error
+    text = " ".join(str(answer).split())
+    return text if len(text) <= 300 else text[:299] + "…"

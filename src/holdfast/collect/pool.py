@@ -1,0 +1,325 @@
+"""A pool of seats that works off one run: claims, beats, obeys orders, sweeps up after dead workers, drains.
+
+It runs on the event loop of its caller, and no agent ever does: whatever an agent's code gets up to, leases are
+renewed, deadlines pass and orders are obeyed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.collect.agent import Assignment
+from holdfast.collect.seats import Seat
+from holdfast.collect.worker import Clock, Outcome
+from holdfast.contracts.errors import StaleLease
+from holdfast.contracts.rollout import AttemptState, Backoff, Claim
+from holdfast.contracts.run import Wanted
+from holdfast.contracts.trace import Span
+from holdfast.store.changes import ORDERS, QUEUE
+from holdfast.store.store import Store
+from holdfast.store.writer import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds."""
+
+    heartbeat_s: float = 1.0
+    lease_s: float = 5.0
+    idle_s: float = 5.0  # look at the queue at least this often, should a hint have been missed
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+LAST_LOOK_S = 0.3  # before a deadline, to see whose fault it is
+
+
+@dataclass(slots=True)
+class Tally:
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    interrupted: int = 0  # timed out, cancelled, lost or handed back
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Held:
+    claim: Claim
+    seat: Seat
+    why: AttemptState | None = None  # set when interrupted
+
+
+class Pool:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        seats: Callable[[], Seat],
+        size: int,
+        *,
+        clock: Clock,
+        seed: int = 0,
+        pace: Pace,
+    ) -> None:
+        self.store, self.run_id, self.pace = store, run, pace
+        self.worker = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
+        self.tally = Tally()
+        self.wanted = Wanted.RUNNING
+        self._clock, self._seed, self._size = clock, seed, size
+        self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
+        self._free: list[Seat] = []
+        self._seats = [seats() for _ in range(size)]
+        self._held: dict[int, _Held] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resources: dict[int, dict[str, object]] = {}
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._draining = asyncio.Event()
+        self._seat_freed = asyncio.Event()
+
+    async def work(self) -> Tally:
+        """Until drained or stopped; every claimed attempt is finished, handed back or written off when this returns."""
+        now = self._clock()
+        await self.store.workers.register(
+            self.worker, host=socket.gethostname(), pid=os.getpid(), slots=self._size, now=now
+        )
+        watchers = [asyncio.create_task(step()) for step in (self._beat, self._obey, self._sweep)]
+        dispatch = asyncio.create_task(self._dispatch())
+        for seat in self._seats:
+            self._spawn(self._free_up(seat))
+        try:
+            await self._until_failure(dispatch, watchers)
+            while self._tasks:
+                await self._until_failure(next(iter(self._tasks)), watchers)
+        finally:
+            self.stop()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for task in (dispatch, *watchers):
+                task.cancel()
+            await asyncio.gather(dispatch, *watchers, return_exceptions=True)
+            for seat in self._seats:
+                seat.close()
+        await self.store.workers.stop(self.worker, now=self._clock())
+        return self.tally
+
+    async def _until_failure(self, wanted: asyncio.Task[None], watchers: list[asyncio.Task[None]]) -> None:
+        """Wait for one task; an error of a watcher or of any attempt's bookkeeping is ours to raise."""
+        await asyncio.wait([wanted, self._failure, *watchers], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*watchers, self._failure):
+            if task.done():
+                task.result()
+
+    def drain(self) -> None:
+        """Claim nothing more; finish what runs."""
+        self._draining.set()
+        self._seat_freed.set()
+
+    def stop(self) -> None:
+        """Claim nothing more; interrupt what runs and hand it back."""
+        self.drain()
+        self._interrupt_all(AttemptState.RELEASED)
+
+    @property
+    def running(self) -> int:
+        return len(self._held)
+
+    async def _dispatch(self) -> None:
+        while not self._draining.is_set():
+            self._seat_freed.clear()
+            seen = self.store.changes.seen(QUEUE)
+            claims: tuple[Claim, ...] = ()
+            if self._free:
+                claims = await self._claim(len(self._free))
+                for claim in claims:
+                    self._start(claim)
+            if not claims:
+                await self._wait_for_work(seen)
+
+    async def _claim(self, most: int) -> tuple[Claim, ...]:
+        """A claim must not get lost when we are cancelled while it is on its way to the disk."""
+        claiming = self.store.queue.claim(
+            self.run_id, self.worker, now=self._clock(), lease_s=self.pace.lease_s, most=most
+        )
+        try:
+            return await claiming
+        except asyncio.CancelledError:
+            for claim in await asyncio.to_thread(claiming.result):
+                await self.store.queue.finish(claim.attempt, AttemptState.RELEASED, now=self._clock())
+            raise
+
+    async def _wait_for_work(self, seen: int) -> None:
+        """Until a seat is free and something may be claimed, or it is time to look anyway."""
+        timeout = self.pace.idle_s
+        ripe = self.store.queue.next_ripe(self.run_id)
+        if ripe is not None:
+            timeout = min(timeout, max(0.0, ripe - self._clock()) + 0.001)
+        freed = asyncio.create_task(self._seat_freed.wait())
+        waits: list[asyncio.Future[Any]] = [freed]
+        change: Pending[None] | None = None
+        if self._free:
+            change = self.store.changes.after(QUEUE, seen)
+            waits.append(asyncio.ensure_future(_settled(change)))
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if change is not None and not change.settled:
+            self.store.changes.forget(change)
+
+    def _start(self, claim: Claim) -> None:
+        self.tally.claimed += 1
+        held = _Held(claim, self._free.pop())
+        self._held[claim.attempt.token] = held
+        self._spawn(self._run(held))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _run(self, held: _Held) -> None:
+        claim, began = held.claim, self._clock()
+        writes: list[Pending[None]] = []
+
+        def record(span: Span) -> None:
+            writes.append(self.store.traces.add(claim.attempt, [span], now=self._clock()))
+
+        timer = asyncio.create_task(self._end_in_time(held))
+        try:
+            outcome = await held.seat.run(self._assignment(claim), record)
+            await self._conclude(held, outcome, writes)
+        except StaleLease:
+            self.tally.interrupted += 1  # someone else's by now: what we did is void, and the store has said so
+        finally:
+            timer.cancel()
+            del self._held[claim.attempt.token]
+            self.tally.busy_s += self._clock() - began
+        await self._free_up(held.seat)
+
+    async def _free_up(self, seat: Seat) -> None:
+        if not self._draining.is_set():
+            await seat.prepare()
+        self._free.append(seat)
+        self._seat_freed.set()
+
+    async def _end_in_time(self, held: _Held) -> None:
+        """At its deadline an attempt is over. One that could not run for another's sake is handed back just before."""
+        attempt = held.claim.attempt
+        if attempt.deadline is None:
+            return
+        left = attempt.deadline - self._clock()
+        if left > 4 * LAST_LOOK_S:
+            await asyncio.sleep(left - 2 * LAST_LOOK_S)
+            if await held.seat.is_hindered(LAST_LOOK_S):
+                self._interrupt(held, AttemptState.CANCELLED)
+                await self.store.queue.finish(
+                    attempt, AttemptState.RELEASED, now=self._clock(), error="kept from running by another agent"
+                )
+                return
+        await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
+        self._interrupt(held, AttemptState.TIMEOUT)
+
+    async def _conclude(self, held: _Held, outcome: Outcome | None, writes: list[Pending[None]]) -> None:
+        attempt, queue, now = held.claim.attempt, self.store.queue, self._clock()
+        if outcome is None:
+            self.tally.interrupted += 1
+            if held.why is AttemptState.RELEASED:
+                await queue.finish(attempt, AttemptState.RELEASED, now=now, error="handed back by a stopping worker")
+            elif held.why is AttemptState.TIMEOUT:
+                await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
+            return
+        # All handed over at once: the spans, the rewards and the end share one commit.
+        if outcome.signals:
+            writes.append(self.store.traces.score(attempt, outcome.signals, now=now))
+        ended = queue.finish(
+            attempt,
+            outcome.state,
+            now=now,
+            reward=outcome.reward,
+            output=outcome.output,
+            error=outcome.error,
+            backoff=self.pace.backoff,
+            chance=self._chance.random(),
+        )
+        for write in writes:
+            await write
+        await ended
+        if outcome.state is AttemptState.SUCCEEDED:
+            self.tally.succeeded += 1
+        else:
+            self.tally.failed += 1
+
+    def _assignment(self, claim: Claim) -> Assignment:
+        rollout, attempt = claim.rollout, claim.attempt
+        key = f"{self._seed}/{rollout.name}/{attempt.number}"
+        return Assignment(
+            rollout=rollout.id,
+            attempt=attempt.id,
+            number=attempt.number,
+            split=None if rollout.split is None else str(rollout.split),
+            input=rollout.input,
+            resources=self._resources_of(rollout.resources),
+            seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]),
+        )
+
+    def _resources_of(self, version: int | None) -> dict[str, object]:
+        if version is None:
+            return {}
+        if version not in self._resources:
+            self._resources[version] = dict(self.store.versions.get(version).resources)
+        return self._resources[version]
+
+    def _interrupt(self, held: _Held, why: AttemptState) -> None:
+        if held.why is None:
+            held.why = why
+            held.seat.interrupt()
+
+    def _interrupt_all(self, why: AttemptState) -> None:
+        for held in list(self._held.values()):
+            self._interrupt(held, why)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._beat_once()
+            await asyncio.sleep(self.pace.heartbeat_s)
+
+    async def _beat_once(self) -> None:
+        now, tokens = self._clock(), tuple(self._held)
+        sign = self.store.workers.beat(self.worker, now=now)
+        beats = await self.store.queue.beat(self.run_id, tokens, now=now, lease_s=self.pace.lease_s)
+        await sign
+        self.wanted = beats.wanted
+        for token in tokens:
+            if token not in beats.alive and token in self._held:
+                self._interrupt(self._held[token], AttemptState.CANCELLED)
+        if beats.wanted is Wanted.CANCELLED:
+            self._interrupt_all(AttemptState.CANCELLED)
+        if beats.wanted in (Wanted.CANCELLED, Wanted.DRAINING):
+            self.drain()
+
+    async def _obey(self) -> None:
+        """An order is obeyed when it comes, not at the next beat."""
+        while True:
+            seen = self.store.changes.seen(ORDERS)
+            await self.store.changes.after(ORDERS, seen)
+            await self._beat_once()
+
+    async def _sweep(self) -> None:
+        while True:
+            await self.store.queue.sweep(now=self._clock(), backoff=self.pace.backoff, chance=self._chance.random())
+            await asyncio.sleep(self.pace.lease_s / 3)
+
+
+async def _settled(pending: Pending[None]) -> None:
+    await pending

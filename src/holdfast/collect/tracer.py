@@ -1,0 +1,73 @@
+"""Recording what happens inside an attempt, in order, as it happens.
+
+A span is handed on when it ends and is not waited for: the worker waits for all of them when the attempt ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+
+_parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
+
+
+class Tracer:
+    """One per attempt. Safe to use from any thread or task of the agent."""
+
+    def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
+        self._record, self.clock = record, clock
+        self._numbers = itertools.count(1)
+        self.spans: list[Span] = []
+        self.signals: list[Signal] = []
+
+    @contextmanager
+    def span(self, name: str, **attributes: Any) -> Iterator[dict[str, Any]]:
+        """Time a stretch of work; add to the yielded dict what is only known at its end."""
+        seq, started_at = next(self._numbers), self.clock()
+        parent, notes = _parent.get(), dict(attributes)
+        token = _parent.set(seq)
+        try:
+            yield notes
+        except BaseException as error:
+            notes["error"] = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            _parent.reset(token)
+            self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
+
+    def model(self, call: ModelCall, *, started_at: float) -> None:
+        """A decision: the model answered."""
+        self._instant(SpanKind.MODEL, f"model.{call.model}", started_at, model=call)
+
+    def tool(self, call: ToolCall, *, started_at: float | None = None) -> None:
+        """A decision: a tool was called."""
+        self._instant(SpanKind.TOOL, f"tool.{call.tool}", started_at, tool=call)
+
+    def message(self, role: str, text: str) -> None:
+        self._instant(SpanKind.MESSAGE, "message.added", None, attributes={"role": role, "text": text})
+
+    def event(self, name: str, **attributes: Any) -> None:
+        """Telemetry: seen, never learnt from."""
+        self._instant(SpanKind.TELEMETRY, name, None, attributes=attributes)
+
+    def reward(
+        self, name: str, value: float, *, source: str = "agent", weight: float = 1.0, turn: int | None = None
+    ) -> None:
+        """A reward the agent's own world gives; those of the scorer are added to it."""
+        self.signals.append(Signal(name=name, value=value, weight=weight, source=source, turn=turn))
+
+    def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
+        started = self.clock() if started_at is None else started_at
+        self._add(next(self._numbers), kind, name, started, _parent.get(), **rest)
+
+    def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
+        ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span
+        span = Span(seq=seq, kind=kind, name=name, started_at=started_at, ended_at=ended_at, parent=parent, **rest)
+        self.spans.append(span)
+        self._record(span)

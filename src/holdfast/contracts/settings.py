@@ -1,0 +1,269 @@
+"""Settings of a run: the documented config file, read once, checked whole before any work starts.
+
+Keys are spelled as in the file. What is wrong is said in one line: file, key, value, reason, remedy. Flags of the
+command line go over the file's values by `override`; functions further down take the values they use, not the settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.shapes import NAMES
+
+ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay accepted
+LATER = ("rl_optimizer", "safety_reward")  # documented, but of a later version
+DAY_MS = 86_400_000
+COLUMN = 2**31 - 1  # what an Integer column of the store can hold
+AGENT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[!-~]*)?")
+
+
+def _rule(why: str, remedy: str, at: str = "") -> PydanticCustomError:
+    return PydanticCustomError("rule", "{why}; {remedy}", {"why": why, "remedy": remedy, "at": at})
+
+
+def _item(value: Any) -> Any:
+    """A task: an object with a prompt, or the prompt alone."""
+    item = {"prompt": value} if isinstance(value, str) else value
+    if not isinstance(item, dict):
+        raise _rule(f"is {_kind(value)}, not an object", 'write {"prompt": "…"}')
+    if "prompt" not in item:
+        raise _rule("has no prompt", 'add "prompt": "…" to it')
+    if not isinstance(item["prompt"], str) or not item["prompt"].strip():
+        raise _rule("its prompt is blank or not text", 'write "prompt": "…" with some text')
+    return item
+
+
+def _visible(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise _rule("is blank or has control characters", "give its name, or leave it out")
+    return value
+
+
+def _agent(value: str) -> str:
+    if not AGENT.fullmatch(value):
+        raise _rule("is not module:function", "write it as in examples.arithmetic:agent")
+    return value
+
+
+def _url(value: str) -> str:
+    if "@" in value.partition("://")[2].partition("/")[0]:
+        why = "carries a user name or password, and settings are stored"
+        raise _rule(why, "put the key into the environment", at="base_url")
+    if not ADDRESS.fullmatch(value):
+        raise _rule("is not an http or https address", "write it as in http://127.0.0.1:8000/v1")
+    return value
+
+
+Items = Annotated[tuple[Annotated[dict[str, Any], BeforeValidator(_item)], ...], Field(strict=False)]
+Count = Annotated[int, Field(gt=0, le=10_000)]
+Milliseconds = Annotated[int, Field(gt=0, le=DAY_MS)]
+Seconds = Annotated[float, Field(gt=0, le=366 * DAY_MS // 1000)]
+Name = Annotated[str, AfterValidator(_visible)]
+
+
+class OptimizeSettings(BaseModel):
+    """One `holdfast optimize` run: what it works on, with what, and at which pace."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    train: Items = Field(default=(), validation_alias=AliasChoices("optimize", "train"), serialization_alias="optimize")
+    val: Items = Field(default=(), validation_alias=AliasChoices("validate", "val"), serialization_alias="validate")
+    resources: dict[str, Any] = Field(default_factory=dict)  # versioned before execution
+    agent: Annotated[str, AfterValidator(_agent)] | None = None
+    model: Name | None = None
+    base_url: Annotated[str, AfterValidator(_url)] | None = None
+    worker_count: Count = 2
+    worker_kind: Literal["tasks", "processes"] = "tasks"
+    max_attempts: Count = 3
+    attempt_timeout_secs: Seconds | None = None  # wall-clock limit of one attempt; None: none
+    retry_initial_ms: Milliseconds = 500
+    retry_max_ms: Milliseconds = 30_000
+    queue_limit: Annotated[int, Field(gt=0, le=COLUMN)] | None = None  # at most so many wait; None: all
+    poll_interval_ms: Milliseconds = 50
+    heartbeat_interval_ms: Milliseconds = 1000
+    lease_secs: Seconds | None = None  # None: five heartbeats
+    completion_poll_interval_ms: Milliseconds = 60
+    completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @property
+    def lease_s(self) -> float:
+        return self.lease_secs if self.lease_secs is not None else 5 * self.heartbeat_interval_ms / 1000
+
+    def record(self) -> dict[str, Any]:
+        """As JSON-ready data in the file's own spelling."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: Any) -> Any:
+        for key in LATER:
+            if key in data:
+                raise _rule("this version does not have it", "remove it, or use a version that has it", at=key)
+        for old, new in ALIASES.items():
+            if old in data and new in data:
+                raise _rule(f"is the older name of {new}, which is there too", "keep one of the two", at=old)
+        return data
+
+    @model_validator(mode="after")
+    def _together(self) -> OptimizeSettings:
+        if not self.train and not self.val:
+            raise _rule("there is nothing to run", "put at least one task into one of them", at="optimize, validate")
+        if self.retry_max_ms < self.retry_initial_ms:
+            why = f"must not be below retry_initial_ms = {self.retry_initial_ms}"
+            raise _rule(why, "raise the one or lower the other", at=f"retry_max_ms = {self.retry_max_ms}")
+        two_beats = 2 * self.heartbeat_interval_ms / 1000
+        if self.lease_s < two_beats:
+            why = f"must be at least two heartbeats, {two_beats:g} s"
+            raise _rule(why, "raise it, or lower heartbeat_interval_ms", at=f"lease_secs = {self.lease_s:g}")
+        return self
+
+
+KEYS = tuple(field.serialization_alias or name for name, field in OptimizeSettings.model_fields.items())
+
+
+def load_settings(path: str | Path) -> OptimizeSettings:
+    """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong."""
+    path = Path(path)
+    data = _parse(path)
+    if not isinstance(data, dict):
+        raise BadInput(str(path), why=f"is {_kind(data)} at the top, not an object", remedy="wrap it in { … }")
+    _refuse_strange(data, "", lambda what, why, remedy: _bad(path, what, why, remedy))
+    try:
+        return OptimizeSettings.model_validate(data)
+    except ValidationError as error:
+        _bad(path, *_explain(error.errors()[0]))
+
+
+def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
+    """The settings with the given values (None: not given) in place of the file's; errors name the flag."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return OptimizeSettings.model_validate(settings.record() | given)
+    except ValidationError as error:
+        what, why, remedy = _explain(error.errors()[0])
+        key, _, value = what.partition(" = ")
+        raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
+
+
+def _bad(path: Path, what: str, why: str, remedy: str) -> NoReturn:
+    raise BadInput(f"{path}: {what}" if what else str(path), why=why, remedy=remedy) from None
+
+
+def _parse(path: Path) -> Any:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        if path.suffix.lower() == ".toml":
+            return tomllib.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
+    except FileNotFoundError:
+        _bad(path, "", "there is no such file", "check the path")
+    except IsADirectoryError:
+        _bad(path, "", "is a folder", "give the path of a JSON or TOML file")
+    except OSError as error:
+        _bad(path, "", f"cannot be read: {error.strerror}", "check the path and its permissions")
+    except UnicodeDecodeError as error:
+        _bad(path, "", f"is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", "save it as UTF-8")
+    except json.JSONDecodeError as error:
+        _bad(path, f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}", "correct it there")
+    except tomllib.TOMLDecodeError as error:
+        _bad(path, "", f"is not TOML: {error}", "correct it there")
+    except _Twice as error:
+        _bad(path, str(error), "is there twice", "keep one of the two")
+    except RecursionError:
+        _bad(path, "", "is nested too deeply", "flatten it")
+    except ValueError as error:  # a whole number of thousands of digits
+        _bad(path, "", f"has a number that cannot be read: {error}", "shorten it")
+
+
+class _Twice(Exception):
+    """A key that an object has two times: JSON readers silently keep the last one, and the user meant the other."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise _Twice(next(key for place, key in enumerate(names) if key in names[:place]))
+    return found
+
+
+def _refuse_strange(value: Any, at: str, refuse: Callable[[str, str, str], NoReturn]) -> None:
+    """Values that the parsers let through and that no store could keep: NaN, half characters, TOML's dates."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_strange(key, f"{at} key".lstrip(), refuse)
+            _refuse_strange(item, f"{at}.{key}".lstrip("."), refuse)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            _refuse_strange(item, f"{at}[{place}]", refuse)
+    elif isinstance(value, str):
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            refuse(f"{at} = {_shown(value)}", "has half of a surrogate pair", "write the whole character")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            refuse(f"{at} = {_shown(value)}", "is not a finite number", "give a finite number, or leave it out")
+    elif value is not None and not isinstance(value, bool | int):
+        refuse(f"{at} = {value}", "is a date or time, which JSON does not have", "write it in quotes")
+
+
+def _explain(error: ErrorDetails) -> tuple[str, str, str]:
+    """What, why and the remedy, from pydantic's finding."""
+    kind, found, context = error["type"], error["input"], error.get("ctx", {})
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).removeprefix(".")
+    if kind == "rule":
+        return str(context["at"] or f"{key} = {_shown(found)}"), str(context["why"]), str(context["remedy"])
+    what = f"{key} = {_shown(found)}"
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(key, [*KEYS, *ALIASES], n=1, cutoff=0.5)
+        return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(KEYS)}"
+    if kind == "greater_than":
+        return what, "must be above 0", f"set it to {'more than 0' if key.endswith('_secs') else '1 or more'}"
+    if kind == "greater_than_equal":
+        return what, f"must be at least {context['ge']}", f"set it to {context['ge']} or more"
+    if kind in ("less_than_equal", "less_than"):
+        most = context["le"] if "le" in context else context["lt"] - 1
+        return what, f"must be at most {most}", f"set it to {most} or less"
+    if kind == "literal_error":
+        return what, "is not one of its values", f"use {context['expected'].replace(chr(39), '')}"
+    wanted = WANTED[kind]
+    return what, f"is {_kind(found)}, not {wanted}", f"give {wanted}"
+
+
+WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "dict_type": "an object",
+    "tuple_type": "a list",
+}
+
+
+def _kind(value: Any) -> str:
+    return NAMES.get(type(value), f"of type {type(value).__name__}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return text if len(text) <= 60 else f"{text[:57]}…"

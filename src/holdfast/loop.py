@@ -1,0 +1,226 @@
+"""The loop on one page. So far its first two parts: collect (run every task of a plan) and reward (score each answer).
+
+Settings, signals and pages belong to the callers: what is to run comes as a `Plan`, who wants it stopped says so to a
+`Control`, and whoever wants to watch gets every `Status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.collect.pool import Pace, Pool
+from holdfast.collect.seats import Seat
+from holdfast.contracts.errors import HoldfastError, StoreError
+from holdfast.contracts.rollout import RolloutState, Task
+from holdfast.contracts.run import Run, RunState, Status, Wanted
+from holdfast.store.changes import FINISHED, ROOM
+from holdfast.store.store import Store
+
+Observe = Callable[[Status], None]
+Clock = Callable[[], float]
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run does, and how."""
+
+    tasks: Sequence[Task]
+    resources: Mapping[str, Any]
+    model_ref: str
+    settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
+    seats: Callable[[], Seat]
+    workers: int
+    pace: Pace
+    seed: int = 0
+    queue_limit: int | None = None
+    timeout_s: float | None = None  # of the whole run
+    drain_s: float = 25.0  # how long running work may take to finish once drained
+    report_s: float = 0.5  # how often watchers are told
+    look_s: float = 0.06  # at most so often we ask whether all is done
+
+
+class Control:
+    """How the outside ends a run early: `drain` lets running work finish, `stop` hands it back at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.now = asyncio.Event(), asyncio.Event()
+
+    def drain(self) -> None:
+        self.asked.set()
+
+    def stop(self) -> None:
+        self.now.set()
+        self.asked.set()
+
+
+@dataclass(slots=True)
+class _Drive:
+    """One run being driven, and what is told of it."""
+
+    store: Store
+    run: Run
+    plan: Plan
+    resources_id: str | None
+    clock: Clock
+    observe: Observe
+    began: float
+    over: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, state: RunState, error: str | None = None) -> Status:
+        with self.lock:
+            status = self._status(state, error)
+            if not self.over:  # the last word is the last: a slower look at the running state must not follow it
+                self.observe(status)
+            self.over = self.over or state is not RunState.RUNNING
+            return status
+
+    def _status(self, state: RunState, error: str | None) -> Status:
+        now, counts = self.clock(), self.store.views.counts(self.run.id)
+        return Status(
+            updated_unix_ms=int(now * 1000),
+            run_state=state,
+            run_id=self.run.id,
+            project=self.store.project,
+            model_ref=self.plan.model_ref,
+            store_path=self.store.url,
+            resources_id=self.resources_id,
+            total_rollouts=max(len(self.plan.tasks), sum(counts.values())),
+            succeeded=counts[RolloutState.SUCCEEDED],
+            failed=counts[RolloutState.FAILED] + counts[RolloutState.DEAD],
+            cancelled=counts[RolloutState.CANCELLED],
+            dead=counts[RolloutState.DEAD],
+            running=counts[RolloutState.RUNNING],
+            waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
+            rewards=self.store.views.rewards(self.run.id),
+            elapsed_s=round(now - self.began, 3),
+            error=error,
+        )
+
+
+async def optimize(
+    store: Store,
+    plan: Plan,
+    control: Control,
+    *,
+    clock: Clock,
+    observe: Observe,
+    who: str,
+    salt: str,
+    resume: str | None = None,
+) -> Status:
+    """Run the plan to its end and say how it ended. Whatever stops it, what was collected stays and can be resumed."""
+    resources_id, tasks = None, list(plan.tasks)
+    if plan.resources:  # the version is there before anything runs on it
+        version = await store.versions.publish(plan.resources, now=clock())
+        resources_id, tasks = version.id, [replace(task, resources=version.version) for task in tasks]
+    if resume is None:
+        run = await store.runs.begin(
+            kind="optimize",
+            model_ref=plan.model_ref,
+            settings=plan.settings,
+            salt=salt,
+            who=who,
+            now=clock(),
+            queue_limit=plan.queue_limit,
+        )
+    else:
+        run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
+    drive = _Drive(store, run, plan, resources_id, clock, observe, clock())
+    drive.tell(RunState.RUNNING)
+    try:
+        state, error = await _collect(drive, tasks, control)
+        await store.runs.end(run.id, state, who=who, now=clock(), error=error)
+        return drive.tell(state, error)
+    except Exception as failure:
+        error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
+        with suppress(StoreError):  # the store may be what failed, and the first error is the one to raise
+            await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error)
+            drive.tell(RunState.FAILED, error)
+        raise
+
+
+async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[RunState, str | None]:
+    """Feed the queue and work it off until all is done, time is up, or someone wants it ended; how it ended."""
+    store, plan, run = drive.store, drive.plan, drive.run.id
+    pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
+    working = asyncio.create_task(pool.work())
+    done = asyncio.create_task(_until_done(drive, tasks))
+    telling = asyncio.create_task(_keep_telling(drive))
+    asked = asyncio.create_task(control.asked.wait())
+    try:
+        await asyncio.wait([working, done, telling, asked], timeout=plan.timeout_s, return_when=FIRST_COMPLETED)
+        for task in (working, done, telling):
+            if task.done():
+                task.result()
+        if asked.done() and not done.done():
+            pool.drain()
+            stop_now = asyncio.create_task(control.now.wait())
+            await asyncio.wait([working, stop_now], timeout=plan.drain_s, return_when=FIRST_COMPLETED)
+            stop_now.cancel()
+        pool.stop()
+        await working
+    finally:
+        pool.stop()
+        others: tuple[asyncio.Task[Any], ...] = (done, telling, asked)
+        for other in others:
+            other.cancel()
+        await asyncio.gather(working, *others, return_exceptions=True)
+    if pool.wanted is Wanted.CANCELLED:
+        while await store.queue.cancel_open(run, now=drive.clock(), why="the run was cancelled"):
+            continue
+        return RunState.CANCELLED, "cancelled by an order"
+    if not done.cancelled():
+        return _verdict(store.views.counts(run))
+    if control.asked.is_set():
+        return RunState.CANCELLED, "interrupted"
+    if pool.wanted is Wanted.DRAINING:
+        return RunState.CANCELLED, "drained by an order"
+    return RunState.TIMED_OUT, f"not done after {plan.timeout_s:g} s"
+
+
+def _verdict(counts: Mapping[RolloutState, int]) -> tuple[RunState, str | None]:
+    tried = sum(counts.values()) - counts[RolloutState.CANCELLED]
+    if tried and not counts[RolloutState.SUCCEEDED]:
+        return RunState.FAILED, "no rollout succeeded"
+    return RunState.COMPLETED, None
+
+
+async def _until_done(drive: _Drive, tasks: list[Task]) -> None:
+    await _feed(drive, tasks)
+    while True:
+        seen = drive.store.changes.seen(FINISHED)
+        if drive.store.views.is_done(drive.run.id):
+            return
+        await drive.store.changes.after(FINISHED, seen)
+        await asyncio.sleep(drive.plan.look_s)
+
+
+async def _feed(drive: _Drive, tasks: list[Task]) -> None:
+    """Put every task in, waiting for room where the queue is bounded. Those a resumed run has are not doubled."""
+    place = 0
+    while place < len(tasks):
+        seen = drive.store.changes.seen(ROOM)
+        chunk = tasks[place : place + CHUNK]
+        taken = await drive.store.queue.enqueue(drive.run.id, chunk, now=drive.clock(), up_to=True)
+        place += taken
+        if taken < len(chunk):
+            await drive.store.changes.after(ROOM, seen)
+
+
+async def _keep_telling(drive: _Drive) -> None:
+    """Sign of life and status, seldom enough that looking at a large run stays a small part of the work."""
+    pause = drive.plan.report_s
+    while True:
+        await asyncio.sleep(pause)
+        await drive.store.runs.beat(drive.run.id, now=drive.clock())
+        began = drive.clock()
+        await asyncio.to_thread(drive.tell, RunState.RUNNING)
+        pause = max(drive.plan.report_s, 20 * (drive.clock() - began))

@@ -1,0 +1,1 @@
+"""Running it: what operators see and do."""

@@ -1,0 +1,191 @@
+"""Is a store sound? The file, the life cycle of everything in it, the ledger's chain, the blobs. Reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Select, and_, func, or_, select, text
+
+from holdfast.contracts.errors import StoreError
+from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
+from holdfast.contracts.run import RunState, Wanted
+from holdfast.store import schema
+from holdfast.store.store import Store
+
+MOST = 20  # problems of one kind that are listed
+_u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
+_holder = schema.attempts.alias("holder")
+_final = schema.attempts.alias("final")
+_rollout = (_u.id, _r.name, _r.status)
+_with_run = schema.rollouts.join(schema.runs, _u.key == _r.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One thing that was looked at, and what is wrong with it, a sentence each."""
+
+    name: str
+    problems: tuple[str, ...]
+
+
+def _among(column: Any, values: Iterable[StrEnum]) -> Any:
+    return or_(*(column == value.value for value in sorted(values)))
+
+
+_running_attempts = (
+    select(func.count())
+    .select_from(_holder)
+    .where(_holder.c.rollout == _r.key, _holder.c.status == "running")
+    .correlate(schema.rollouts)
+    .scalar_subquery()
+)
+_tries = select(_a.rollout, func.count().label("n"), func.max(_a.number).label("last")).group_by(_a.rollout).subquery()
+_tries_n = func.coalesce(_tries.c.n, 0)
+_decided = or_(_r.status == "succeeded", _r.status == "failed")
+
+HELD_BY_ONE = (
+    select(*_rollout, _running_attempts).select_from(_with_run).where(_r.status == "running", _running_attempts != 1)
+)
+HELD_BY_NONE = (
+    select(*_rollout, _holder.c.number)
+    .select_from(_with_run.join(_holder, and_(_holder.c.rollout == _r.key, _holder.c.status == "running")))
+    .where(_r.status != "running")
+)
+HAS_FINAL = (
+    select(*_rollout)
+    .select_from(
+        _with_run.outerjoin(
+            _final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _final.c.status == _r.status)
+        )
+    )
+    .where(_decided, _final.c.key.is_(None))
+)
+NEEDS_NO_FINAL = select(*_rollout).select_from(_with_run).where(~_decided, _r.final.is_not(None))
+NUMBERED = (
+    select(*_rollout, _tries_n, func.coalesce(_tries.c.last, 0), _r.attempt_count)
+    .select_from(_with_run.outerjoin(_tries, _tries.c.rollout == _r.key))
+    .where(or_(_tries_n != _r.attempt_count, func.coalesce(_tries.c.last, 0) != _tries_n))
+)
+ENDED = select(*_rollout).select_from(_with_run).where(_among(_r.status, DONE) != _r.ended_at.is_not(None))
+KNOWN = select(*_rollout).select_from(_with_run).where(~_among(_r.status, RolloutState))
+ATTEMPT_KNOWN = (
+    select(*_rollout, _a.number, _a.status)
+    .select_from(_with_run.join(schema.attempts, _a.rollout == _r.key))
+    .where(or_(~_among(_a.status, AttemptState), (_a.status == "running") == _a.ended_at.is_not(None)))
+)
+RUN_KNOWN = select(_u.id, _u.state, _u.wanted).where(
+    or_(
+        ~_among(_u.state, RunState),
+        ~_among(_u.wanted, Wanted),
+        (_u.state == "running") == _u.ended_at.is_not(None),
+    )
+)
+HAS_RESOURCES = (
+    select(*_rollout, _r.resources)
+    .select_from(
+        _with_run.outerjoin(
+            schema.resources,
+            and_(schema.resources.c.project == _u.project, schema.resources.c.version == _r.resources),
+        )
+    )
+    .where(_r.resources.is_not(None), schema.resources.c.key.is_(None))
+)
+
+
+def _orphans(table: Any) -> Select[Any]:
+    """Rows whose attempt is not there."""
+    source = table.outerjoin(schema.attempts, _a.key == table.c.attempt)
+    return select(table.c.attempt, func.count()).select_from(source).where(_a.key.is_(None)).group_by(table.c.attempt)
+
+
+Says = Callable[[Any], str]
+RULES: tuple[tuple[str, tuple[tuple[Select[Any], Says], ...]], ...] = (
+    ("runs", ((RUN_KNOWN, lambda r: f"run {r[0]}: state {r[1]}, wanted {r[2]} and its end do not fit together"),)),
+    (
+        "leases",
+        (
+            (HELD_BY_ONE, lambda r: f"rollout {r[0]}/{r[1]}: is running with {r[3]} running attempts, not 1"),
+            (HELD_BY_NONE, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, yet its attempt {r[3]} is running"),
+        ),
+    ),
+    (
+        "rollouts",
+        (
+            (KNOWN, lambda r: f"rollout {r[0]}/{r[1]}: has the unknown status {r[2]!r}"),
+            (ENDED, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, and its time of ending says otherwise"),
+            (HAS_FINAL, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, but no {r[2]} attempt of its own decided it"),
+            (NEEDS_NO_FINAL, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, yet names a deciding attempt"),
+            (HAS_RESOURCES, lambda r: f"rollout {r[0]}/{r[1]}: names resources-{r[3]}, which is not there"),
+        ),
+    ),
+    (
+        "attempts",
+        (
+            (NUMBERED, lambda r: f"rollout {r[0]}/{r[1]}: has {r[3]} attempts, the last is {r[4]}, and says {r[5]}"),
+            (ATTEMPT_KNOWN, lambda r: f"rollout {r[0]}/{r[1]}: attempt {r[3]} is {r[4]!r}, and its end says otherwise"),
+        ),
+    ),
+    ("spans", ((_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
+    ("signals", ((_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
+)
+INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
+QUICK = text(f"PRAGMA quick_check({MOST})")
+FOREIGN = text("PRAGMA foreign_key_check")
+
+
+def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Callable[[], Iterable[str]]]]:
+    """What there is to look at, by name; each function gives the problems it finds."""
+    found: list[tuple[str, Callable[[], Iterable[str]]]] = []
+    if store.db.engine.name == "sqlite":
+        found.append(("file", lambda: _file(store, quick)))
+        found.append(("references", lambda: _references(store)))
+    found += [(name, lambda rules=rules: _broken(store, rules)) for name, rules in RULES]
+    found.append(("ledger", lambda: _ledger(store)))
+    found.append(("blobs", store.blobs.broken))
+    return found
+
+
+def check(store: Store, *, quick: bool = False) -> Iterator[Part]:
+    """Look at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
+    for name, look in parts(store, quick=quick):
+        try:
+            problems = tuple(look())
+        except StoreError as error:
+            problems = (str(error),)
+        yield Part(name=name, problems=problems)
+
+
+def _file(store: Store, quick: bool) -> Iterator[str]:
+    for row in store.db.all(QUICK if quick else INTEGRITY, {}):
+        if row[0] != "ok":
+            yield " ".join(str(row[0]).split())
+
+
+def _references(store: Store) -> Iterator[str]:
+    for table, key, parent, _ in store.db.all(FOREIGN, {})[:MOST]:
+        yield f"{table} {key}: refers to a row of {parent} that is not there"
+
+
+def _broken(store: Store, rules: Iterable[tuple[Select[Any], Says]]) -> Iterator[str]:
+    for statement, says in rules:
+        found = store.db.all(_limited(statement), {})
+        yield from (says(row) for row in found[:MOST])
+        if len(found) > MOST:
+            yield f"… and more of the same kind: only the first {MOST} are listed"
+
+
+_limits: dict[Select[Any], Select[Any]] = {}
+
+
+def _limited(statement: Select[Any]) -> Select[Any]:
+    if statement not in _limits:
+        _limits[statement] = statement.limit(MOST + 1)
+    return _limits[statement]
+
+
+def _ledger(store: Store) -> Iterator[str]:
+    store.ledger.verify()
+    return iter(())

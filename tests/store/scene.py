@@ -1,0 +1,109 @@
+"""The scene most tests of the store play in: one run, its tasks, and workers that claim them at the clock's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
+from holdfast.contracts.trace import Span, SpanKind
+from holdfast.store.store import Store
+from holdfast.store.writer import Pending
+from tests.conftest import Clock
+
+LEASE_S = 30.0
+AT_ONCE = Backoff(initial_s=0.0, cap_s=0.0)
+
+
+def begin(store: Store, clock: Clock, *, salt: str = "a", queue_limit: int | None = None) -> str:
+    run = store.runs.begin(
+        kind="optimize", model_ref="m", settings={}, salt=salt, who="test", now=clock.now, queue_limit=queue_limit
+    ).result()
+    return run.id
+
+
+def span(seq: int = 1, name: str = "step") -> Span:
+    return Span(seq=seq, kind=SpanKind.TELEMETRY, name=name, started_at=1.0, ended_at=2.0)
+
+
+def signal(name: str = "exact", value: float = 1.0) -> Signal:
+    return Signal(name=name, value=value, source="rule:test")
+
+
+@dataclass
+class Scene:
+    store: Store
+    clock: Clock
+    run: str
+
+    def enqueue(self, *names: str, up_to: bool = False, **fields: Any) -> int:
+        tasks = [Task(**{"name": name, "input": {"q": name}, **fields}) for name in names]
+        return self.store.queue.enqueue(self.run, tasks, now=self.clock.now, up_to=up_to).result()
+
+    def claims(self, most: int = 1, *, worker: str = "ann", lease_s: float = LEASE_S) -> tuple[Claim, ...]:
+        return self.store.queue.claim(self.run, worker, now=self.clock.now, lease_s=lease_s, most=most).result()
+
+    def claim(self, *, worker: str = "ann", lease_s: float = LEASE_S) -> Claim:
+        (claim,) = self.claims(worker=worker, lease_s=lease_s)
+        return claim
+
+    def finish(self, held: Claim | Attempt, state: AttemptState, **how: Any) -> RolloutState:
+        attempt = held.attempt if isinstance(held, Claim) else held
+        return self.store.queue.finish(attempt, state, now=self.clock.now, **how).result()
+
+    def beat(self, *held: Claim, lease_s: float = LEASE_S) -> frozenset[int]:
+        tokens = [claim.attempt.token for claim in held]
+        return self.store.queue.beat(self.run, tokens, now=self.clock.now, lease_s=lease_s).result().alive
+
+    def sweep(self, *, chance: float = 0.5) -> int:
+        return self.store.queue.sweep(now=self.clock.now, chance=chance).result()
+
+    def cancel(self, name: str, why: str = "enough") -> Rollout:
+        return self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why=why).result()
+
+    def requeue(self, name: str) -> Rollout:
+        return self.store.queue.requeue(f"{self.run}/{name}", now=self.clock.now).result()
+
+    def rollout(self, name: str) -> Rollout:
+        return self.store.views.rollout(f"{self.run}/{name}")
+
+    def attempts(self, name: str) -> list[Attempt]:
+        return self.store.views.attempts(f"{self.run}/{name}")
+
+    def brought_to(self, state: RolloutState, name: str = "t") -> Rollout:
+        """A rollout in this state, by way of the queue."""
+        self.enqueue(name, max_attempts=2 if state is RolloutState.REQUEUING else 1)
+        if state is RolloutState.CANCELLED:
+            self.cancel(name)
+        elif state is not RolloutState.QUEUING:
+            claim = self.claim()
+            ends = {RolloutState.SUCCEEDED: AttemptState.SUCCEEDED, RolloutState.FAILED: AttemptState.FAILED}
+            if state is not RolloutState.RUNNING:
+                self.finish(claim, ends.get(state, AttemptState.FAULT))
+        rollout = self.rollout(name)
+        assert rollout.status is state
+        return rollout
+
+
+@contextmanager
+def held_open(store: Store, *calls: Any) -> Iterator[Sequence[Pending[Any]]]:
+    """The calls' one transaction is done but not committed while the block lasts."""
+    busy, gathered, done, release = Event(), Event(), Event(), Event()
+
+    def hold(mine: Event, until: Event) -> Pending[Any]:
+        return store.db.write(lambda _: mine.set() or until.wait(20))
+
+    hold(busy, gathered)  # keeps the writer busy, so that the calls gather into one batch behind it
+    assert busy.wait(20)
+    answers = [call() for call in calls]
+    hold(done, release)
+    gathered.set()
+    assert done.wait(20)
+    try:
+        yield answers
+    finally:
+        release.set()

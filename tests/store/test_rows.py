@@ -1,0 +1,81 @@
+"""Rows become records: each field from the column of its name, whatever the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Float, Integer
+
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.store import rows, schema
+
+WORDS = {"status": "running", "state": "failed", "wanted": "paused", "split": "val"}
+JSON = {"input", "metadata", "settings", "body", "resources"}
+
+
+def row_of(columns: list[Column[Any]]) -> dict[str, Any]:
+    """A different value in every column, so that a swap would show."""
+    values: dict[str, Any] = {}
+    for place, column in enumerate(columns, 1):
+        if column.name in WORDS:
+            values[column.name] = WORDS[column.name]
+        elif isinstance(column.type, Integer):
+            values[column.name] = place
+        elif isinstance(column.type, Float):
+            values[column.name] = place + 0.5
+        else:
+            values[column.name] = f'{{"at": {place}}}' if column.name in JSON else f"text {place}"
+    return values
+
+
+@pytest.mark.parametrize(
+    ("columns", "record", "elsewhere"),
+    [
+        (rows.ROLLOUT, lambda row: rows.rollout(row, "run-1-a", 2), {"id", "run", "final_attempt"}),
+        (rows.ATTEMPT, lambda row: rows.attempt(row, "run-1-a/t"), {"id", "rollout", "token"}),
+        (schema.runs.c, rows.run, set()),
+        (schema.resources.c, rows.resource_version, {"id", "resources"}),
+        (schema.workers.c, rows.worker, set()),
+        (schema.ledger.c, rows.ledger_entry, set()),
+    ],
+    ids=["rollout", "attempt", "run", "resources", "worker", "ledger"],
+)
+def test_each_field_comes_from_the_column_of_its_name(
+    columns: Any, record: Callable[[Any], Any], elsewhere: set[str]
+) -> None:
+    values = row_of(list(columns))
+    made = record(tuple(values.values()))
+    for field in fields(made):
+        if field.name not in elsewhere:
+            expected = values[field.name]
+            if field.name in JSON and isinstance(expected, str):
+                expected = {"at": list(values).index(field.name) + 1}
+            assert getattr(made, field.name) == expected, field.name
+
+
+def test_names_are_put_together_from_run_task_and_number() -> None:
+    values = row_of(list(rows.ROLLOUT))
+    made = rows.rollout(tuple(values.values()), "run-1-a", 2)
+    assert made.id == f"run-1-a/{values['name']}"
+    assert made.final_attempt == f"run-1-a/{values['name']}:attempt-2"
+    assert (made.status, made.split) == (RolloutState.RUNNING, Split.VAL)
+    attempt = row_of(list(rows.ATTEMPT))
+    tried = rows.attempt(tuple(attempt.values()), made.id)
+    assert (tried.id, tried.token) == (f"{made.id}:attempt-{attempt['number']}", attempt["key"])
+    version = row_of(list(schema.resources.c))
+    assert rows.resource_version(tuple(version.values())).id == f"resources-{version['version']}"
+
+
+def test_what_is_not_there_is_none_or_empty() -> None:
+    values = row_of(list(rows.ROLLOUT)) | {"split": None, "metadata": None, "reward": None}
+    made = rows.rollout(tuple(values.values()), "run-1-a")
+    assert (made.split, made.metadata, made.reward, made.final_attempt) == (None, {}, None, None)
+
+
+def test_a_state_that_no_version_knows_is_not_read() -> None:
+    values = row_of(list(rows.ROLLOUT)) | {"status": "wandering"}
+    with pytest.raises(KeyError, match="wandering"):
+        rows.rollout(tuple(values.values()), "run-1-a")
