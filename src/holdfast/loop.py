@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.pool import Pace, Pool
-from holdfast.collect.seats import Seat
+from holdfast.collect.plan import Plan
+from holdfast.collect.pool import Pool
 from holdfast.contracts.errors import HoldfastError, StoreError
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import Run, RunState, Status, Wanted
@@ -25,25 +25,6 @@ from holdfast.store.store import Store
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
 CHUNK = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one run does, and how."""
-
-    tasks: Sequence[Task]
-    resources: Mapping[str, Any]
-    model_ref: str
-    settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
-    seats: Callable[[], Seat]
-    workers: int
-    pace: Pace
-    seed: int = 0
-    queue_limit: int | None = None
-    timeout_s: float | None = None  # of the whole run
-    drain_s: float = 25.0  # how long running work may take to finish once drained
-    report_s: float = 0.5  # how often watchers are told
-    look_s: float = 0.06  # at most so often we ask whether all is done
 
 
 class Control:

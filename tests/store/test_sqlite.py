@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import HoldfastError, StoreBusy, StoreCorrupt, StoreError
+from holdfast.contracts.errors import StoreBusy, StoreCorrupt, StoreError
 from holdfast.store import sqlite
-from holdfast.store.db import revision
 from holdfast.store.sqlite import SQLite, is_store_file
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import open_store
 from tests.conftest import Clock, Files
 from tests.store.children import run_child
 from tests.store.scene import Scene, begin
@@ -177,19 +176,3 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_everything_before(path: Path
     with open_store(path) as store:
         assert [entry.body["n"] for entry in store.ledger.entries()] == [1, 3]
 
-
-def test_the_writer_survives_a_file_that_may_not_be_written(path: Path, clock: Clock) -> None:
-    engine = SQLite(path)
-    session = engine.session()
-    session._connection.execute("PRAGMA query_only = ON")
-    store = Store.__new__(Store)
-    del store
-    transaction = session.begin()
-    with pytest.raises(sqlite3.OperationalError) as error:
-        transaction.run(sqlite._bump, {"t": "queue"})
-    session.rollback()
-    refusal = session.translate(error.value)
-    assert isinstance(refusal, HoldfastError)
-    assert refusal.remedy == "check that the file and its folder can be written"
-    session.close()
-    assert revision(engine) is not None

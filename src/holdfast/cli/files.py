@@ -15,6 +15,7 @@ from holdfast.contracts.errors import BadInput
 @contextmanager
 def written_whole(path: Path) -> Iterator[TextIO]:
     """Write aside, sync, then rename; when the block fails, what was at the path before is still there."""
+    path = path.resolve()
     try:
         if path.exists() and not path.is_file():
             if path.is_dir():
@@ -31,7 +32,7 @@ def written_whole(path: Path) -> Iterator[TextIO]:
                 file.flush()
                 os.fsync(file.fileno())
             aside.chmod(0o666 & ~_umask())
-            aside.replace(path.resolve())
+            aside.replace(path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise

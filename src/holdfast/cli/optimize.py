@@ -1,22 +1,28 @@
-"""`holdfast optimize`: settings from the file and the flags, checked whole, then one run."""
+"""`holdfast optimize`: settings from the file and the flags, checked whole, then one run of the loop."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.aliases import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Project
+from holdfast.cli.options import DEFAULT_STORE, Project, who
 from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.collect.plan import Plan
+    from holdfast.contracts.run import Status
+    from holdfast.store.store import Store
 
 EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(
     f"{old:<29} now {new}" for old, new in ALIASES.items()
 )
 
 Config = Annotated[
-    Path | None, typer.Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML.")
+    Path | None,
+    typer.Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML."),
 ]
 StoreFile = Annotated[
     str,
@@ -41,25 +47,83 @@ def optimize(
     agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
     project: Project = "default",
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    state_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="Where status.json lies with Postgres.")] = Path(".holdfast"),
+    state_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where status.json lies when the store is Postgres.")
+    ] = Path(".holdfast"),
     proxy_server: Annotated[bool, typer.Option(f"{_PROXY}server", hidden=True)] = False,
     proxy_bind: Annotated[str | None, typer.Option(f"{_PROXY}bind", hidden=True)] = None,
     proxy_upstream_url: Annotated[str | None, typer.Option(f"{_PROXY}upstream-url", hidden=True)] = None,
     proxy_state_dir: Annotated[Path | None, typer.Option(f"{_PROXY}state-dir", hidden=True)] = None,
     proxy_timeout_ms: Annotated[int | None, typer.Option(f"{_PROXY}timeout-ms", hidden=True)] = None,
 ) -> None:
-    """Run the rollouts of a config file and record how well they did."""
-    _refuse_proxy(proxy_server, proxy_bind, proxy_upstream_url, proxy_state_dir, proxy_timeout_ms)
-    if config is None:
-        raise BadInput("--config", why="is missing", remedy="give the file with the run's settings")
-    from holdfast.contracts.settings import load_settings, override
+    """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
 
-    settings = override(load_settings(config), model=model, base_url=base_url, agent=agent)
-    if settings.agent is None and settings.model is None:
-        raise BadInput(str(config), why="names neither an agent nor a model", remedy="give --agent or --model")
-    raise NotImplementedError("holdfast.loop is not there yet")
+    The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
+    run can then be taken up with --resume.
+    """
+    _refuse_proxy(proxy_server, proxy_bind, proxy_upstream_url, proxy_state_dir, proxy_timeout_ms)
+    from holdfast.contracts.settings import OptimizeSettings, load_settings, override
+    from holdfast.store.store import open_store
+    from holdfast.workloads.plans import plan_for
+
+    flags = {"model": model, "base_url": base_url, "agent": agent}
+    if (config is None) == (resume is None):
+        why = "is missing" if config is None else "and --resume were both given"
+        raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
+    if config is not None:
+        settings = override(load_settings(config), **flags)
+        plan = plan_for(settings)  # everything is checked before the store is touched
+        poll_s = settings.poll_interval_ms / 1000
+        with open_store(store, project=project, state_folder=state_dir, poll_s=poll_s) as opened:
+            _drive(opened, plan, json, None)
+    else:
+        with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
+            run = opened.runs.get(str(resume))
+            settings = override(OptimizeSettings.model_validate(run.settings), **flags)
+            _drive(opened, plan_for(settings), json, run.id)
+
+
+def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
+    import asyncio
+    import secrets
+    import time
+
+    from holdfast import loop
+    from holdfast.cli.progress import Progress, report
+    from holdfast.cli.signals import obeying
+    from holdfast.contracts.run import RunState
+    from holdfast.operate.status import write_status
+
+    path = store.folder / "status.json"
+
+    def observe(status: Status) -> None:
+        write_status(path, status)
+        progress.show(status)
+
+    async def main() -> tuple[Status, int]:
+        control = loop.Control()
+        with obeying(control) as caught:
+            status = await loop.optimize(
+                store,
+                plan,
+                control,
+                clock=time.time,
+                observe=observe,
+                who=who(),
+                salt=secrets.token_hex(2),
+                resume=resume,
+            )
+        return status, caught.exit_code
+
+    with Progress() as progress:
+        status, signalled = asyncio.run(main())
+    report(status, path, as_json=json)
+    codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}
+    raise typer.Exit(codes[status.run_state])
 
 
 def _refuse_proxy(*given: object) -> None:
     if any(value not in (None, False) for value in given):
-        raise BadInput(f"{_PROXY}*", why="the capture proxy is not part of this version", remedy="leave these flags out")
+        raise BadInput(
+            f"{_PROXY}*", why="the capture proxy is not part of this version", remedy="leave these flags out"
+        )

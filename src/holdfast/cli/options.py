@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
 StoreAt = Annotated[
-    str, typer.Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name.")
+    str,
+    typer.Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name."),
 ]
 Project = Annotated[str, typer.Option("--project", metavar="NAME", help="Only what belongs to this project.")]
 AnyProject = Annotated[

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PATIENCE_S = 2.0
+GAP = 2  # spaces between columns
+SOFTEST = 8  # a soft column stays at least so wide while others can still give way
 LONGEST_TEXT = 200  # more of a text than any terminal row shows is not even looked at
 
 
@@ -29,27 +31,34 @@ def print_records(records: Iterable[object]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """One line a row. A title with `>` before it stands right; the one with `~` shrinks first, to fit the terminal."""
+    """One line a row, never wider than the terminal: columns marked `~` give way first. `>` stands right."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, title in enumerate(columns):
-        name = title.lstrip(">~")
-        widest = max([len(name), *(Text(row[place]).cell_len for row in rows)])
-        table.add_column(
-            name,
-            justify="right" if title.startswith(">") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if title.startswith("~") else min(widest, 24),
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    names = [title.lstrip(">~") for title in columns]
+    wide = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    fitted = fit(wide, [title.startswith("~") for title in columns], console.width - GAP * (len(columns) - 1))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for title, name, width in zip(columns, names, fitted, strict=True):
+        side: Any = "right" if title.startswith(">") else "left"
+        table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def fit(wide: Sequence[int], soft: Sequence[bool], room: int) -> list[int]:
+    """Widths that fill at most `room`: soft columns shrink to 8, then the widest of all, one by one."""
+    fitted = list(wide)
+    while sum(fitted) > room and max(fitted) > 1:
+        shrinking = [place for place, width in enumerate(fitted) if soft[place] and width > SOFTEST]
+        widest = max(shrinking or range(len(fitted)), key=lambda place: fitted[place])
+        fitted[widest] -= 1
+    return fitted
 
 
 def one_line(value: object) -> str:
@@ -103,10 +112,23 @@ class Bar(Protocol):
 def progress(title: str, total: int | None, console: Console | None = None) -> Iterator[Bar]:
     """A bar on stderr that appears once the work has taken two seconds, on terminals only."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = console or Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(title, total=total)
     timer = threading.Timer(PATIENCE_S, bar.start)
@@ -121,4 +143,6 @@ def progress(title: str, total: int | None, console: Console | None = None) -> I
         yield advance
     finally:
         timer.cancel()
+        if timer.ident is not None:
+            timer.join()  # else it could start the bar after it was stopped
         bar.stop()

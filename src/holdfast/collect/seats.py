@@ -175,12 +175,15 @@ class LoopPlace(InProcess):
             tasks.append(host.loop.create_task(run_one(home.agent, context, home.score)))
             tasks[0].add_done_callback(done)
 
+        def cancel() -> None:  # runs after start, in the loop's own order
+            tasks[0].cancel()
+
         def is_stuck() -> bool:
             return not tasks or asyncio.current_task(host.loop) is tasks[0]
 
         def measures() -> Iterator[None]:
             context.cancelled.set()
-            host.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            host.loop.call_soon_threadsafe(cancel)
             yield
             if tasks and is_stuck():
                 break_into(host.thread)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from sqlalchemy import Select, and_, func, or_, select, text
 
@@ -29,6 +30,17 @@ class Part:
 
     name: str
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The answer of a whole check."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    store: str
+    ok: bool
+    parts: tuple[Part, ...]
 
 
 def _among(column: Any, values: Iterable[StrEnum]) -> Any:
@@ -101,49 +113,61 @@ def _orphans(table: Any) -> Select[Any]:
     return select(table.c.attempt, func.count()).select_from(source).where(_a.key.is_(None)).group_by(table.c.attempt)
 
 
-Says = Callable[[Any], str]
-RULES: tuple[tuple[str, tuple[tuple[Select[Any], Says], ...]], ...] = (
-    ("runs", ((RUN_KNOWN, lambda r: f"run {r[0]}: state {r[1]}, wanted {r[2]} and its end do not fit together"),)),
+Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
+
+
+def _rule(statement: Select[Any], says: Callable[[Any], str]) -> Rule:
+    return statement.limit(MOST + 1), says
+
+
+def _of_rollout(statement: Select[Any], says: str) -> Rule:
+    """For statements that begin with a run's id, a rollout's name and its status: {2}, {3} … in the sentence."""
+    return _rule(statement, lambda row: f"rollout {row[0]}/{row[1]}: " + says.format(*row))
+
+
+RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    ("runs", (_rule(RUN_KNOWN, lambda r: f"run {r[0]}: state {r[1]}, wanted {r[2]} and its end do not fit together"),)),
     (
         "leases",
         (
-            (HELD_BY_ONE, lambda r: f"rollout {r[0]}/{r[1]}: is running with {r[3]} running attempts, not 1"),
-            (HELD_BY_NONE, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, yet its attempt {r[3]} is running"),
+            _of_rollout(HELD_BY_ONE, "is running with {3} running attempts, not 1"),
+            _of_rollout(HELD_BY_NONE, "is {2}, yet its attempt {3} is running"),
         ),
     ),
     (
         "rollouts",
         (
-            (KNOWN, lambda r: f"rollout {r[0]}/{r[1]}: has the unknown status {r[2]!r}"),
-            (ENDED, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, and its time of ending says otherwise"),
-            (HAS_FINAL, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, but no {r[2]} attempt of its own decided it"),
-            (NEEDS_NO_FINAL, lambda r: f"rollout {r[0]}/{r[1]}: is {r[2]}, yet names a deciding attempt"),
-            (HAS_RESOURCES, lambda r: f"rollout {r[0]}/{r[1]}: names resources-{r[3]}, which is not there"),
+            _of_rollout(KNOWN, "has the unknown status {2!r}"),
+            _of_rollout(ENDED, "is {2}, and its time of ending says otherwise"),
+            _of_rollout(HAS_FINAL, "is {2}, but no {2} attempt of its own decided it"),
+            _of_rollout(NEEDS_NO_FINAL, "is {2}, yet names a deciding attempt"),
+            _of_rollout(HAS_RESOURCES, "names resources-{3}, which is not there"),
         ),
     ),
     (
         "attempts",
         (
-            (NUMBERED, lambda r: f"rollout {r[0]}/{r[1]}: has {r[3]} attempts, the last is {r[4]}, and says {r[5]}"),
-            (ATTEMPT_KNOWN, lambda r: f"rollout {r[0]}/{r[1]}: attempt {r[3]} is {r[4]!r}, and its end says otherwise"),
+            _of_rollout(NUMBERED, "has {3} attempts, the last is number {4}, and says {5}"),
+            _of_rollout(ATTEMPT_KNOWN, "attempt {3} is {4!r}, and its time of ending says otherwise"),
         ),
     ),
-    ("spans", ((_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
-    ("signals", ((_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
+    ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
+    ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
 )
+Look = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
 QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
 
 
-def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Callable[[], Iterable[str]]]]:
+def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
     """What there is to look at, by name; each function gives the problems it finds."""
-    found: list[tuple[str, Callable[[], Iterable[str]]]] = []
+    found: list[tuple[str, Look]] = []
     if store.db.engine.name == "sqlite":
-        found.append(("file", lambda: _file(store, quick)))
-        found.append(("references", lambda: _references(store)))
-    found += [(name, lambda rules=rules: _broken(store, rules)) for name, rules in RULES]
-    found.append(("ledger", lambda: _ledger(store)))
+        found.append(("file", partial(_file, store, quick)))
+        found.append(("references", partial(_references, store)))
+    found += [(name, partial(_broken, store, rules)) for name, rules in RULES]
+    found.append(("ledger", partial(_ledger, store)))
     found.append(("blobs", store.blobs.broken))
     return found
 
@@ -169,21 +193,12 @@ def _references(store: Store) -> Iterator[str]:
         yield f"{table} {key}: refers to a row of {parent} that is not there"
 
 
-def _broken(store: Store, rules: Iterable[tuple[Select[Any], Says]]) -> Iterator[str]:
+def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
     for statement, says in rules:
-        found = store.db.all(_limited(statement), {})
+        found = store.db.all(statement, {})
         yield from (says(row) for row in found[:MOST])
         if len(found) > MOST:
             yield f"… and more of the same kind: only the first {MOST} are listed"
-
-
-_limits: dict[Select[Any], Select[Any]] = {}
-
-
-def _limited(statement: Select[Any]) -> Select[Any]:
-    if statement not in _limits:
-        _limits[statement] = statement.limit(MOST + 1)
-    return _limits[statement]
 
 
 def _ledger(store: Store) -> Iterator[str]:

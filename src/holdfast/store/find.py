@@ -14,9 +14,7 @@ NAMED = select(_r.key).where(_r.run == bindparam("run"), _r.name == bindparam("p
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 STARTING_WITH = (
     select(_r.name)
-    .where(
-        _r.run == bindparam("run"), func.substr(_r.name, 1, func.length(bindparam("prefix"))) == bindparam("prefix")
-    )
+    .where(_r.run == bindparam("run"), func.substr(_r.name, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
     .order_by(_r.key)
     .limit(4)
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
@@ -21,6 +21,8 @@ except ImportError:  # the extra is not installed: opening such a store says how
 
 CHANNEL = "holdfast"
 PASSING = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+LOST = ("08", "57P")  # connection exceptions, and a server that is being stopped
+DISK_FULL = "53100"
 
 
 class Postgres:
@@ -43,7 +45,7 @@ class Postgres:
             return psycopg.connect(self._dsn, autocommit=True, options=options, row_factory=tuple_row, connect_timeout=10)
         except psycopg.OperationalError as error:
             raise StoreError(
-                f"store {self.url}", why=str(error).strip().splitlines()[-1], remedy="check the URL and that the server runs"
+                f"store {self.url}", why=str(error).strip().splitlines()[0], remedy="check the URL and that the server runs"
             ) from error
 
     def session(self) -> PostgresSession:
@@ -74,14 +76,15 @@ class Postgres:
     def translate(self, error: Exception) -> Exception:
         if not isinstance(error, psycopg.Error):
             return error
-        where, why = f"store {self.url}", str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where, why = f"store {self.url}", (str(error).strip() or type(error).__name__).splitlines()[0]
         state = error.sqlstate or ""
-        if state.startswith("53100"):
+        if state == DISK_FULL:
             return StoreFull(where, why=why, remedy="free some disk space on the server and call again")
         if state in PASSING:
             return StoreBusy(where, why=why, remedy="call again")
-        if isinstance(error, psycopg.OperationalError) and not state:
-            return StoreError(where, why=f"connection lost: {why}", remedy="whether the last write was kept is unknown: look before repeating it")
+        if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(LOST)):
+            unknown = "whether the last write was kept is unknown: look before repeating it"
+            return StoreError(where, why=f"connection lost: {why}", remedy=unknown)
         return StoreError(where, why=why)
 
 
@@ -93,9 +96,12 @@ class PostgresSession:
         self._connection = engine.connect(read_only=False)
 
     def begin(self) -> Transaction:
-        if self._connection.closed or self._connection.broken:
+        try:
+            self._connection.execute("BEGIN")
+        except psycopg.OperationalError:  # cut while it was idle: nothing was under way, so a new one will do
+            self._connection.close()
             self._connection = self._engine.connect(read_only=False)
-        self._connection.execute("BEGIN")
+            self._connection.execute("BEGIN")
         return Transaction(self._connection.execute, self._engine.book)
 
     def commit(self, transaction: Transaction) -> None:
@@ -122,9 +128,5 @@ class PostgresSession:
 
 
 def hide_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}{port}"))
+    url = re.sub(r"(://[^:@/?#]*):[^/?#]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)

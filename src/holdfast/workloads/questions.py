@@ -14,10 +14,10 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span
 
 
-def prompt_of(task: Any) -> str:
+def prompt_of(task: Any, where: str = "task") -> str:
     prompt = task if isinstance(task, str) else task.get("prompt") if isinstance(task, dict) else None
     if not isinstance(prompt, str) or not prompt.strip():
-        raise BadInput("task", why="has no prompt", remedy='give a string, or an object with a "prompt" string')
+        raise BadInput(where, why="has no prompt", remedy='give a string, or an object with a "prompt" string')
     return prompt
 
 

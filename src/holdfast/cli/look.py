@@ -1,0 +1,262 @@
+"""Looking at a store: runs, rollouts, spans, the ledger, workers. Pages that fit 80 columns, or JSON; nothing changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import show
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.trace import SpanKind
+
+if TYPE_CHECKING:
+    from holdfast.contracts.rollout import Attempt, Rollout
+    from holdfast.contracts.run import Run
+    from holdfast.contracts.trace import Span
+    from holdfast.store.store import Store
+
+SILENT_S = 60.0  # a process that drives or works beats far more often
+RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
+
+
+def runs(
+    status: Annotated[RunState | None, typer.Option(help="Only those in this state.")] = None,
+    limit: Limit = 20,
+    after: Annotated[str | None, typer.Option(metavar="RUN", help="Begin behind this one.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """List the runs, newest first."""
+    with existing(store, project) as opened:
+        found = list(islice(_runs(opened, status, after), limit + 1))
+        page = found[:limit]
+        if json:
+            show.print_records(page)
+        elif page:
+            columns = ("run", "state", "started", ">took", ">done", ">good", ">bad", "~model")
+            show.print_table(columns, [_run_row(opened, run) for run in page])
+        else:
+            what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
+            print(f"{what} in project {project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
+        if len(found) > limit:
+            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(store, project))
+
+
+def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[Run]:
+    last = None if after is None else store.runs.get(after).id
+    while page := store.runs.newest(most=100, before=last):
+        yield from (run for run in page if status in (None, run.state))
+        last = page[-1].id
+
+
+def _run_row(store: Store, run: Run) -> tuple[object, ...]:
+    counts = store.views.counts(run.id)
+    open_ = sum(counts[state] for state in (RolloutState.QUEUING, RolloutState.REQUEUING, RolloutState.RUNNING))
+    every = sum(counts.values())
+    bad = counts[RolloutState.FAILED] + counts[RolloutState.DEAD]
+    now = time.time()
+    state = str(run.state)
+    if run.state is RunState.RUNNING and now - run.beat_at > SILENT_S:
+        state = f"silent {show.span_of_time(now - run.beat_at)}"
+    elif run.state is RunState.RUNNING and run.wanted is not Wanted.RUNNING:
+        state = f"running, {run.wanted}"
+    took = show.span_of_time((run.ended_at or now) - run.created_at)
+    started = show.moment(run.created_at)[:16]
+    return run.id, state, started, took, f"{every - open_}/{every}", counts[RolloutState.SUCCEEDED], bad, run.model_ref
+
+
+def rollouts(
+    run: RunText,
+    status: Annotated[RolloutState | None, typer.Option(help="Only those with this status.")] = None,
+    split: Annotated[Split | None, typer.Option(help="Only those of this split.")] = None,
+    limit: Limit = 50,
+    after: Annotated[str | None, typer.Option(metavar="NAME", help="Begin behind this one.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """List the rollouts of a run, in the order they were queued."""
+    with existing(store, project) as opened:
+        from holdfast.store.find import full_name
+
+        run = opened.runs.get(run).id
+        last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
+        found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split)
+        page = found[:limit]
+        if json:
+            show.print_records(page)
+        else:
+            if after is None:
+                print(_summary(opened, run))
+            if page:
+                columns = ("name", "split", "status", ">tries", ">reward", ">took", "~reason, or what was asked")
+                show.print_table(columns, map(_rollout_row, page))
+            else:
+                print(f"no {'more ' if after else ''}rollouts that fit")
+        if len(found) > limit:
+            given = {"status": status, "split": split, "limit": limit, "after": page[-1].name}
+            show.next_page("rollouts", run, quiet=json, **given, **_where(store, project))
+
+
+def _summary(store: Store, run: str) -> str:
+    counts = {state: n for state, n in store.views.counts(run).items() if n}
+    parts = [f"{n} {state}" for state, n in counts.items()]
+    lines = [f"{run}: {sum(counts.values())} rollouts" + (f" ({', '.join(parts)})" if parts else "")]
+    for split, rewards in store.views.rewards(run).items():
+        if rewards.mean is not None:
+            lines.append(f"reward {split}: mean {rewards.mean:.4g} over {rewards.rewarded} of {rewards.total}")
+    return "\n".join(lines)
+
+
+def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
+    end, begin = rollout.ended_at, rollout.started_at
+    took = show.span_of_time(end - begin) if end is not None and begin is not None else "-"
+    asked = rollout.input.get("prompt", rollout.input) if isinstance(rollout.input, dict) else rollout.input
+    return (
+        rollout.name,
+        rollout.split,
+        rollout.status,
+        f"{rollout.attempt_count}/{rollout.max_attempts}",
+        rollout.reward,
+        took,
+        rollout.reason or asked,
+    )
+
+
+def spans(
+    rollout: RolloutText,
+    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of this try; else of the deciding one.")] = None,
+    kind: Annotated[SpanKind | None, typer.Option(help="Only spans of this kind.")] = None,
+    limit: Limit = 50,
+    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Show what happened in one attempt at a rollout."""
+    with existing(store, project) as opened:
+        from holdfast.store.find import find_rollout
+
+        found = find_rollout(opened, rollout)
+        one = _attempt(opened, found, attempt)
+        recorded = [] if one is None else opened.traces.spans(one.token)
+        fitting = [span for span in recorded if span.seq > after and kind in (None, span.kind)]
+        page = fitting[:limit]
+        if json:
+            show.print_records(page)
+        else:
+            if not after:
+                _print_attempt(opened, found, one)
+            if page:
+                depths = _depths(recorded)
+                show.print_table((">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page])
+            elif one is not None:
+                print("no spans that fit" if recorded else "no spans were recorded")
+        if len(fitting) > limit and one is not None:
+            given = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
+            show.next_page("spans", found.id, quiet=json, **given, **_where(store, project))
+
+
+def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
+    """The attempt asked for, else the one that decided the rollout, else the last."""
+    from holdfast.contracts.errors import NotFound
+
+    tries = store.views.attempts(rollout.id)
+    if number is not None:
+        for attempt in tries:
+            if attempt.number == number:
+                return attempt
+        raise NotFound(f"attempt {number} of {rollout.id}", why=f"it has {len(tries)}", remedy="leave --attempt out")
+    decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt]
+    return (decided or tries[-1:] or [None])[0]
+
+
+def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> None:
+    print(f"{rollout.id}: {rollout.status}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else ""))
+    if attempt is None:
+        print("nobody has tried it yet")
+        return
+    ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
+    print(f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}")
+    for signal in store.traces.sheet(attempt.token).signals:
+        print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source})")
+    output = store.views.output(attempt)
+    if output is not None:
+        print(f"output {show.one_line(output)}")
+
+
+def _depths(recorded: list[Span]) -> dict[int, int]:
+    depths: dict[int, int] = {}
+    for span in recorded:
+        depths[span.seq] = depths.get(span.parent, -1) + 1 if span.parent is not None else 0
+    return depths
+
+
+def _span_row(span: Span, depth: int) -> tuple[object, ...]:
+    if span.model is not None:
+        what: object = span.model.response.get("content") or dict(span.model.response)
+    elif span.tool is not None:
+        what = f"{show.one_line(dict(span.tool.arguments))} → {show.one_line(span.tool.error or span.tool.result)}"
+    else:
+        what = span.attributes.get("text") or (dict(span.attributes) if span.attributes else "")
+    took = "open" if span.ended_at is None else show.span_of_time(span.ended_at - span.started_at)
+    return span.seq, span.kind, "· " * depth + span.name, took, what
+
+
+def ledger(
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
+    limit: Limit = 50,
+    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """List who decided what, oldest first."""
+    with existing(store, project) as opened:
+        entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
+        found = list(islice(entries, limit + 1))
+        page = found[:limit]
+        if json:
+            show.print_records(page)
+        elif page:
+            columns = (">seq", "at", "kind", "who", "run", "~what")
+            rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, dict(e.body)) for e in page]
+            show.print_table(columns, rows)
+        else:
+            print(f"no {'more ' if after else ''}entries in project {project}; a run makes the first: holdfast optimize --help")
+        if len(found) > limit:
+            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(store, project))
+
+
+def workers(limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """List the processes that work, or worked, on rollouts, newest first."""
+    with existing(store, project) as opened:
+        found = opened.workers.newest(limit)
+        if json:
+            show.print_records(found)
+        elif found:
+            now = time.time()
+            rows = []
+            for one in found:
+                quiet = show.span_of_time(now - one.beat_at)
+                state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
+                rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
+            show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
+        else:
+            print(f"no workers yet in project {project}; a run brings its own: holdfast optimize --help")
+
+
+def _where(store: str, project: str) -> dict[str, object]:
+    """The options that lead to the same store, when they are not the defaults."""
+    return {
+        "store": None if store == DEFAULT_STORE else store,
+        "project": None if project == "default" else project,
+    }

@@ -1,0 +1,104 @@
+"""What a person sees of a run: a bar while it goes, a short report at its end. The bar goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from holdfast.contracts.records import encode
+from holdfast.contracts.run import RunState, Status
+
+LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then, so that logs stay readable."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None, rate="", note="")
+        self._lock = threading.Lock()
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def show(self, status: Status) -> None:
+        done = status.succeeded + status.failed + status.cancelled
+        rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""
+        note = f"{status.failed} failed" if status.failed else ""
+        with self._lock:
+            self._bar.update(
+                self._task, description=status.run_id, total=status.total_rollouts, completed=done, rate=rate, note=note
+            )
+            if not self._console.is_terminal and time.monotonic() - self._said > LINE_EVERY_S:
+                self._said = time.monotonic()
+                print(f"{status.run_id}: {done} of {status.total_rollouts} {rate} {note}".rstrip(), file=sys.stderr)
+
+
+def report(status: Status, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(encode(status), indent=2))
+        return
+    cut = f", {status.cancelled} cancelled" if status.cancelled else ""
+    dead = f" ({status.dead} given up without an answer)" if status.dead else ""
+    open_ = f", {status.running + status.waiting} still to do" if status.running + status.waiting else ""
+    rows = {
+        "rollouts": f"{status.total_rollouts}: {status.succeeded} succeeded, {status.failed} failed{dead}{cut}{open_}",
+        "rewards": ", ".join(
+            _mean(split, of.mean_reward, of.rewarded, of.total) for split, of in status.rewards.items()
+        ),
+        "model": status.model_ref,
+        "resources": status.resources_id or "none",
+        "store": status.store_path,
+        "status": str(path),
+    }
+    why = f" ({status.error})" if status.error else ""
+    print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
+    for name, text in rows.items():
+        print(f"  {name:<10} {text}")
+    print("next:")
+    if status.run_state is not RunState.COMPLETED and open_:
+        print(f"  holdfast optimize --resume {status.run_id}{_at(status)}   # go on where it stopped")
+    print(f"  holdfast rollouts {status.run_id}{_at(status)}   # every task with its reward")
+    print(f"  holdfast spans {status.run_id}/{_some_task(status)}{_at(status)}   # what one agent did, step by step")
+
+
+def _mean(split: str, mean: float | None, rewarded: int, total: int) -> str:
+    return f"{split} {'missing' if mean is None else f'{mean:.3f}'} ({rewarded} of {total})"
+
+
+def _at(status: Status) -> str:
+    from holdfast.cli.options import DEFAULT_STORE
+
+    return "" if status.store_path == DEFAULT_STORE else f" --store {status.store_path}"
+
+
+def _some_task(status: Status) -> str:
+    return "train-1" if "train" in status.rewards else "val-1"

@@ -1,0 +1,139 @@
+"""A store's records as lines of JSON, all of them from one moment.
+
+Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
+a span, the output of an attempt) stands beside it. The first line says what wrote the file, the last how many lines of
+each kind it has: without it, the file was cut short.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import BindParameter, bindparam, func, select
+
+from holdfast.contracts.records import encode
+from holdfast.contracts.reward import Signal
+from holdfast.store import rows, schema
+from holdfast.store.db import HEAD
+from holdfast.store.sql import Transaction, from_json
+from holdfast.store.store import Store
+from holdfast.store.traces import span
+
+VERSION = 1
+PAGE = 100  # rollouts whose spans are held in memory at once
+_u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
+_s, _g = schema.spans.c, schema.signals.c
+_final = schema.attempts.alias("final")
+_all: BindParameter[int] = bindparam("all")  # 1: of any project
+
+RUNS = select(schema.runs).where((_all == 1) | (_u.project == bindparam("project"))).order_by(_u.key)
+RESOURCES = (
+    select(schema.resources)
+    .where((_all == 1) | (schema.resources.c.project == bindparam("project")))
+    .order_by(schema.resources.c.key)
+)
+LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
+EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
+# By key alone, as they lie in the table: an index by run would have to be sorted for every page.
+ROLLOUTS = (
+    select(*rows.ROLLOUT, _r.run, _final.c.number)
+    .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
+    .where(_r.run + 0 == bindparam("run"), _r.key > bindparam("after"), _r.key <= bindparam("last"))
+    .order_by(_r.key)
+    .limit(PAGE)
+)
+_page = (_a.rollout >= bindparam("first"), _a.rollout <= bindparam("last"), _r.run == bindparam("run"))
+_below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
+ATTEMPTS = (
+    select(_a.rollout, _a.output, *rows.ATTEMPT).select_from(_below).where(*_page).order_by(_a.rollout, _a.number)
+)
+SPANS = (
+    select(schema.spans)
+    .select_from(_below.join(schema.spans, _s.attempt == _a.key))
+    .where(*_page)
+    .order_by(_s.attempt, _s.seq)
+)
+SIGNALS = (
+    select(schema.signals)
+    .select_from(_below.join(schema.signals, _g.attempt == _a.key))
+    .where(*_page)
+    .order_by(_g.attempt, _g.seq)
+)
+
+
+def export(
+    store: Store,
+    write: Callable[[str], object],
+    *,
+    version: str,
+    now: float,
+    project: str | None = None,
+    run: str | None = None,
+    done: Callable[[int], object] = lambda rollouts: None,
+) -> dict[str, int]:
+    """Hand every line to `write`; the number of lines by kind. `run` is the id of the only run that is wanted."""
+    counted: Counter[str] = Counter()
+
+    def line(kind: str, record: object = None, **beside: Any) -> None:
+        data = {"kind": kind, **beside} | ({} if record is None else {"record": encode(record)})
+        write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+        counted[kind] += 1
+
+    def look(view: Transaction) -> None:
+        line("header", format=VERSION, holdfast=version, schema=HEAD, store=store.url, exported_at=now)
+        everything = {"all": int(project is None), "project": project or ""}
+        for row in view.all(RESOURCES, everything):
+            line("resource-version", rows.resource_version(row))
+        for row in view.all(RUNS, everything):
+            if run in (None, row[1]):
+                line("run", rows.run(row))
+                for rollouts in _pages(view, row[0]):
+                    _write_page(view, row[1], rollouts, line)
+                    done(len(rollouts))
+        for entry in _ledger(view):
+            if (project is None or entry.project == project) and run in (None, entry.run):
+                line("ledger-entry", entry)
+
+    store.db.reading(look, snapshot=True)
+    write(json.dumps({"kind": "end", "lines": dict(counted)}) + "\n")
+    return dict(counted)
+
+
+def _pages(view: Transaction, run: int) -> Iterator[list[Any]]:
+    first, last = view.one(EDGES, {"run": run})
+    after = (first or 0) - 1
+    while last is not None and (page := view.all(ROLLOUTS, {"run": run, "after": after, "last": last})):
+        yield page
+        after = page[-1][0]
+
+
+def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[..., None]) -> None:
+    params = {"run": page[0][-2], "first": page[0][0], "last": page[-1][0]}
+    attempts = _by(0, view.all(ATTEMPTS, params))
+    spans, signals = _by(0, view.all(SPANS, params)), _by(0, view.all(SIGNALS, params))
+    for row in page:
+        rollout = rows.rollout(row, run, row[-1])
+        line("rollout", rollout)
+        for found in attempts.get(row[0], ()):
+            attempt = rows.attempt(found[2:], rollout.id)
+            line("attempt", attempt, output=None if found[1] is None else from_json(found[1]))
+            for values in spans.get(attempt.token, ()):
+                line("span", span(values), attempt=attempt.id)
+            for _, _, name, value, weight, source, turn in signals.get(attempt.token, ()):
+                signal = Signal(name=name, value=value, weight=weight, source=source, turn=turn)
+                line("signal", signal, attempt=attempt.id)
+
+
+def _by(place: int, found: list[Any]) -> dict[int, list[Any]]:
+    return {key: list(group) for key, group in groupby(found, key=lambda row: row[place])}
+
+
+def _ledger(view: Transaction) -> Iterator[Any]:
+    after = 0
+    while page := view.all(LEDGER, {"after": after}):
+        yield from map(rows.ledger_entry, page)
+        after = page[-1][0]
