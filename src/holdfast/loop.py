@@ -154,6 +154,7 @@ async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[
         for other in others:
             other.cancel()
         await asyncio.gather(working, *others, return_exceptions=True)
+        await asyncio.to_thread(plan.close)
     if pool.wanted is Wanted.CANCELLED:
         while await store.queue.cancel_open(run, now=drive.clock(), why="the run was cancelled"):
             continue

@@ -133,7 +133,9 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
 
 def spans(
     rollout: RolloutText,
-    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of this try; else of the deciding one.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of this try; else of the deciding one.")
+    ] = None,
     kind: Annotated[SpanKind | None, typer.Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
     after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
@@ -157,7 +159,9 @@ def spans(
                 _print_attempt(opened, found, one)
             if page:
                 depths = _depths(recorded)
-                show.print_table((">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page])
+                show.print_table(
+                    (">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page]
+                )
             elif one is not None:
                 print("no spans that fit" if recorded else "no spans were recorded")
         if len(fitting) > limit and one is not None:
@@ -212,7 +216,9 @@ def _span_row(span: Span, depth: int) -> tuple[object, ...]:
 
 
 def ledger(
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only entries about this run, pruned ones included.")
+    ] = None,
     limit: Limit = 50,
     after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
     store: StoreAt = DEFAULT_STORE,
@@ -231,12 +237,16 @@ def ledger(
             rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, dict(e.body)) for e in page]
             show.print_table(columns, rows)
         else:
-            print(f"no {'more ' if after else ''}entries in project {project}; a run makes the first: holdfast optimize --help")
+            print(
+                f"no {'more ' if after else ''}entries in project {project}; a run makes the first: holdfast optimize --help"
+            )
         if len(found) > limit:
             show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(store, project))
 
 
-def workers(limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def workers(
+    limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
     """List the processes that work, or worked, on rollouts, newest first."""
     with existing(store, project) as opened:
         found = opened.workers.newest(limit)
@@ -247,7 +257,9 @@ def workers(limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project 
             rows = []
             for one in found:
                 quiet = show.span_of_time(now - one.beat_at)
-                state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
+                state = (
+                    "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
+                )
                 rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
             show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
         else:

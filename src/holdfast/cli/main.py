@@ -5,14 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli import aliases, compat, look, optimize, orders, schema, stores
+from holdfast.cli import aliases
 from holdfast.contracts.errors import HoldfastError
 
+COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
+    "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
+    "runs": ("look.runs", "List the runs, newest first."),
+    "rollouts": ("look.rollouts", "List the rollouts of a run."),
+    "spans": ("look.spans", "Show what happened in one attempt at a rollout."),
+    "workers": ("look.workers", "List the processes that work, or worked, on rollouts."),
+    "ledger": ("look.ledger", "List who decided what."),
+    "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
+    "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
+    "cancel": ("orders.cancel", "End a rollout that is not done."),
+    "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
+    "schema": ("schema.schema", "Print the JSON Schema of a published record."),
+    "compat": ("compat.app", "Check that older names of flags still work."),
+}
 EXIT_CODES = {
     0: "done",
     1: "unexpected failure, or a check that did not pass",
@@ -25,10 +40,33 @@ EXIT_CODES = {
     143: "terminated",
 }
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+PLAIN: dict[str, Any] = {
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}  # rich help costs more than all else
 
 
 class Commands(TyperGroup):
-    """Runs the command, and turns the end of it into an exit code and at most one line."""
+    """Finds the command, runs it, and turns the end of it into an exit code and at most one line."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(".")
+        found = getattr(import_module(f"holdfast.cli.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, **PLAIN)
+            alone.command(cmd_name, epilog=getattr(found, "epilog", None))(found)
+            found = alone
+        return typer.main.get_command(found)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -48,7 +86,7 @@ class Commands(TyperGroup):
 
 
 def say(line: str) -> None:
-    """One line on stderr, whatever the line holds."""
+    """One line on stderr, whatever the text holds."""
     with contextlib.suppress(BrokenPipeError):
         print(" ".join(line.splitlines()), file=sys.stderr, flush=True)
 
@@ -57,9 +95,8 @@ app = typer.Typer(
     cls=Commands,
     epilog=EPILOG,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: rich would cost more than everything else here
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
 )
 
 
@@ -76,16 +113,6 @@ def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     """Makes agents better and never lets them slip back; everything durable, in one store."""
-
-
-app.command(epilog=optimize.EPILOG)(optimize.optimize)
-for command in (look.runs, look.rollouts, look.spans, look.ledger, look.workers):
-    app.command()(command)
-for command in (orders.order, orders.requeue, orders.cancel):
-    app.command()(command)
-app.add_typer(stores.app, name="store")
-app.command()(schema.schema)
-app.add_typer(compat.app, name="compat")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -90,9 +90,13 @@ def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Lim
 @app.command()
 def export(
     store: StoreAt = DEFAULT_STORE,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Written aside, then renamed; else stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Written aside, then renamed; else stdout.")
+    ] = None,
     project: AnyProject = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Only this run, of the project or of 'default'.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only this run, of the project or of 'default'.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="With --output: print the counts as JSON.")] = False,
 ) -> None:
     """Write every record as lines of JSON, all from one moment."""
@@ -112,3 +116,68 @@ def export(
         show.print_json(encode(Exported(output=str(output), lines=lines)))
     else:
         print(f"{output}: " + ", ".join(f"{n} {kind}" for kind, n in lines.items()))
+
+
+def _export(store: Store, file: TextIO, project: str | None, run: str | None) -> dict[str, int]:
+    from importlib.metadata import version
+
+    from holdfast.store import export as exports
+
+    total = exports.rollouts(store) if project is None and run is None else None
+    with show.progress("exporting rollouts", total) as advance:
+        return exports.export(
+            store,
+            file.write,
+            version=version("holdfast"),
+            now=time.time(),
+            project=project,
+            run=run,
+            done=advance,
+        )
+
+
+@app.command()
+def prune(
+    older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove them; without it they are only listed.")] = False,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Remove finished runs with all their rollouts; never a running one, never the ledger."""
+    with existing(store, project) as opened:
+        from holdfast.contracts.records import encode
+        from holdfast.store.admin import Pruned, old_runs
+
+        before = time.time() - older_than * 86_400
+        old = old_runs(opened, before=before)
+        if yes:
+            _remove(opened, old)
+        answer = Pruned(store=opened.url, project=project, before=before, removed=yes, runs=tuple(old))
+    if json:
+        show.print_json(encode(answer))
+        return
+    if not old:
+        print(f"no finished runs in project {project} ended more than {older_than:g} days ago: nothing to remove")
+        return
+    show.print_table(
+        ("run", "state", "ended", ">rollouts"), [(o.run, o.state, show.moment(o.ended_at), o.rollouts) for o in old]
+    )
+    done = (
+        "removed; the ledger keeps a note, and the room they took is used again"
+        if yes
+        else "would go; add --yes to remove them"
+    )
+    print(f"{len(old)} runs {done}")
+
+
+def _remove(store: Store, old: list[Old]) -> None:
+    from holdfast.store.admin import prune
+
+    with show.progress("removing rollouts", sum(one.rollouts for one in old)) as advance:
+        for one in old:
+            began = time.monotonic()
+            for removed in prune(store, one, who=who(), now=time.time()):
+                advance(removed, now=one.run)
+                time.sleep(time.monotonic() - began)  # as long as the piece took: half of the time is the workers'
+                began = time.monotonic()

@@ -20,6 +20,7 @@ class Plan:
     model_ref: str
     settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
     seats: Callable[[], Seat]
+    close: Callable[[], None]  # lets go of what the seats share
     workers: int
     pace: Pace
     seed: int = 0

@@ -45,7 +45,9 @@ class Blobs:
         except FileNotFoundError:
             raise NotFound(f"blob {sha256[:12]}", why=f"no file {path}", remedy="restore it from a copy") from None
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise StoreCorrupt(f"blob {path}", why="its content does not match its name", remedy="restore it from a copy")
+            raise StoreCorrupt(
+                f"blob {path}", why="its content does not match its name", remedy="restore it from a copy"
+            )
         return data
 
     def broken(self) -> Iterator[str]:
@@ -83,4 +85,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise StoreFull(f"file {path}", why=error.strerror or str(error), remedy="make room, or choose another place") from error
+        raise StoreFull(
+            f"file {path}", why=error.strerror or str(error), remedy="make room, or choose another place"
+        ) from error

@@ -17,7 +17,9 @@ QUEUE, ROOM, FINISHED, ORDERS = TOPICS
 
 
 class Watched(Protocol):
-    def watch(self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float) -> None: ...
+    def watch(
+        self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float
+    ) -> None: ...
 
 
 class Changes:

@@ -31,7 +31,9 @@ def engine_for(url: str) -> Engine:
     if url.startswith("sqlite:///"):
         url = url.removeprefix("sqlite:///")
     if "://" in url or not url.strip():
-        raise BadInput(f"store {url!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name")
+        raise BadInput(
+            f"store {url!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name"
+        )
     return SQLite(Path(url).expanduser())
 
 
@@ -87,7 +89,9 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
     engine = engine_for(url)
     found = revision(engine)
     if found is None and not create:
-        raise NotFound(f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one")
+        raise NotFound(
+            f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one"
+        )
     if found != HEAD:
         if found is not None and found not in REVISIONS:
             raise StoreTooNew(
@@ -96,7 +100,9 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
                 remedy="install the newer holdfast that wrote it",
             )
         if found is not None and not migrate:
-            raise StoreError(f"store {engine.url}", why=f"its schema is {found}, not {HEAD}", remedy="run 'holdfast store migrate'")
+            raise StoreError(
+                f"store {engine.url}", why=f"its schema is {found}, not {HEAD}", remedy="run 'holdfast store migrate'"
+            )
         upgrade(engine)
     return Db(engine, poll_s=poll_s)
 
@@ -110,7 +116,9 @@ def revision(engine: Engine) -> str | None:
         if not path.exists() or path.stat().st_size == 0:
             return None
         if not is_store_file(path):
-            raise StoreCorrupt(f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy")
+            raise StoreCorrupt(
+                f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy"
+            )
     try:
         connection = engine.connect(read_only=True)
         try:
@@ -132,7 +140,9 @@ def _revision_of(connection: Any, engine: Engine) -> str | None:
         return str(row[0]) if row else None
     if names - {"sqlite_sequence"}:
         raise StoreCorrupt(
-            f"store {engine.url}", why="this database belongs to another program", remedy="give another path or database"
+            f"store {engine.url}",
+            why="this database belongs to another program",
+            remedy="give another path or database",
         )
     return None
 
@@ -174,5 +184,7 @@ def with_parent(path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"folder {path.parent}", why=error.strerror or str(error), remedy="choose a place you may write") from error
+        raise StoreError(
+            f"folder {path.parent}", why=error.strerror or str(error), remedy="choose a place you may write"
+        ) from error
     return path

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import BindParameter, bindparam, func, select
 
@@ -46,6 +47,7 @@ ROLLOUTS = (
     .order_by(_r.key)
     .limit(PAGE)
 )
+EVERY = select(func.count()).select_from(schema.rollouts)
 _page = (_a.rollout >= bindparam("first"), _a.rollout <= bindparam("last"), _r.run == bindparam("run"))
 _below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
 ATTEMPTS = (
@@ -63,6 +65,22 @@ SIGNALS = (
     .where(*_page)
     .order_by(_g.attempt, _g.seq)
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    output: str
+    lines: Mapping[str, int]  # by kind
+
+
+def rollouts(store: Store) -> int:
+    """How many there are, in all projects."""
+    n: int = store.db.one(EVERY, {})[0]
+    return n
 
 
 def export(

@@ -51,7 +51,9 @@ class Ledger:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def append(self, kind: str, body: Mapping[str, Any], *, who: str, now: float, run: str | None = None) -> Pending[None]:
+    def append(
+        self, kind: str, body: Mapping[str, Any], *, who: str, now: float, run: str | None = None
+    ) -> Pending[None]:
         return self._db.write(lambda tx: append(tx, self._project, run, kind, who, body, now))
 
     def entries(self, *, run: str | None = None) -> Iterator[LedgerEntry]:
@@ -74,7 +76,9 @@ class Ledger:
             elif values["sha256"] != digest(values):
                 why = f"entry {expected} was changed after it was written"
             if why:
-                raise StoreCorrupt("ledger", why=why, remedy="compare with an exported copy; decisions after that place are not proven")
+                raise StoreCorrupt(
+                    "ledger", why=why, remedy="compare with an exported copy; decisions after that place are not proven"
+                )
             previous, expected = values["sha256"], expected + 1
         return expected - 1
 

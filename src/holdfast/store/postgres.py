@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine.interfaces import Dialect
 
 from holdfast.contracts.errors import BadInput, HoldfastError, StoreBusy, StoreError, StoreFull
 from holdfast.store.sql import Book, Transaction
@@ -30,10 +31,12 @@ class Postgres:
 
     def __init__(self, url: str) -> None:
         if psycopg is None:
-            raise BadInput("store " + hide_password(url), why="psycopg is not installed", remedy="pip install 'holdfast[postgres]'")
+            raise BadInput(
+                "store " + hide_password(url), why="psycopg is not installed", remedy="pip install 'holdfast[postgres]'"
+            )
         self._dsn = "postgresql://" + url.split("://", 1)[1]
         self.url = hide_password(self._dsn)
-        self.dialect = PGDialect_psycopg(paramstyle="pyformat")
+        self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
         self.book = Book(self.dialect)
         self.origin = f"{os.getpid()}-{time.monotonic_ns()}"  # tells our own notifications from others'
 
@@ -42,10 +45,14 @@ class Postgres:
         if read_only:
             options += " -c default_transaction_read_only=on"
         try:
-            return psycopg.connect(self._dsn, autocommit=True, options=options, row_factory=tuple_row, connect_timeout=10)
+            return psycopg.connect(
+                self._dsn, autocommit=True, options=options, row_factory=tuple_row, connect_timeout=10
+            )
         except psycopg.OperationalError as error:
             raise StoreError(
-                f"store {self.url}", why=str(error).strip().splitlines()[0], remedy="check the URL and that the server runs"
+                f"store {self.url}",
+                why=str(error).strip().splitlines()[0],
+                remedy="check the URL and that the server runs",
             ) from error
 
     def session(self) -> PostgresSession:
@@ -59,11 +66,11 @@ class Postgres:
                 if connection is None or connection.closed:
                     connection = self.connect(read_only=True)
                     connection.execute(f"LISTEN {CHANNEL}")
-                    report({topic: -1 for topic in ("queue", "done", "room", "orders")})  # what was missed meanwhile
+                    report(dict.fromkeys(("queue", "done", "room", "orders"), -1))  # what was missed meanwhile
                 for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
-                        report({topic: -1 for topic in topics.split()})
+                        report(dict.fromkeys(topics.split(), -1))
             except (psycopg.Error, HoldfastError):
                 if connection is not None:
                     connection.close()

@@ -1,8 +1,8 @@
 """The queue: rollouts go in, are claimed under a lease, and end exactly once.
 
-First in, first out, higher priority first; a retried rollout keeps its place. Every claim starts a new attempt whose key
-is the fencing token: a beat, a span, a reward or a finish finds its row only while that attempt still runs and its lease
-lasts, so a worker that was written off cannot write. Who waits, and for how long, is the caller's business.
+First in, first out, higher priority first; a retried rollout keeps its place. Every claim starts a new attempt whose
+key is the fencing token: a beat, a span, a reward or a finish finds its row only while that attempt still runs and its
+lease lasts, so a worker that was written off cannot write. Who waits, and for how long, is the caller's business.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now")
 
 ENQUEUE = (
     insert(schema.rollouts)
-    .values({c.name: bindparam(c.name) for c in schema.rollouts.c if c.name in Task.__slots__} | {
-        "run": _param("run"),
-        "status": "queuing",
-        "attempt_count": 0,
-        "faults": 0,
-        "enqueued_at": _param("now"),
-        "ready_at": _param("now"),
-    })
+    .values(
+        {c.name: bindparam(c.name) for c in schema.rollouts.c if c.name in Task.__slots__}
+        | {
+            "run": _param("run"),
+            "status": "queuing",
+            "attempt_count": 0,
+            "faults": 0,
+            "enqueued_at": _param("now"),
+            "ready_at": _param("now"),
+        }
+    )
     .on_conflict_do_nothing(index_elements=["run", "name"])
 )
 SAME_NAME = select(_r.input, _r.split, _r.metadata).where(_r.run == _param("run"), _r.name == _param("name"))
@@ -162,7 +165,11 @@ EXPIRE = (
     .where(_a.key == _param("token"), _is_held)
     .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
 )
-HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
+CANCEL_ATTEMPT = (
+    update(schema.attempts)
+    .where(_a.rollout == _param("rollout"), _is_held)
+    .values(status="cancelled", ended_at=_param("now"), error=_param("error"))
+)
 STATE = select(_r.key, _r.status).where(_r.run == _param("run"), _r.name == _param("name"))
 CANCEL = (
     update(schema.rollouts)
@@ -175,10 +182,7 @@ REQUEUE = (
     .values(status="queuing", faults=0, ended_at=None, reason=None, final=None, reward=None, ready_at=_param("now"))
 )
 OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
-WHERE_IS = (
-    select(_a.status, _a.lease_until, _a.worker, _a.error)
-    .where(_a.key == _param("token"))
-)
+WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,9 @@ class Queue:
                 room = limit - tx.one(DEPTH, {"run": key, "most": limit})[0]
                 if room < len(params) and not up_to:
                     raise QueueFull(
-                        f"run {run}", why=f"{len(params)} more would pass its queue limit of {limit}", remedy="wait until some are claimed"
+                        f"run {run}",
+                        why=f"{len(params)} more would pass its queue limit of {limit}",
+                        remedy="wait until some are claimed",
                     )
             taken = 0
             for values in params[:room]:
@@ -284,7 +290,11 @@ class Queue:
             return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
 
         if state not in ENDS:
-            raise IllegalMove(f"attempt {attempt.id}", why=f"cannot be finished as {state}", remedy=f"use one of {', '.join(sorted(ENDS))}")
+            raise IllegalMove(
+                f"attempt {attempt.id}",
+                why=f"cannot be finished as {state}",
+                remedy=f"use one of {', '.join(sorted(ENDS))}",
+            )
         return self._db.write(operation)
 
     def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> Pending[int]:
@@ -305,7 +315,7 @@ class Queue:
         return self._db.write(operation)
 
     def cancel(self, rollout_id: str, *, now: float, why: str) -> Pending[Rollout]:
-        """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its next beat."""
+        """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its beat."""
         return self._by_name(rollout_id, RolloutState.CANCELLED, lambda tx, key: _cancel(tx, key, now, why))
 
     def requeue(self, rollout_id: str, *, now: float) -> Pending[Rollout]:
@@ -322,7 +332,11 @@ class Queue:
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> int:
-            found = [row[0] for state in ("running", "queuing", "requeuing") for row in tx.all(OPEN_IN, {"run": key, "status": state})]
+            found = [
+                row[0]
+                for state in ("running", "queuing", "requeuing")
+                for row in tx.all(OPEN_IN, {"run": key, "status": state})
+            ]
             for rollout in found[:SWEEP_LIMIT]:
                 _cancel(tx, rollout, now, why)
             return len(found)
@@ -341,7 +355,9 @@ class Queue:
         def operation(tx: Transaction) -> Rollout:
             row = tx.one(STATE, {"run": key, "name": name})
             if row is None:
-                raise NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")
+                raise NotFound(
+                    f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them"
+                )
             move(rollout_id, RolloutState(row[1]), to)
             act(tx, row[0])
             return rows.rollout(tx.one(BY_KEY, {"rollout": row[0]}), run)
@@ -349,7 +365,9 @@ class Queue:
         return self._db.write(operation)
 
 
-ENDS = frozenset({AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT, AttemptState.TIMEOUT, AttemptState.RELEASED})
+ENDS = frozenset(
+    {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT, AttemptState.TIMEOUT, AttemptState.RELEASED}
+)
 BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
 
 
@@ -372,7 +390,9 @@ def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> 
     found = tx.one(SAME_NAME, {"run": values["run"], "name": values["name"]})
     if tuple(found) != (values["input"], values["split"], values["metadata"]):
         raise Conflict(
-            f"rollout {run}/{values['name']}", why="is there already with other content", remedy="use another name or another run"
+            f"rollout {run}/{values['name']}",
+            why="is there already with other content",
+            remedy="use another name or another run",
         )
 
 
@@ -380,14 +400,28 @@ def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float,
     deadline = None if rollout.timeout_s is None else now + rollout.timeout_s
     lease_until = now + lease_s if deadline is None else min(now + lease_s, deadline)
     number = rollout.attempt_count
-    started = {"rollout": key, "number": number, "worker": worker, "now": now, "lease_until": lease_until, "deadline": deadline}
+    started = {
+        "rollout": key,
+        "number": number,
+        "worker": worker,
+        "now": now,
+        "lease_until": lease_until,
+        "deadline": deadline,
+    }
     token = tx.one(START, started)[0]
     row = (token, number, worker, "running", now, now, lease_until, deadline, None, None)
     return Claim(rollout=rollout, attempt=rows.attempt(row, rollout.id))
 
 
 def _failed(
-    tx: Transaction, rollout: int, token: int, state: AttemptState, error: str | None, now: float, delay_s: Any, chance: float
+    tx: Transaction,
+    rollout: int,
+    token: int,
+    state: AttemptState,
+    error: str | None,
+    now: float,
+    delay_s: Any,
+    chance: float,
 ) -> RolloutState:
     """One more try while there are any left; then it has failed (the agent did) or is dead (we did)."""
     faults, max_attempts = tx.one(TRIES, {"rollout": rollout})
@@ -399,16 +433,18 @@ def _failed(
     by_agent = state is AttemptState.FAILED
     end = RolloutState.FAILED if by_agent else RolloutState.DEAD
     reason += f" (attempt {faults + 1} of {max_attempts})"
-    tx.run(GIVE_UP, {"rollout": rollout, "status": str(end), "now": now, "reason": reason, "final": token if by_agent else None})
+    tx.run(
+        GIVE_UP,
+        {"rollout": rollout, "status": str(end), "now": now, "reason": reason, "final": token if by_agent else None},
+    )
     tx.touch(changes.FINISHED)
     return end
 
 
 def _cancel(tx: Transaction, rollout: int, now: float, why: str) -> None:
-    holder = tx.one(HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
-    if holder is not None:
-        tx.run(EXPIRE, {"token": holder[0], "now": now, "status": "cancelled", "error": why})
+    """The rollout first: a claim that is just being committed then shows its attempt to the second statement."""
     tx.run(CANCEL, {"rollout": rollout, "now": now, "reason": why})
+    tx.run(CANCEL_ATTEMPT, {"rollout": rollout, "now": now, "error": why})
     for topic in (changes.FINISHED, changes.ROOM, changes.ORDERS):
         tx.touch(topic)
 
@@ -422,4 +458,6 @@ def stale(tx: Transaction, attempt: Attempt, now: float) -> StaleLease:
         why = f"it is {row[0]}" + (f" ({row[3]})" if row[3] else "")
     else:
         why = f"its lease ran out {now - row[1]:.1f} s ago"
-    return StaleLease(f"attempt {attempt.id}", why=why, remedy="drop this work: the rollout is, or will be, someone else's")
+    return StaleLease(
+        f"attempt {attempt.id}", why=why, remedy="drop this work: the rollout is, or will be, someone else's"
+    )

@@ -45,7 +45,7 @@ ATTEMPT: tuple[Column[Any], ...] = (
     _a.ended_at,
     _a.error,
 )
-_SPLITS = {None: None, **{str(split): split for split in Split}}
+_SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
 _ROLLOUT_STATES = {str(state): state for state in RolloutState}
 _ATTEMPT_STATES = {str(state): state for state in AttemptState}
 

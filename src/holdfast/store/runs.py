@@ -104,7 +104,9 @@ class Runs:
         row = self._db.one(FIND, {"project": self.project, "id": run_id})
         if row is not None:
             return rows.run(row)
-        found = self._db.all(STARTING_WITH, {"project": self.project, "prefix": run_id.replace("%", "").replace("_", "")})
+        found = self._db.all(
+            STARTING_WITH, {"project": self.project, "prefix": run_id.replace("%", "").replace("_", "")}
+        )
         if len(found) == 1 and run_id:
             return rows.run(found[0])
         why = f"there is none in project {self.project!r}"
@@ -133,7 +135,9 @@ class Runs:
                 raise IllegalMove(f"run {run_id}", why="is cancelled", remedy="start a new run")
             if state != RunState.RUNNING and wanted is not Wanted.CANCELLED:
                 raise IllegalMove(
-                    f"run {run_id}", why=f"is {state}, not running", remedy=f"'holdfast optimize --resume {run_id}' takes it up again"
+                    f"run {run_id}",
+                    why=f"is {state}, not running",
+                    remedy=f"'holdfast optimize --resume {run_id}' takes it up again",
                 )
             tx.run(WANT, {"run": key, "wanted": str(wanted)})
             ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)
@@ -171,8 +175,6 @@ class Runs:
             run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
             if run.wanted is Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")
-            if run.state is RunState.COMPLETED:
-                raise IllegalMove(f"run {run_id}", why="is completed", remedy="start a new run")
             if run.state is RunState.RUNNING and now - run.beat_at < silent_s:
                 raise IllegalMove(
                     f"run {run_id}",
@@ -191,6 +193,10 @@ class Runs:
         if known is None:
             row = self._db.one(FIND, {"project": self.project, "id": run_id})
             if row is None:
-                raise NotFound(f"run {run_id!r}", why=f"there is none in project {self.project!r}", remedy="'holdfast runs' lists them")
+                raise NotFound(
+                    f"run {run_id!r}",
+                    why=f"there is none in project {self.project!r}",
+                    remedy="'holdfast runs' lists them",
+                )
             known = self._known[run_id] = (row[0], row[8])
         return known

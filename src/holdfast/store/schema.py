@@ -5,6 +5,8 @@ Times are unix seconds. JSON is text. A `key` is the store's own number; an `id`
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -35,7 +37,7 @@ def _key() -> Column[int]:
     return Column("key", Big, primary_key=True, autoincrement=True)
 
 
-def _where(condition: str) -> dict[str, object]:
+def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 

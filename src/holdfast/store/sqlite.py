@@ -74,7 +74,9 @@ class SQLite:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         where = f"store {self.path}"
         if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR:
-            return StoreFull(where, why=text, remedy="free some disk space and call again: nothing of this write was kept")
+            return StoreFull(
+                where, why=text, remedy="free some disk space and call again: nothing of this write was kept"
+            )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
         if code == sqlite3.SQLITE_BUSY:

@@ -63,9 +63,7 @@ class Traces:
 
     def sheet(self, token: int) -> Sheet:
         found = self._db.all(SIGNALS, {"token": token})
-        return Sheet(
-            signals=tuple(Signal(name=r[2], value=r[3], weight=r[4], source=r[5], turn=r[6]) for r in found)
-        )
+        return Sheet(signals=tuple(Signal(name=r[2], value=r[3], weight=r[4], source=r[5], turn=r[6]) for r in found))
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> Pending[None]:
         def operation(tx: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Looking at rollouts: pages, filters, counts and reward means, always within one run. Reading never changes anything."""
+"""Looking at rollouts: pages, filters, counts and reward means, always within one run. Looking changes nothing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ KEY = select(_r.key).where(_mine, _r.name == bindparam("name"))
 ATTEMPTS = select(*rows.ATTEMPT).where(_a.rollout == bindparam("rollout")).order_by(_a.number)
 OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
 COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
-REWARDS = (
-    select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward))
-    .where(_mine)
-    .group_by(_r.split)
-)
+REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
 ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
 
 
@@ -89,14 +85,18 @@ class Views:
     def rewards(self, run: str) -> dict[str, SplitRewards]:
         """By split; rollouts without a split stand under "none"."""
         found = self._db.all(REWARDS, {"run": self._runs.key(run)})
-        return {split or "none": SplitRewards(total=total, rewarded=n, mean_reward=mean) for split, total, n, mean in sorted(found, key=str)}
+        return {
+            split or "none": SplitRewards(total=total, rewarded=n, mean_reward=mean)
+            for split, total, n, mean in sorted(found, key=str)
+        }
 
     def is_done(self, run: str, states: Sequence[str] = ("running", "queuing", "requeuing")) -> bool:
         """Whether nothing of the run is open any more; does not count, so it costs the same at any size."""
         key = self._runs.key(run)
         # One moment for all three looks: a rollout on its way from one state to another must not slip through.
         return self._db.reading(
-            lambda view: all(view.one(ANY_OPEN, {"run": key, "status": state}) is None for state in states), snapshot=True
+            lambda view: all(view.one(ANY_OPEN, {"run": key, "status": state}) is None for state in states),
+            snapshot=True,
         )
 
     def _key(self, run: str, name: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import bindparam, insert, select, update
 
-
 from holdfast.contracts.run import WorkerRecord
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
@@ -19,7 +18,11 @@ REGISTER = insert(schema.workers).values(
     }
 )
 BEAT = update(schema.workers).where(_c.id == bindparam("worker")).values(beat_at=bindparam("now"))
-STOP = update(schema.workers).where(_c.id == bindparam("worker")).values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
+STOP = (
+    update(schema.workers)
+    .where(_c.id == bindparam("worker"))
+    .values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
+)
 NEWEST = (
     select(schema.workers).where(_c.project == bindparam("project")).order_by(_c.key.desc()).limit(bindparam("most"))
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.collect.agent import load_agent
+from holdfast.collect.agent import Agent, load_agent
 from holdfast.collect.client import Client
 from holdfast.collect.plan import Plan
 from holdfast.collect.pool import Pace
@@ -35,19 +35,14 @@ def plan_for(settings: OptimizeSettings) -> Plan:
             for place, item in enumerate(items):
                 questions.prompt_of(item, f"{split}[{place}]")
     agent = load_agent(reference)
-    seats: Callable[[], Seat]
-    if settings.worker_kind == "processes":
-        recipe = Recipe(reference, questions.exact_match, connect)
-        seats = partial(_process_seat, recipe)
-    else:
-        home = Home(agent, questions.exact_match, connect(), time.time)
-        seats = partial(_seat, home)
+    seats, close = _places(settings, reference, agent, connect)
     return Plan(
         tasks=_tasks(settings),
         resources=settings.resources,
         model_ref=settings.model or f"agent/{settings.agent}",
         settings=settings.record(),
         seats=seats,
+        close=close,
         workers=settings.worker_count,
         pace=Pace(
             heartbeat_s=settings.heartbeat_interval_ms / 1000,
@@ -101,9 +96,12 @@ def _no_model() -> None:
     return None
 
 
-def _seat(home: Home) -> Seat:
-    return Seat(home.place())
-
-
-def _process_seat(recipe: Recipe) -> Seat:
-    return Seat(ProcessPlace(recipe))
+def _places(
+    settings: OptimizeSettings, reference: str, agent: Agent, connect: Callable[[], Complete | None]
+) -> tuple[Callable[[], Seat], Callable[[], None]]:
+    """Where the agents run, and how to let go of what they share."""
+    if settings.worker_kind == "processes":
+        recipe = Recipe(reference, questions.exact_match, connect)
+        return (lambda: Seat(ProcessPlace(recipe))), (lambda: None)
+    home = Home(agent, questions.exact_match, connect(), time.time)
+    return (lambda: Seat(home.place())), home.close

@@ -1,5 +1,7 @@
 """The tables as they were first."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -10,16 +12,16 @@ big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 real = sa.Float(53)
 
 
-def where(condition):
+def where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
-def key():
+def key() -> sa.Column[int]:
     return sa.Column("key", big, autoincrement=True, nullable=False)
 
 
-def col(name, kind, *rest, null=False):
-    return sa.Column(name, kind, *rest, nullable=null)
+def col(name: str, kind: sa.types.TypeEngine[Any], *, null: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=null)
 
 
 def upgrade() -> None:

@@ -1,5 +1,7 @@
 """The life cycle, the fence and the ledger's permanence, kept by the database itself."""
 
+from collections.abc import Mapping
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -17,14 +19,11 @@ ROLLOUTS = {
 }
 ATTEMPTS = {
     "running": ("succeeded", "failed", "fault", "timeout", "unresponsive", "cancelled", "released"),
-    **{
-        end: ()
-        for end in ("succeeded", "failed", "fault", "timeout", "unresponsive", "cancelled", "released")
-    },
+    **dict.fromkeys(("succeeded", "failed", "fault", "timeout", "unresponsive", "cancelled", "released"), ()),
 }
 
 
-def legal(table) -> str:
+def legal(table: Mapping[str, tuple[str, ...]]) -> str:
     pairs = [f"OLD.status = '{old}' AND NEW.status = '{new}'" for old, news in table.items() for new in news]
     return " OR ".join(pairs)
 
@@ -54,4 +53,6 @@ def guard(sqlite: bool, name: str, event: str, condition: str, message: str) -> 
             f"$$ BEGIN RAISE EXCEPTION '{message}' USING ERRCODE = 'check_violation'; END $$"
         )
     )
-    op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"))
+    op.execute(
+        sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()")
+    )
