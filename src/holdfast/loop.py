@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.collect.plan import Plan
-from holdfast.collect.pool import Pool
+from holdfast.collect.pool import Pool, Tally
 from holdfast.contracts.errors import HoldfastError, StoreError
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import Run, RunState, Status, Wanted
-from holdfast.store.changes import FINISHED, ROOM
+from holdfast.store.changes import FINISHED, ORDERS, ROOM
 from holdfast.store.store import Store
 
 Observe = Callable[[Status], None]
@@ -52,7 +52,8 @@ class _Drive:
     clock: Clock
     observe: Observe
     began: float
-    over: bool = False
+    fed: bool = False  # every task is in the queue
+    over: bool = False  # the last status has been told
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, state: RunState, error: str | None = None) -> Status:
@@ -128,44 +129,54 @@ async def optimize(
         raise
 
 
+async def assist(store: Store, plan: Plan, run_id: str, control: Control, *, clock: Clock) -> Tally:
+    """More hands for a run that another process drives, until it ends or they are wanted no more."""
+    pool = Pool(store, run_id, plan.seats, plan.workers, clock=clock, seed=plan.seed, pace=plan.pace)
+    await _work(pool, plan, control, [_until_ended(store, run_id)], timeout_s=None)
+    return pool.tally
+
+
 async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[RunState, str | None]:
-    """Feed the queue and work it off until all is done, time is up, or someone wants it ended; how it ended."""
+    """Feed the queue and work it off; how that ended."""
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
-    working = asyncio.create_task(pool.work())
-    done = asyncio.create_task(_until_done(drive, tasks))
-    telling = asyncio.create_task(_keep_telling(drive))
-    asked = asyncio.create_task(control.asked.wait())
-    try:
-        await asyncio.wait([working, done, telling, asked], timeout=plan.timeout_s, return_when=FIRST_COMPLETED)
-        for task in (working, done, telling):
-            if task.done():
-                task.result()
-        if asked.done() and not done.done():
-            pool.drain()
-            stop_now = asyncio.create_task(control.now.wait())
-            await asyncio.wait([working, stop_now], timeout=plan.drain_s, return_when=FIRST_COMPLETED)
-            stop_now.cancel()
-        pool.stop()
-        await working
-    finally:
-        pool.stop()
-        others: tuple[asyncio.Task[Any], ...] = (done, telling, asked)
-        for other in others:
-            other.cancel()
-        await asyncio.gather(working, *others, return_exceptions=True)
-        await asyncio.to_thread(plan.close)
+    await _work(pool, plan, control, [_until_done(drive, tasks), _keep_telling(drive)], timeout_s=plan.timeout_s)
     if pool.wanted is Wanted.CANCELLED:
         while await store.queue.cancel_open(run, now=drive.clock(), why="the run was cancelled"):
             continue
         return RunState.CANCELLED, "cancelled by an order"
-    if not done.cancelled():
+    if drive.fed and store.views.is_done(run):
         return _verdict(store.views.counts(run))
     if control.asked.is_set():
         return RunState.CANCELLED, "interrupted"
     if pool.wanted is Wanted.DRAINING:
         return RunState.CANCELLED, "drained by an order"
     return RunState.TIMED_OUT, f"not done after {plan.timeout_s:g} s"
+
+
+async def _work(
+    pool: Pool, plan: Plan, control: Control, beside: list[Coroutine[Any, Any, None]], *, timeout_s: float | None
+) -> None:
+    """Let the pool work until something beside it ends, time is up, or someone wants it ended."""
+    working = asyncio.create_task(pool.work())
+    others = [asyncio.create_task(step) for step in beside]
+    asked, now = asyncio.create_task(control.asked.wait()), asyncio.create_task(control.now.wait())
+    try:
+        await asyncio.wait([working, asked, *others], timeout=timeout_s, return_when=FIRST_COMPLETED)
+        for task in others:
+            if task.done():
+                task.result()
+        if asked.done():
+            pool.drain()
+            await asyncio.wait([working, now], timeout=plan.drain_s, return_when=FIRST_COMPLETED)
+        pool.stop()
+        await working
+    finally:
+        pool.stop()
+        for step in (*others, asked, now):
+            step.cancel()
+        await asyncio.gather(working, *others, asked, now, return_exceptions=True)
+        await asyncio.to_thread(plan.close)
 
 
 def _verdict(counts: Mapping[RolloutState, int]) -> tuple[RunState, str | None]:
@@ -195,6 +206,15 @@ async def _feed(drive: _Drive, tasks: list[Task]) -> None:
         place += taken
         if taken < len(chunk):
             await drive.store.changes.after(ROOM, seen)
+    drive.fed = True
+
+
+async def _until_ended(store: Store, run_id: str) -> None:
+    while True:
+        seen = store.changes.seen(ORDERS)
+        if store.runs.get(run_id).state is not RunState.RUNNING:
+            return
+        await store.changes.after(ORDERS, seen)
 
 
 async def _keep_telling(drive: _Drive) -> None:

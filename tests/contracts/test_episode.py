@@ -47,9 +47,9 @@ def test_there_is_no_done() -> None:
 
 
 def test_a_step_gets_its_decision_once_and_keeps_what_was_seen() -> None:
-    step = advance(1.0, "x").act("go", -0.5, 0.25, span=4)
+    step = advance(1.0, "x").act("go", -0.5, 0.25, span=1)
     assert (step.observation, step.reward) == ("x", 1.0)
-    assert (step.action, step.logprob, step.value, step.span) == ("go", -0.5, 0.25, 4)
+    assert (step.action, step.logprob, step.value, step.span) == ("go", -0.5, 0.25, 1)
 
 
 def test_an_estimate_without_a_decision_stays_when_a_decision_follows() -> None:

@@ -373,6 +373,42 @@ def test_a_minimum_in_the_schema_is_kept_by_the_record_itself(cls: Any, field: A
     check()
 
 
+def test_the_published_bounds_are_these() -> None:
+    found = {f"{cls.__name__}.{f.name}": dict(f.metadata) for cls in PUBLISHED.values() for f in fields(cls)}
+    assert {name: bounds for name, bounds in found.items() if bounds} == {
+        "Task.max_attempts": {"minimum": 1},
+        "Task.timeout_s": {"exclusiveMinimum": 0},
+        "Span.seq": {"minimum": 1},
+        "Span.parent": {"minimum": 1},
+        "Turn.index": {"minimum": 0},
+        "Signal.turn": {"minimum": 0},
+        "Step.span": {"minimum": 1},
+        "Trajectory.steps": {"minItems": 2},
+        "Trajectory.discount": {"minimum": 0, "maximum": 1},
+        "Trajectory.padding": {"minimum": 0},
+        "Group.trajectories": {"minItems": 1},
+        "AdvantageBatch.advantages": {"minItems": 1},
+        "AdvantageBatch.returns": {"minItems": 1},
+        "Checkpoint.global_step": {"minimum": 0},
+        "Checkpoint.episode_count": {"minimum": 0},
+        "Scores.tasks": {"minItems": 1, "uniqueItems": True},
+        "Scores.seeds": {"minItems": 1, "uniqueItems": True},
+        "Interval.level": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "Comparison.p_value": {"minimum": 0, "maximum": 1},
+        "Comparison.pairs": {"minimum": 1},
+        "Verdict.reasons": {"minItems": 1},
+        "Verdict.needs": {"minimum": 1},
+    }
+
+
+@EVERY
+def test_a_record_is_frozen_slotted_and_built_by_name(kind: str) -> None:
+    cls: Any = PUBLISHED[kind]
+    assert cls.__dataclass_params__.frozen
+    assert "__dict__" not in dir(cls)
+    assert all(f.kw_only for f in fields(cls))
+
+
 def test_a_trajectory_written_by_hand_is_read() -> None:
     text = """{"id": "t", "created_at": 0, "steps": [
         {"kind": "begun", "observation": 1, "action": "go"},

@@ -16,17 +16,19 @@ from holdfast.store.sql import Book, Transaction, plain_text, to_json
 from holdfast.store.store import Store
 
 _r = schema.rollouts.c
-WAITING = select(_r.key).where(_r.run == bindparam("run"), _r.status == "queuing").limit(7)
+WAITING = select(_r.name).where(_r.run == bindparam("run"), _r.status == "queuing").limit(7)
 
 
 def test_fixed_values_are_written_out_and_parameters_stay() -> None:
     on_sqlite = " ".join(Book(sqlite.dialect(paramstyle="named"))[WAITING].split())
     assert on_sqlite == (
-        "SELECT rollouts.key FROM rollouts WHERE rollouts.run = :run AND rollouts.status = 'queuing' LIMIT 7 OFFSET 0"
+        "SELECT rollouts.name FROM rollouts WHERE rollouts.run = :run AND rollouts.status = 'queuing' LIMIT 7 OFFSET 0"
     )
     on_postgres = " ".join(Book(PGDialect_psycopg(paramstyle="pyformat"))[WAITING].split())
-    assert on_postgres.startswith("SELECT rollouts.key FROM rollouts WHERE rollouts.run = %(run)s")
-    assert on_postgres.endswith("AND rollouts.status = 'queuing' LIMIT 7")
+    assert on_postgres == (
+        "SELECT rollouts.name FROM rollouts WHERE rollouts.run = %(run)s::BIGINT "
+        "AND rollouts.status = 'queuing'::VARCHAR LIMIT 7::INTEGER"
+    )
 
 
 def test_a_parameter_whose_name_begins_like_a_fixed_value_is_left_alone() -> None:

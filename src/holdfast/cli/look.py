@@ -1,4 +1,4 @@
-"""Looking at a store: runs, rollouts, spans, the ledger, workers. Pages that fit 80 columns, or JSON; nothing changes."""
+"""Looking at a store: runs, rollouts, spans, the ledger, workers; pages for 80 columns, or JSON. Nothing changes."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def rollouts(
 def _summary(store: Store, run: str) -> str:
     counts = {state: n for state, n in store.views.counts(run).items() if n}
     parts = [f"{n} {state}" for state, n in counts.items()]
-    lines = [f"{run}: {sum(counts.values())} rollouts" + (f" ({', '.join(parts)})" if parts else "")]
+    lines = [f"{run}: {show.count(sum(counts.values()), 'rollout')}" + (f" ({', '.join(parts)})" if parts else "")]
     for split, rewards in store.views.rewards(run).items():
-        if rewards.mean is not None:
-            lines.append(f"reward {split}: mean {rewards.mean:.4g} over {rewards.rewarded} of {rewards.total}")
+        if rewards.mean_reward is not None:
+            lines.append(f"reward {split}: mean {rewards.mean_reward:.4g} over {rewards.rewarded} of {rewards.total}")
     return "\n".join(lines)
 
 
@@ -180,7 +180,7 @@ def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | No
                 return attempt
         raise NotFound(f"attempt {number} of {rollout.id}", why=f"it has {len(tries)}", remedy="leave --attempt out")
     decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt]
-    return (decided or tries[-1:] or [None])[0]
+    return next(iter(decided or tries[-1:]), None)
 
 
 def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> None:
@@ -208,9 +208,9 @@ def _span_row(span: Span, depth: int) -> tuple[object, ...]:
     if span.model is not None:
         what: object = span.model.response.get("content") or dict(span.model.response)
     elif span.tool is not None:
-        what = f"{show.one_line(dict(span.tool.arguments))} → {show.one_line(span.tool.error or span.tool.result)}"
+        what = f"{show.pairs(span.tool.arguments)} → {show.one_line(span.tool.error or span.tool.result)}"
     else:
-        what = span.attributes.get("text") or (dict(span.attributes) if span.attributes else "")
+        what = span.attributes.get("text") or show.pairs(span.attributes)
     took = "open" if span.ended_at is None else show.span_of_time(span.ended_at - span.started_at)
     return span.seq, span.kind, "· " * depth + span.name, took, what
 
@@ -234,12 +234,11 @@ def ledger(
             show.print_records(page)
         elif page:
             columns = (">seq", "at", "kind", "who", "run", "~what")
-            rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, dict(e.body)) for e in page]
+            rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, show.pairs(e.body)) for e in page]
             show.print_table(columns, rows)
         else:
-            print(
-                f"no {'more ' if after else ''}entries in project {project}; a run makes the first: holdfast optimize --help"
-            )
+            more = "more " if after else ""
+            print(f"no {more}entries in project {project}; a run makes the first: holdfast optimize --help")
         if len(found) > limit:
             show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(store, project))
 

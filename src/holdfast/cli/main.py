@@ -16,6 +16,7 @@ from holdfast.contracts.errors import HoldfastError
 
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
+    "work": ("work.work", "Help with a run that another process drives."),
     "runs": ("look.runs", "List the runs, newest first."),
     "rollouts": ("look.rollouts", "List the rollouts of a run."),
     "spans": ("look.spans", "Show what happened in one attempt at a rollout."),
@@ -57,12 +58,13 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(".")
-        found = getattr(import_module(f"holdfast.cli.{module}"), name)
-        if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False, **PLAIN)
-            alone.command(cmd_name, epilog=getattr(found, "epilog", None))(found)
-            found = alone
-        return typer.main.get_command(found)
+        file = import_module(f"holdfast.cli.{module}")
+        found = getattr(file, name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        alone = typer.Typer(add_completion=False, **PLAIN)
+        alone.command(cmd_name, epilog=getattr(file, "EPILOG", None))(found)
+        return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.look import RolloutText, RunText
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.cli.show import count
 from holdfast.contracts.run import RunState, Wanted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def order(
         if json:
             _print_record(after)
         else:
-            more = f"; {cancelled} rollouts cancelled" if wanted is Wanted.CANCELLED else ""
+            more = f"; {count(cancelled, 'rollout')} cancelled" if wanted is Wanted.CANCELLED else ""
             print(f"{after.id}: wanted {after.wanted}, was {before.wanted}{more}")
 
 
@@ -51,9 +52,11 @@ def requeue(
             _print_record(after)
             return
         print(f"{after.id}: queued again, was {found.status}")
-        state = opened.runs.get(found.run).state
-        if state is not RunState.RUNNING:
-            print(f"its run is {state}: nobody claims it until 'holdfast optimize --resume {found.run}'")
+        run = opened.runs.get(found.run)
+        if run.wanted is Wanted.CANCELLED:
+            print("its run was cancelled for good: nobody claims it")
+        elif run.state is not RunState.RUNNING:
+            print(f"its run is {run.state}: nobody claims it until 'holdfast optimize --resume {run.id}'")
 
 
 def cancel(

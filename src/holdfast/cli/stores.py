@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.store.admin import Old
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Look after a store.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Look after a store.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
@@ -40,7 +40,7 @@ def check(
         show.print_json(encode(answer))
     else:
         for part in found:
-            print(f"{part.name:<12}{'ok' if not part.problems else f'{len(part.problems)} problems'}")
+            print(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
             for problem in part.problems:
                 print(f"  {problem}")
         print(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
@@ -79,7 +79,7 @@ def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Lim
     free = f", {show.size(found.bytes_free)} of it free" if found.bytes_free else ""
     print(f"{found.store}: schema {found.schema}, {show.size(found.bytes_database)}{free}")
     print(f"blobs: {show.size(found.bytes_blobs)}\n")
-    show.print_table(("table", ">rows"), [(name, rows) for name, rows in found.rows.items() if name != "pulse"])
+    show.print_table(("table", ">rows"), found.rows.items())
     if found.runs:
         states = [state for state in found.runs[0].rollouts if any(run.rollouts[state] for run in found.runs)]
         print()
@@ -168,7 +168,7 @@ def prune(
         if yes
         else "would go; add --yes to remove them"
     )
-    print(f"{len(old)} runs {done}")
+    print(f"{show.count(len(old), 'run')} {done}")
 
 
 def _remove(store: Store, old: list[Old]) -> None:

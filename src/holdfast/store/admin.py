@@ -23,7 +23,9 @@ _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
 _run = _r.run == bindparam("run")
 _attempts_of = select(_a.key).where(_a.rollout == bindparam("rollout"))
 
-ROWS = {table.name: select(func.count()).select_from(table) for table in schema.metadata.sorted_tables}
+ROWS = {
+    name: select(func.count()).select_from(table) for name, table in schema.metadata.tables.items() if name != "pulse"
+}
 BLOB_BYTES = select(func.coalesce(func.sum(schema.blobs.c.size), 0))
 FREE_BYTES = text("SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size")
 TABLE_BYTES = text(

@@ -32,7 +32,7 @@ class Blobs:
         """Keep the bytes; their sha256. On disk when this returns."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self._path(sha256)
-        if not path.exists():
+        if not path.exists() or path.read_bytes() != data:  # a torn one is put right
             write_atomically(path, data)
         self._db.write(lambda tx: tx.run(RECORD, {"sha256": sha256, "size": len(data), "now": now}) and None).result()
         return sha256

@@ -12,7 +12,7 @@ from sqlalchemy import Executable
 
 from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreTooNew
 from holdfast.store.changes import Changes
-from holdfast.store.postgres import Postgres
+from holdfast.store.postgres import Postgres, hide_password
 from holdfast.store.sql import Params, Transaction
 from holdfast.store.sqlite import SQLite, is_store_file
 from holdfast.store.writer import Pending, Writer
@@ -32,7 +32,7 @@ def engine_for(url: str) -> Engine:
         url = url.removeprefix("sqlite:///")
     if "://" in url or not url.strip():
         raise BadInput(
-            f"store {url!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name"
+            f"store {hide_password(url)!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name"
         )
     return SQLite(Path(url).expanduser())
 
@@ -45,11 +45,13 @@ class Db:
         self._pid = os.getpid()
         self._local = threading.local()
         self._readers: list[Any] = []
+        self._closed = False
         self.changes = Changes(engine, poll_s)
         self._writer = Writer(engine.session(), lambda transaction: self.changes.committed(transaction.topics))
 
     def write(self, operation: Callable[[Transaction], T]) -> Pending[T]:
         """The operation's answer, settled once it is on disk. It may run twice, so it must not act outside."""
+        self._refuse_children()
         return self._writer.submit(operation)
 
     def all(self, statement: Executable, params: Params) -> list[Any]:
@@ -60,8 +62,9 @@ class Db:
 
     def reading(self, look: Callable[[Transaction], T], *, snapshot: bool = False) -> T:
         """Run `look` on this thread's read-only connection; with `snapshot`, all of it sees one moment."""
-        if os.getpid() != self._pid:
-            raise StoreError("this store was opened by another process", remedy="open it again after a fork")
+        self._refuse_children()
+        if self._closed:
+            raise StoreError("the store is closed", why="this read came after close()")
         try:
             connection = getattr(self._local, "connection", None)
             if connection is None or getattr(connection, "closed", False):
@@ -79,10 +82,17 @@ class Db:
             raise self.engine.translate(error) from error
 
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child has no writer, and its parent still needs the connections
+        self._closed = True
         self._writer.close()
         self.changes.close()
         for connection in self._readers:
             connection.close()
+
+    def _refuse_children(self) -> None:
+        if os.getpid() != self._pid:  # the writer's thread did not come along: nobody would ever answer
+            raise StoreError("this store was opened by another process", remedy="open it again after a fork")
 
 
 def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: float = 0.05) -> Db:
@@ -109,16 +119,8 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
 
 def revision(engine: Engine) -> str | None:
     """The schema revision of the store, None when there is no store yet."""
-    if isinstance(engine, SQLite):
-        path = engine.path
-        if path.is_dir():
-            raise BadInput(f"store {path}", why="is a folder", remedy="give the path of a file")
-        if not path.exists() or path.stat().st_size == 0:
-            return None
-        if not is_store_file(path):
-            raise StoreCorrupt(
-                f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy"
-            )
+    if isinstance(engine, SQLite) and not _is_there(engine.path):
+        return None
     try:
         connection = engine.connect(read_only=True)
         try:
@@ -129,13 +131,28 @@ def revision(engine: Engine) -> str | None:
         raise engine.translate(error) from error
 
 
+def _is_there(path: Path) -> bool:
+    """Whether the file holds a database; what can never be a store is refused."""
+    try:
+        if path.is_dir():
+            raise BadInput(f"store {path}", why="is a folder", remedy="give the path of a file")
+        if not path.exists() or path.stat().st_size == 0:
+            return False
+        if is_store_file(path):
+            return True
+    except OSError as error:
+        remedy = "choose a place you may read and write"
+        raise StoreError(f"store {path}", why=error.strerror or str(error), remedy=remedy) from error
+    raise StoreCorrupt(f"store {path}", why="is not an SQLite database", remedy="give another path, or restore a copy")
+
+
 def _revision_of(connection: Any, engine: Engine) -> str | None:
     if isinstance(engine, SQLite):
         tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     else:
         tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     names = {row[0] for row in connection.execute(tables).fetchall()}
-    if "alembic_version" in names:
+    if {"alembic_version", "rollouts"} <= names:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         return str(row[0]) if row else None
     if names - {"sqlite_sequence"}:
@@ -156,8 +173,8 @@ def upgrade(engine: Engine) -> None:
     sqlite = isinstance(engine, SQLite)
     if isinstance(engine, SQLite):
         with_parent(engine.path)
+    raw = engine.connect(read_only=False)
     try:
-        raw = engine.connect(read_only=False)
         if sqlite:
             raw.execute("PRAGMA busy_timeout = 30000")
             raw.execute("PRAGMA foreign_keys = OFF")
@@ -175,9 +192,10 @@ def upgrade(engine: Engine) -> None:
                 config.set_main_option("script_location", "holdfast.store:migrations")
                 config.attributes["connection"] = connection
                 alembic.command.upgrade(config, "head")
-        bound.dispose()
     except Exception as error:
-        raise engine.translate(error) from error
+        raise engine.translate(getattr(error, "orig", None) or error) from error
+    finally:
+        raw.close()
 
 
 def with_parent(path: Path) -> Path:

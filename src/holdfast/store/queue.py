@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from sqlalchemy import bindparam, case, func, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
+from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import (
+    OPEN,
     Attempt,
     AttemptState,
     Backoff,
@@ -29,12 +31,13 @@ from holdfast.contracts.run import Wanted
 from holdfast.store import changes, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, to_json
+from holdfast.store.sql import Transaction, canonical, plain_text, to_json
 from holdfast.store.writer import Pending
 
 _r, _a = schema.rollouts.c, schema.attempts.c
 SWEEP_LIMIT = 500
 
+_CONTENT = ("input", "split", "priority", "max_attempts", "timeout_s", "resources", "metadata")
 _is_queuing = _r.status == "queuing"
 _is_waiting = _r.status == "requeuing"
 _is_held = _a.status == "running"
@@ -62,7 +65,9 @@ ENQUEUE = (
     )
     .on_conflict_do_nothing(index_elements=["run", "name"])
 )
-SAME_NAME = select(_r.input, _r.split, _r.metadata).where(_r.run == _param("run"), _r.name == _param("name"))
+SAME_NAME = select(*(_r[name] for name in _CONTENT)).where(_r.run == _param("run"), _r.name == _param("name"))
+# Producers of a bounded run take turns, so that together they keep its limit.
+TURN = select(schema.runs.c.key).where(schema.runs.c.key == _param("run")).with_for_update(key_share=True)
 DEPTH = select(func.count()).select_from(
     select(_r.key).where(_r.run == _param("run"), _is_queuing).limit(_param("most")).subquery()
 )
@@ -165,12 +170,9 @@ EXPIRE = (
     .where(_a.key == _param("token"), _is_held)
     .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
 )
-CANCEL_ATTEMPT = (
-    update(schema.attempts)
-    .where(_a.rollout == _param("rollout"), _is_held)
-    .values(status="cancelled", ended_at=_param("now"), error=_param("error"))
-)
-STATE = select(_r.key, _r.status).where(_r.run == _param("run"), _r.name == _param("name"))
+HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
+STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
+KEY = select(_r.key).where(_r.run == _param("run"), _r.name == _param("name"))
 CANCEL = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
@@ -206,18 +208,17 @@ class Queue:
         params = [_task_params(task, key, now) for task in tasks]
 
         def operation(tx: Transaction) -> int:
-            room = len(params)
-            if limit is not None:
-                room = limit - tx.one(DEPTH, {"run": key, "most": limit})[0]
-                if room < len(params) and not up_to:
-                    raise QueueFull(
-                        f"run {run}",
-                        why=f"{len(params)} more would pass its queue limit of {limit}",
-                        remedy="wait until some are claimed",
-                    )
+            room = len(params) if limit is None else _room(tx, key, limit)
             taken = 0
-            for values in params[:room]:
-                if tx.run(ENQUEUE, values).rowcount == 0:
+            for values in params:
+                if not room and tx.one(SAME_NAME, values) is None:
+                    if up_to:
+                        break
+                    why = f"{len(params)} more would pass its queue limit of {limit}"
+                    raise QueueFull(f"run {run}", why=why, remedy="wait until some are claimed")
+                if tx.run(ENQUEUE, values).rowcount == 1:
+                    room -= 1
+                else:
                     _refuse_other_content(tx, run, values)
                 taken += 1
             if taken:
@@ -273,6 +274,9 @@ class Queue:
         `chance` in [0, 1) spreads retries; the answer is where the rollout went.
         """
         text = None if output is None else to_json(output)
+        error = plain_text(error)
+        if reward is not None and not isfinite(reward):
+            raise BadRecord(f"attempt {attempt.id}: reward {reward}", why="must be finite; None is a missing one")
 
         def operation(tx: Transaction) -> RolloutState:
             ended = {"token": attempt.token, "now": now, "status": str(state), "error": error, "output": text}
@@ -298,7 +302,7 @@ class Queue:
         return self._db.write(operation)
 
     def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> Pending[int]:
-        """Write off every attempt whose lease has run out, in any run; how many there were."""
+        """Write off up to a few hundred attempts whose lease has run out, in any run; call until it answers 0."""
 
         def operation(tx: Transaction) -> int:
             expired = tx.all(EXPIRED, {"now": now})
@@ -316,12 +320,14 @@ class Queue:
 
     def cancel(self, rollout_id: str, *, now: float, why: str) -> Pending[Rollout]:
         """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its beat."""
-        return self._by_name(rollout_id, RolloutState.CANCELLED, lambda tx, key: _cancel(tx, key, now, why))
+        return self._by_name(
+            rollout_id, RolloutState.CANCELLED, lambda tx, key, holder: _cancel(tx, key, holder, now, why)
+        )
 
     def requeue(self, rollout_id: str, *, now: float) -> Pending[Rollout]:
         """Give a failed, dead or cancelled rollout a fresh set of attempts."""
 
-        def act(tx: Transaction, key: int) -> None:
+        def act(tx: Transaction, key: int, holder: int | None) -> None:
             tx.run(REQUEUE, {"rollout": key, "now": now})
             tx.touch(changes.QUEUE)
 
@@ -338,8 +344,10 @@ class Queue:
                 for row in tx.all(OPEN_IN, {"run": key, "status": state})
             ]
             for rollout in found[:SWEEP_LIMIT]:
-                _cancel(tx, rollout, now, why)
-            return len(found)
+                state, holder = _hold(tx, rollout)
+                if state in OPEN:  # it may have ended since it was found
+                    _cancel(tx, rollout, holder, now, why)
+            return len(found[:SWEEP_LIMIT])
 
         return self._db.write(operation)
 
@@ -353,13 +361,15 @@ class Queue:
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> Rollout:
-            row = tx.one(STATE, {"run": key, "name": name})
+            row = tx.one(KEY, {"run": key, "name": name})
             if row is None:
-                raise NotFound(
-                    f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them"
-                )
-            move(rollout_id, RolloutState(row[1]), to)
-            act(tx, row[0])
+                remedy = "'holdfast rollouts RUN' lists them"
+                raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
+            state, holder = _hold(tx, row[0])
+            if to is RolloutState.QUEUING and state in OPEN:  # the table's way there is for retries and releases
+                raise IllegalMove(f"rollout {rollout_id}", why=f"is {state}, not done", remedy="cancel it first")
+            move(rollout_id, state, to)
+            act(tx, row[0], holder)
             return rows.rollout(tx.one(BY_KEY, {"rollout": row[0]}), run)
 
         return self._db.write(operation)
@@ -386,14 +396,25 @@ def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
     }
 
 
+def _room(tx: Transaction, run: int, limit: int) -> int:
+    tx.run(TURN, {"run": run})
+    depth: int = tx.one(DEPTH, {"run": run, "most": limit})[0]
+    return limit - depth
+
+
 def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> None:
-    found = tx.one(SAME_NAME, {"run": values["run"], "name": values["name"]})
-    if tuple(found) != (values["input"], values["split"], values["metadata"]):
+    found, given = tx.one(SAME_NAME, values), tuple(values[name] for name in _CONTENT)
+    if tuple(found) != given and _sorted(found) != _sorted(given):
         raise Conflict(
             f"rollout {run}/{values['name']}",
             why="is there already with other content",
             remedy="use another name or another run",
         )
+
+
+def _sorted(content: Sequence[Any]) -> tuple[Any, ...]:
+    """The keys of its two objects in order: {"a": 1, "b": 2} and {"b": 2, "a": 1} are the same."""
+    return (canonical(content[0]), *content[1:-1], canonical(content[-1] or "null"))
 
 
 def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float, lease_s: float) -> Claim:
@@ -441,10 +462,20 @@ def _failed(
     return end
 
 
-def _cancel(tx: Transaction, rollout: int, now: float, why: str) -> None:
-    """The rollout first: a claim that is just being committed then shows its attempt to the second statement."""
+def _hold(tx: Transaction, rollout: int) -> tuple[RolloutState, int | None]:
+    """Where a rollout is and the token that holds it, with both kept as they are until the transaction ends."""
+    holder = tx.one(HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
+    state = RolloutState(tx.one(STATE, {"rollout": rollout})[0])
+    if holder is None and state is RolloutState.RUNNING:  # claimed between the two looks
+        holder = tx.one(HOLDER, {"rollout": rollout})
+    return state, None if holder is None else holder[0]
+
+
+def _cancel(tx: Transaction, rollout: int, holder: int | None, now: float, why: str) -> None:
+    why = plain_text(why)
+    if holder is not None:
+        tx.run(EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
     tx.run(CANCEL, {"rollout": rollout, "now": now, "reason": why})
-    tx.run(CANCEL_ATTEMPT, {"rollout": rollout, "now": now, "error": why})
     for topic in (changes.FINISHED, changes.ROOM, changes.ORDERS):
         tx.touch(topic)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, to_json
+from holdfast.store.sql import Transaction, plain_text, to_json
 from holdfast.store.writer import Pending
 
 _c = schema.runs.c
@@ -33,9 +33,10 @@ BEGIN = (
 )
 NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
 FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+# Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 STARTING_WITH = (
     select(schema.runs)
-    .where(_c.project == bindparam("project"), _c.id.startswith(bindparam("prefix"), autoescape=False))
+    .where(_c.project == bindparam("project"), func.substr(_c.id, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
     .order_by(_c.key)
     .limit(3)
 )
@@ -47,7 +48,7 @@ NEWEST = (
 )
 KEY_OF = select(_c.key).where(_c.id == bindparam("id"))
 WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
-STATE = select(_c.state, _c.wanted).where(_c.key == bindparam("run"))
+STATE = select(_c.state, _c.wanted).where(_c.key == bindparam("run")).with_for_update()  # one operator at a time
 WANT = update(schema.runs).where(_c.key == bindparam("run")).values(wanted=bindparam("wanted"))
 BEAT = update(schema.runs).where(_c.key == bindparam("run")).values(beat_at=bindparam("now"))
 END = (
@@ -104,9 +105,7 @@ class Runs:
         row = self._db.one(FIND, {"project": self.project, "id": run_id})
         if row is not None:
             return rows.run(row)
-        found = self._db.all(
-            STARTING_WITH, {"project": self.project, "prefix": run_id.replace("%", "").replace("_", "")}
-        )
+        found = self._db.all(STARTING_WITH, {"project": self.project, "prefix": run_id})
         if len(found) == 1 and run_id:
             return rows.run(found[0])
         why = f"there is none in project {self.project!r}"
@@ -156,13 +155,14 @@ class Runs:
         return self._db.write(lambda tx: tx.run(BEAT, {"run": key, "now": now}) and None)
 
     def end(self, run_id: str, state: RunState, *, who: str, now: float, error: str | None = None) -> Pending[Run]:
-        key = self.key(run_id)
+        key, error = self.key(run_id), plain_text(error)
         if state is RunState.RUNNING:
             raise BadInput(f"run {run_id}", why="running is not an end")
 
         def operation(tx: Transaction) -> Run:
             tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
             ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
+            tx.touch(changes.ORDERS)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
         return self._db.write(operation)
@@ -172,6 +172,7 @@ class Runs:
         key = self.key(run_id)
 
         def operation(tx: Transaction) -> Run:
+            tx.one(STATE, {"run": key})
             run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
             if run.wanted is Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")

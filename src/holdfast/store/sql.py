@@ -9,16 +9,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy import Executable
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 
+from holdfast.contracts.errors import BadRecord
+
 Params = dict[str, Any]
-_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-to_json = _encoder.encode
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_encode_sorted = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True).encode
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
 from_json = json.loads
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON that both engines can keep, or BadRecord."""
+    try:
+        text = _encode(value)
+        if not text.isascii():
+            text.encode()
+        return text
+    except UnicodeEncodeError:  # half a character, as a model that was cut short gives it: only an escape can keep it
+        return _encode_ascii(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRecord("value for the store", why=str(error), remedy="use what JSON can hold") from error
+
+
+def canonical(text: str) -> str:
+    """The same for all ways to write the same JSON."""
+    return _encode_sorted(from_json(text))
+
+
+@overload
+def plain_text(text: str) -> str: ...
+@overload
+def plain_text(text: None) -> None: ...
+@overload
+def plain_text(text: str | None) -> str | None: ...
+def plain_text(text: str | None) -> str | None:
+    """Text as both engines can keep it: what Postgres cannot store, and what cannot be encoded, becomes U+FFFD."""
+    return None if text is None else _UNFIT.sub("\ufffd", text)
 
 
 class Book(dict[Executable, str]):

@@ -14,7 +14,7 @@ from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolC
 from holdfast.store import schema
 from holdfast.store.db import Db
 from holdfast.store.queue import FENCE, stale
-from holdfast.store.sql import Transaction, from_json, to_json
+from holdfast.store.sql import Transaction, from_json, plain_text, to_json
 from holdfast.store.writer import Pending
 
 
@@ -48,10 +48,10 @@ class Traces:
                 "token": attempt.token,
                 "now": now,
                 "seq": first + place,
-                "name": signal.name,
+                "name": plain_text(signal.name),
                 "value": signal.value,
                 "weight": signal.weight,
-                "source": signal.source,
+                "source": plain_text(signal.source),
                 "turn": signal.turn,
             }
             for place, signal in enumerate(signals)
@@ -92,7 +92,7 @@ def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
         "now": now,
         "seq": span.seq,
         "kind": span.kind,
-        "name": span.name,
+        "name": plain_text(span.name),
         "started_at": span.started_at,
         "ended_at": span.ended_at,
         "body": _body(span),

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import bindparam, func, insert, select, text
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, to_json
+from holdfast.store.sql import Transaction, canonical, to_json
 from holdfast.store.writer import Pending
 
 _c = schema.resources.c
@@ -23,6 +23,7 @@ PUBLISH = insert(schema.resources).values(
     {name: bindparam(name) for name in ("project", "version", "sha256", "body", "created_at")}
 )
 GET = select(schema.resources).where(_mine, _c.version == bindparam("version"))
+LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
 LATEST = select(schema.resources).where(_mine).order_by(_c.version.desc()).limit(bindparam("most"))
 
 
@@ -32,12 +33,15 @@ class Versions:
 
     def publish(self, resources: Mapping[str, Any], *, now: float) -> Pending[ResourceVersion]:
         """The version with this content: the one that is there, or the next number."""
-        body = to_json(dict(sorted(resources.items())))
+        body = canonical(to_json(resources))
         sha256 = hashlib.sha256(body.encode()).hexdigest()
         same = {"project": self._project, "sha256": sha256}
 
         def operation(tx: Transaction) -> ResourceVersion:
             row = tx.one(SAME, same)
+            if row is None and not tx.is_sqlite:
+                tx.run(LOCK, {})
+                row = tx.one(SAME, same)
             if row is None:
                 version = tx.one(NUMBER, {"project": self._project})[0]
                 tx.run(PUBLISH, {**same, "version": version, "body": body, "created_at": now})

@@ -35,10 +35,12 @@ def upgrade() -> None:
         guard(sqlite, f"{name}_birth", f"INSERT ON {name}", f"NEW.status <> '{first}'", f"illegal birth of {name}")
     guard(sqlite, "ledger_update", "UPDATE ON ledger", "true", "the ledger is append-only")
     guard(sqlite, "ledger_delete", "DELETE ON ledger", "true", "the ledger is append-only")
+    if not sqlite:  # SQLite has no TRUNCATE
+        guard(sqlite, "ledger_truncate", "TRUNCATE ON ledger", "true", "the ledger is append-only", each="STATEMENT")
     guard(sqlite, "resources_update", "UPDATE ON resources", "true", "a resource version is immutable")
 
 
-def guard(sqlite: bool, name: str, event: str, condition: str, message: str) -> None:
+def guard(sqlite: bool, name: str, event: str, condition: str, message: str, each: str = "ROW") -> None:
     """Refuse the event whenever the condition holds."""
     if sqlite:
         op.execute(
@@ -54,5 +56,5 @@ def guard(sqlite: bool, name: str, event: str, condition: str, message: str) -> 
         )
     )
     op.execute(
-        sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()")
+        sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH {each} WHEN ({condition}) EXECUTE FUNCTION {name}()")
     )

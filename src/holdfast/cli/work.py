@@ -1,0 +1,42 @@
+"""`holdfast work`: more hands for a run that another process drives, on this machine or another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt
+
+
+def work(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run to help with.")],
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, max=10_000, help="How many.")] = None,
+) -> None:
+    """Work on a run until it ends; agent, model and pace are those the run was started with."""
+    import asyncio
+    import time
+
+    from holdfast import loop
+    from holdfast.cli.signals import obeying
+    from holdfast.collect.pool import Tally
+    from holdfast.contracts.settings import OptimizeSettings, override
+    from holdfast.store.store import open_store
+    from holdfast.workloads.plans import plan_for
+
+    with open_store(store, project=project, create=False) as opened:
+        found = opened.runs.get(run)
+        settings = override(OptimizeSettings.model_validate(found.settings), worker_count=workers)
+        plan = plan_for(settings)
+
+        async def main() -> tuple[Tally, int]:
+            control = loop.Control()
+            with obeying(control) as caught:
+                tally = await loop.assist(opened, plan, found.id, control, clock=time.time)
+            return tally, caught.exit_code
+
+        tally, exit_code = asyncio.run(main())
+        print(f"{found.id}: {tally.succeeded} succeeded, {tally.failed} failed, {tally.interrupted} handed back here")
+        raise typer.Exit(exit_code)

@@ -1,0 +1,292 @@
+"""Every rule of the config file, with the exact line a user gets when it is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.settings import KEYS, OptimizeSettings, load_settings, override
+
+TASK = {"prompt": "What is 2 + 2?", "expected": "4"}
+DOCUMENTED = {
+    "optimize": [{"prompt": "What is 2 + 2?", "expected": "4"}],
+    "validate": [{"prompt": "What is 3 + 3?", "expected": "6"}],
+    "resources": {"system_prompt": "You are a concise assistant."},
+    "worker_count": 2,
+    "poll_interval_ms": 50,
+    "heartbeat_interval_ms": 1000,
+    "completion_poll_interval_ms": 60,
+    "completion_timeout_secs": 30,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(text: str | bytes, name: str = "c.json") -> OptimizeSettings:
+    Path(name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_settings(name)
+
+
+def refusal(text: str | bytes, name: str = "c.json") -> str:
+    with pytest.raises(BadInput) as caught:
+        load(text, name)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_documented_example_is_read(folder: Path) -> None:
+    settings = load(json.dumps(DOCUMENTED))
+    assert settings.train == (TASK,)
+    assert settings.val == ({"prompt": "What is 3 + 3?", "expected": "6"},)
+    assert settings.record() | DOCUMENTED == settings.record()
+
+
+def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
+    settings = load(json.dumps({"optimize": [TASK]}))
+    assert settings.record() == {
+        "optimize": [TASK],
+        "validate": [],
+        "resources": {},
+        "agent": None,
+        "model": None,
+        "base_url": None,
+        "worker_count": 2,
+        "worker_kind": "tasks",
+        "max_attempts": 3,
+        "attempt_timeout_secs": None,
+        "retry_initial_ms": 500,
+        "retry_max_ms": 30_000,
+        "queue_limit": None,
+        "poll_interval_ms": 50,
+        "heartbeat_interval_ms": 1000,
+        "lease_secs": None,
+        "completion_poll_interval_ms": 60,
+        "completion_timeout_secs": None,
+        "seed": 0,
+    }
+    assert settings.lease_s == 5.0
+
+
+def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
+    every = DOCUMENTED | {
+        "agent": "pkg.mod:agent",
+        "model": "openai/gpt-4o-mini",
+        "base_url": "http://127.0.0.1:8000/v1",
+        "worker_kind": "processes",
+        "max_attempts": 5,
+        "attempt_timeout_secs": 1.5,
+        "retry_initial_ms": 10,
+        "retry_max_ms": 20,
+        "queue_limit": 100,
+        "lease_secs": 2.5,
+        "seed": 7,
+    }
+    assert set(every) == set(KEYS)
+    settings = load(json.dumps(every))
+    assert settings.record() == every
+    assert settings.lease_s == 2.5
+    assert OptimizeSettings.model_validate(settings.record()) == settings
+
+
+@pytest.mark.parametrize(("old", "new"), [("train", "optimize"), ("val", "validate")])
+def test_older_keys_mean_the_same(folder: Path, old: str, new: str) -> None:
+    assert load(json.dumps({old: [TASK]})) == load(json.dumps({new: [TASK]}))
+    expected = f"c.json: {old}: is the older name of {new}, which is there too; keep one of the two"
+    assert refusal(json.dumps({old: [TASK], new: [TASK]})) == expected
+
+
+def test_a_task_may_be_the_prompt_alone(folder: Path) -> None:
+    assert load('{"optimize": ["hello"]}').train == ({"prompt": "hello"},)
+
+
+def test_toml_says_the_same(folder: Path) -> None:
+    text = 'worker_count = 3\n[resources]\nsystem_prompt = "x"\n[[optimize]]\nprompt = "hi"\n'
+    same = {"worker_count": 3, "resources": {"system_prompt": "x"}, "optimize": [{"prompt": "hi"}]}
+    assert load(text, "c.toml") == load(json.dumps(same))
+
+
+def test_a_byte_order_mark_is_no_obstacle(folder: Path) -> None:
+    assert load(b"\xef\xbb\xbf" + json.dumps({"val": ["hi"]}).encode()).val == ({"prompt": "hi"},)
+
+
+ABOVE_0 = "must be above 0; set it to 1 or more"
+SECONDS = "must be above 0; set it to more than 0"
+NOT_WHOLE = "not a whole number; give a whole number"
+KNOWN = f"the keys are {', '.join(KEYS)}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"worker_count": 0}, f"worker_count = 0: {ABOVE_0}"),
+        ({"worker_count": -3}, f"worker_count = -3: {ABOVE_0}"),
+        ({"worker_count": 10_001}, "worker_count = 10001: must be at most 10000; set it to 10000 or less"),
+        ({"worker_count": "2"}, f'worker_count = "2": is text, {NOT_WHOLE}'),
+        ({"worker_count": 2.0}, f"worker_count = 2.0: is a number, {NOT_WHOLE}"),
+        ({"worker_count": True}, f"worker_count = true: is true or false, {NOT_WHOLE}"),
+        ({"worker_count": None}, f"worker_count = null: is null, {NOT_WHOLE}"),
+        ({"poll_interval_ms": 0}, f"poll_interval_ms = 0: {ABOVE_0}"),
+        ({"heartbeat_interval_ms": 0}, f"heartbeat_interval_ms = 0: {ABOVE_0}"),
+        ({"completion_poll_interval_ms": 0}, f"completion_poll_interval_ms = 0: {ABOVE_0}"),
+        ({"completion_timeout_secs": 0}, f"completion_timeout_secs = 0: {SECONDS}"),
+        ({"completion_timeout_secs": "5"}, 'completion_timeout_secs = "5": is text, not a number; give a number'),
+        ({"attempt_timeout_secs": 0}, f"attempt_timeout_secs = 0: {SECONDS}"),
+        ({"lease_secs": 0}, f"lease_secs = 0: {SECONDS}"),
+        ({"max_attempts": 0}, f"max_attempts = 0: {ABOVE_0}"),
+        ({"queue_limit": 0}, f"queue_limit = 0: {ABOVE_0}"),
+        # more than the store's column can hold
+        ({"queue_limit": 2**31}, "queue_limit = 2147483648: must be at most 2147483647; set it to 2147483647 or less"),
+        ({"retry_initial_ms": 0}, f"retry_initial_ms = 0: {ABOVE_0}"),
+        ({"retry_max_ms": 0}, f"retry_max_ms = 0: {ABOVE_0}"),
+        ({"seed": -1}, "seed = -1: must be at least 0; set it to 0 or more"),
+        ({"worker_kind": "threads"}, 'worker_kind = "threads": is not one of its values; use tasks or processes'),
+        ({"resources": ["x"]}, 'resources = ["x"]: is a list, not an object; give an object'),
+        ({"model": " "}, 'model = " ": is blank or has control characters; give its name, or leave it out'),
+        ({"model": 3}, "model = 3: is a whole number, not text; give text"),
+        ({"agent": "agent"}, 'agent = "agent": is not module:function; write it as in examples.arithmetic:agent'),
+        ({"agent": "a:b c"}, 'agent = "a:b c": is not module:function; write it as in examples.arithmetic:agent'),
+        (
+            {"base_url": "ftp://x"},
+            'base_url = "ftp://x": is not an http or https address; write it as in http://127.0.0.1:8000/v1',
+        ),
+        # the password itself is not repeated
+        (
+            {"base_url": "https://me:secret@host/v1"},
+            "base_url: carries a user name or password, and settings are stored; put the key into the environment",
+        ),
+        # each is fine alone
+        (
+            {"retry_max_ms": 100},
+            "retry_max_ms = 100: must not be below retry_initial_ms = 500; raise the one or lower the other",
+        ),
+        (
+            {"lease_secs": 1.5},
+            "lease_secs = 1.5: must be at least two heartbeats, 2 s; raise it, or lower heartbeat_interval_ms",
+        ),
+        ({"worker_cont": 3}, f"worker_cont = 3: unknown key; did you mean worker_count? {KNOWN}"),
+        ({"tran": []}, f"tran = []: unknown key; did you mean train? {KNOWN}"),
+        ({"zzz": 3}, f"zzz = 3: unknown key; {KNOWN}"),
+        ({"rl_optimizer": {}}, "rl_optimizer: this version does not have it; remove it, or use a version that has it"),
+        (
+            {"safety_reward": {}},
+            "safety_reward: this version does not have it; remove it, or use a version that has it",
+        ),
+    ],
+)
+def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], expected: str) -> None:
+    assert refusal(json.dumps({"optimize": [TASK]} | given)) == f"c.json: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "optimize, validate: there is nothing to run; put at least one task into one of them"),
+        (
+            {"optimize": [], "validate": []},
+            "optimize, validate: there is nothing to run; put at least one task into one of them",
+        ),
+        ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
+        ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
+        ({"optimize": [TASK, 3]}, 'optimize[1] = 3: is a whole number, not an object; write {"prompt": "…"}'),
+        ({"val": [{}]}, 'val[0] = {}: has no prompt; add "prompt": "…" to it'),
+        (
+            {"optimize": [{"prompt": " "}]},
+            'optimize[0] = {"prompt": " "}: its prompt is blank or not text; write "prompt": "…" with some text',
+        ),
+        (
+            {"optimize": [{"prompt": ["x"]}]},
+            'optimize[0] = {"prompt": ["x"]}: its prompt is blank or not text; write "prompt": "…" with some text',
+        ),
+        ({"optimize": [""]}, 'optimize[0] = "": its prompt is blank or not text; write "prompt": "…" with some text'),
+        # long values are shortened
+        ({"optimize": "x" * 100}, f'optimize = "{"x" * 56}…: is text, not a list; give a list'),
+    ],
+)
+def test_tasks_are_objects_with_a_prompt(folder: Path, given: dict[str, Any], expected: str) -> None:
+    assert refusal(json.dumps(given)) == f"c.json: {expected}"
+
+
+FINITE = "is not a finite number; give a finite number, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("c.json", '{"optimize": [}', "c.json: line 1, column 15: is not JSON: Expecting value; correct it there"),
+        ("c.json", '{\n  "a": 1,\n}', None),  # the wording is Python's own, and changed with 3.13
+        ("c.json", "", "c.json: line 1, column 1: is not JSON: Expecting value; correct it there"),
+        ("c.json", "[]", "c.json: is a list at the top, not an object; wrap it in { … }"),
+        ("c.json", "null", "c.json: is null at the top, not an object; wrap it in { … }"),
+        ("c.json", '{"val": ["a"], "val": ["b"]}', "c.json: val: is there twice; keep one of the two"),
+        ("c.json", '{"val": [{"prompt": "a", "prompt": ""}]}', "c.json: prompt: is there twice; keep one of the two"),
+        ("c.json", b"\xff{}", "c.json: is not UTF-8: byte 0xff at 0; save it as UTF-8"),
+        ("c.json", '{"lease_secs": NaN}', f"c.json: lease_secs = NaN: {FINITE}"),
+        ("c.json", '{"val": [{"prompt": "a", "x": [-1e999]}]}', f"c.json: val[0].x[0] = -Infinity: {FINITE}"),
+        (
+            "c.json",
+            '{"resources": {"a": "\\ud800"}}',
+            'c.json: resources.a = "\\ud800": has half of a surrogate pair; write the whole character',
+        ),
+        (
+            "c.json",
+            '{"resources": {"\\udfff": 1}}',
+            'c.json: resources key = "\\udfff": has half of a surrogate pair; write the whole character',
+        ),
+        ("c.json", "[" * 100_000, "c.json: is nested too deeply; flatten it"),
+        ("c.toml", "val = [", "c.toml: is not TOML: Invalid value (at end of document); correct it there"),
+        ("c.toml", "lease_secs = inf", f"c.toml: lease_secs = Infinity: {FINITE}"),
+        (
+            "c.toml",
+            "resources.day = 2026-01-02",
+            "c.toml: resources.day = 2026-01-02: is a date or time, which JSON does not have; write it in quotes",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_where(
+    folder: Path, name: str, text: str | bytes, expected: str | None
+) -> None:
+    found = refusal(text, name)
+    assert found == expected if expected else found.startswith("c.json: line ")
+
+
+def test_a_number_without_end_is_refused(folder: Path) -> None:
+    expected = "c.json: has a number that cannot be read: Exceeds the limit (4300 digits)"
+    assert refusal(f'{{"seed": {"9" * 5000}}}').startswith(expected)
+
+
+def test_a_missing_file_a_folder_and_a_locked_file(folder: Path) -> None:
+    with pytest.raises(BadInput, match=r"^no/such\.json: there is no such file; check the path$"):
+        load_settings("no/such.json")
+    (folder / "d.json").mkdir()
+    with pytest.raises(BadInput, match=r"^d\.json: is a folder; give the path of a JSON or TOML file$"):
+        load_settings("d.json")
+    (folder / "loop.json").symlink_to("loop.json")
+    with pytest.raises(
+        BadInput, match=r"^loop\.json: cannot be read: Too many levels of symbolic links; check the path"
+    ):
+        load_settings("loop.json")
+
+
+def test_flags_go_over_the_file_and_errors_name_the_flag(folder: Path) -> None:
+    settings = load(json.dumps({"optimize": [TASK], "model": "a/b"}))
+    assert override(settings, model=None, base_url=None) == settings
+    assert override(settings, model="c/d").model == "c/d"
+    with pytest.raises(BadInput) as caught:
+        override(settings, base_url="nowhere")
+    expected = '--base-url "nowhere": is not an http or https address; write it as in http://127.0.0.1:8000/v1'
+    assert str(caught.value) == expected
+
+
+def test_settings_cannot_be_changed(folder: Path) -> None:
+    settings = load(json.dumps({"optimize": [TASK]}))
+    with pytest.raises(ValueError, match="frozen"):
+        settings.seed = 1  # type: ignore[misc]

@@ -1,0 +1,219 @@
+"""What must hold after every fault: the journals of all processes against one picture of the store.
+
+Nothing acknowledged is gone, nothing is finished twice, nothing of a lost attempt was accepted, nothing is half there.
+This is a function of two values and knows no store, so that a test can show that it finds what is planted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.drills.journal import Account, Call
+from tests.drills.picture import Picture, Row, chain
+
+COUNTED = {"failed", "fault", "timeout", "unresponsive"}  # attempt states that use up a try
+FENCED = {"beat", "add", "score", "finish"}
+TABLE_OF = {"add": "spans", "score": "signals"}
+
+
+@dataclass(slots=True)
+class Findings:
+    """Counts, and a sentence for each thing that is wrong."""
+
+    rollouts: int = 0
+    chain: int = 0  # ledger entries that follow from one another
+    tried_stale: int = 0  # writes begun after their attempt was lost
+    lost: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        kinds = (("lost", self.lost), ("twice", self.twice), ("stale", self.stale), ("", self.other))
+        return [f"{kind}: {text}".removeprefix(": ") for kind, found in kinds for text in found]
+
+
+def examine(account: Account, picture: Picture, *, is_over: bool = True) -> Findings:
+    """`is_over` when the run was worked off: then every rollout must have succeeded."""
+    findings = Findings(rollouts=len(picture.rollouts))
+    findings.lost += _lost(account, picture)
+    findings.twice += _twice(account, picture)
+    findings.other += _half(account, picture)
+    findings.other += _history(picture)
+    if is_over:
+        findings.lost += _open(picture)
+    _stale(account, picture, findings)
+    findings.chain, broken = chain(picture.tables["ledger"])
+    findings.other += [*broken, *(f"the database says: {text}" for text in picture.damage)]
+    findings.other += [f"{note['who']} crashed: {note['crash']}" for note in account.notes if "crash" in note]
+    return findings
+
+
+def _lost(account: Account, picture: Picture) -> Iterator[str]:
+    """Whatever was acknowledged must be there."""
+    rollouts, attempts, kept = picture.rollouts, picture.attempts, _kept(picture)
+    ledger = {_note(row["body"]) for row in picture.tables["ledger"]}
+    for call in account.calls:
+        if not call.ok:
+            continue
+        if call.name == "enqueue":
+            yield from (f"{i}, enqueued by {call.who}" for i in call.facts["ids"][: call.answer] if i not in rollouts)
+        elif call.name == "claim":
+            for token, rollout, number in call.answer:
+                if token not in attempts or attempts[token]["number"] != number:
+                    yield f"attempt {number} of {rollout}, claimed by {call.who}"
+        elif call.name in TABLE_OF:
+            missing = [seq for seq in call.facts["seqs"] if (call.name, call.facts["token"], seq) not in kept]
+            if missing:
+                yield f"{TABLE_OF[call.name]} {missing} of attempt {call.facts['token']}, written by {call.who}"
+        elif call.name == "append" and _note(json.dumps(call.facts["body"])) not in ledger:
+            yield f"ledger entry {call.facts['body']}, appended by {call.who}"
+        elif call.name == "finish":
+            yield from _finish_gone(call, rollouts, attempts)
+
+
+def _finish_gone(call: Call, rollouts: dict[str, Row], attempts: dict[int, Row]) -> Iterator[str]:
+    token, state = call.facts["token"], call.facts["state"]
+    status = attempts[token]["status"] if token in attempts else "not there"
+    if status != state:
+        yield f"end of attempt {token}: acknowledged to {call.who} as {state}, now {status}"
+    elif state == "succeeded":
+        rollout = rollouts[call.facts["rollout"]]
+        now = (rollout["status"], rollout["final"], rollout["reward"])
+        if now != ("succeeded", token, call.facts["reward"]):
+            yield f"success of {call.facts['rollout']}: acknowledged for attempt {token}, now {now}"
+
+
+def _open(picture: Picture) -> Iterator[str]:
+    for name, row in picture.rollouts.items():
+        if row["status"] != "succeeded":
+            yield f"{name} is {row['status']} ({row['reason']}) after everything was worked off"
+
+
+def _twice(account: Account, picture: Picture) -> Iterator[str]:
+    """One attempt decides a rollout, and it is the last one."""
+    told = Counter(
+        call.facts["rollout"]
+        for call in account.calls
+        if call.ok and call.name == "finish" and call.facts["state"] == "succeeded"
+    )
+    yield from (f"{name}: success acknowledged {n} times" for name, n in told.items() if n > 1)
+    tries = _by_rollout(picture)
+    for name, row in picture.rollouts.items():
+        mine = tries[row["key"]]
+        won = [attempt for attempt in mine if attempt["status"] == "succeeded"]
+        if len(won) > 1:
+            yield f"{name}: {len(won)} attempts succeeded"
+        if row["status"] == "succeeded" and (not won or row["final"] != won[0]["key"]):
+            yield f"{name}: succeeded by attempt {row['final']}, which is not one that succeeded"
+        if won and (row["status"] != "succeeded" or mine[-1] is not won[-1]):
+            yield f"{name}: is {row['status']} with {len(mine)} attempts, but number {won[0]['number']} succeeded"
+
+
+def _history(picture: Picture) -> Iterator[str]:
+    tries = _by_rollout(picture)
+    for name, row in picture.rollouts.items():
+        mine = tries[row["key"]]
+        numbers = [attempt["number"] for attempt in mine]
+        if numbers != list(range(1, row["attempt_count"] + 1)):
+            yield f"{name}: attempts are numbered {numbers}, the rollout counts {row['attempt_count']}"
+        if sorted(attempt["key"] for attempt in mine) != [attempt["key"] for attempt in mine]:
+            yield f"{name}: tokens do not grow with the attempts"
+        running = [attempt for attempt in mine if attempt["status"] == "running"]
+        if len(running) != (row["status"] == "running"):
+            yield f"{name}: is {row['status']} with {len(running)} running attempts"
+        counted = sum(attempt["status"] in COUNTED for attempt in mine)
+        if counted != row["faults"]:
+            yield f"{name}: {counted} attempts count as faults, the rollout says {row['faults']}"
+
+
+def _half(account: Account, picture: Picture) -> Iterator[str]:
+    """A call without an answer left all of it or nothing; a refused one left nothing."""
+    rollouts, kept = picture.rollouts, _kept(picture)
+    sure = {name for call in account.calls if call.ok and call.name == "enqueue" for name in call.facts["ids"]}
+    for call in account.calls:
+        if call.name == "enqueue" and call.ok is None:
+            mine = [name in rollouts for name in call.facts["ids"] if name not in sure]
+            if any(mine) and not all(mine) and not call.facts["up_to"]:
+                yield f"half of an enqueue of {len(mine)} by {call.who} is there"
+        elif call.name in TABLE_OF and not call.ok:
+            there = [(call.name, call.facts["token"], seq) in kept for seq in call.facts["seqs"]]
+            if any(there) and (call.ok is False or not all(there)):
+                yield f"{TABLE_OF[call.name]} of attempt {call.facts['token']}: {call.error or 'no answer'}, yet some are there"
+
+
+def _stale(account: Account, picture: Picture, findings: Findings) -> None:
+    """A write begun after its attempt was known to be lost, or after its lease by the writer's own clock, is refused."""
+    lost, leases = _lost_at(account), _leases(account)
+    for call in account.calls:
+        if call.name not in FENCED:
+            continue
+        for token in call.facts.get("tokens", [call.facts.get("token")]):
+            accepted = bool(call.ok) and (call.name != "beat" or token in call.answer)
+            if call.begun_ns > lost.get(token, call.begun_ns):
+                findings.tried_stale += 1
+                if accepted:
+                    findings.stale.append(f"{call.name} of attempt {token} by {call.who}, begun after it was lost")
+            elif accepted and not any(
+                begun_ns < (call.ended_ns or 0) and until > call.facts["now"] for begun_ns, until in leases[token]
+            ):
+                findings.stale.append(f"{call.name} of attempt {token} by {call.who}, after its lease")
+    for row in picture.tables["spans"]:
+        begun = _begun(row)
+        if begun is not None and begun > lost.get(row["attempt"], begun):
+            findings.stale.append(f"span {row['seq']} of attempt {row['attempt']} is there, made after it was lost")
+
+
+def _leases(account: Account) -> dict[int, list[tuple[int, float]]]:
+    """Token → when each lease was asked for, and until when it was to last by the asker's clock."""
+    leases: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for call in account.calls:
+        tokens = [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else call.facts.get("tokens", [])
+        for token in tokens:
+            leases[token].append((call.begun_ns, call.facts["until"]))
+    return leases
+
+
+def _lost_at(account: Account) -> dict[int, int]:
+    """Token → when it was certain that the attempt no longer holds its rollout."""
+    claims: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    lost: dict[int, int] = {}
+    for call in account.calls:
+        assert call.ok is None or call.ended_ns is not None
+        if call.name == "claim" and call.ok:
+            for token, rollout, _ in call.answer:
+                claims[rollout].append((token, call.ended_ns or 0))
+        over = call.ok if call.name == "finish" else call.error == "StaleLease" and call.why.startswith("it is ")
+        if over and "token" in call.facts:
+            lost[call.facts["token"]] = min(lost.get(call.facts["token"], call.ended_ns or 0), call.ended_ns or 0)
+    for taken in claims.values():
+        taken.sort()
+        for (token, _), (_, at) in zip(taken, taken[1:], strict=False):
+            lost[token] = min(lost.get(token, at), at)
+    return lost
+
+
+def _kept(picture: Picture) -> set[tuple[str, int, int]]:
+    return {(call, row["attempt"], row["seq"]) for call, table in TABLE_OF.items() for row in picture.tables[table]}
+
+
+def _by_rollout(picture: Picture) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
+    for attempt in sorted(picture.tables["attempts"], key=lambda row: row["number"]):
+        found[attempt["rollout"]].append(attempt)
+    return found
+
+
+def _note(body: str) -> object:
+    return json.loads(body).get("note")
+
+
+def _begun(span: Row) -> int | None:
+    """Drill agents write into a span when they made it."""
+    attributes = json.loads(span["body"]).get("attributes", {}) if span["body"] else {}
+    begun: int | None = attributes.get("made_ns")
+    return begun

@@ -1,0 +1,241 @@
+"""Leases: whoever lost theirs can write nothing more; who keeps beating keeps it, up to the attempt's deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.contracts.errors import StaleLease
+from holdfast.contracts.rollout import AttemptState, Claim, RolloutState
+from holdfast.store.queue import SWEEP_LIMIT
+from holdfast.store.store import open_store
+from tests.conftest import Clock
+from tests.store.scene import LEASE_S, Scene, begin, signal, span
+
+A, R = AttemptState, RolloutState
+Act = Callable[[Scene, Claim], object]
+
+
+def expire(scene: Scene, claim: Claim) -> None:
+    scene.clock.advance(LEASE_S)
+
+
+def sweep(scene: Scene, claim: Claim) -> None:
+    scene.clock.advance(LEASE_S)
+    assert scene.sweep() == 1
+
+
+def lose_to_another(scene: Scene, claim: Claim) -> None:
+    sweep(scene, claim)
+    scene.clock.advance(60)
+    assert scene.claim(worker="bob").rollout.name == "t"
+
+
+def requeue(scene: Scene, claim: Claim) -> None:
+    scene.cancel("t")
+    scene.requeue("t")
+
+
+LOST: dict[str, tuple[Act, str]] = {
+    "expired": (expire, "its lease ran out 0.0 s ago"),
+    "swept": (sweep, "it is unresponsive (worker ann was silent for 30.0 s)"),
+    "another's": (lose_to_another, "it is unresponsive (worker ann was silent for 30.0 s)"),
+    "cancelled": (lambda s, c: s.cancel("t", why="enough"), "it is cancelled (enough)"),
+    "requeued": (requeue, "it is cancelled (enough)"),
+    "succeeded": (lambda s, c: s.finish(c, A.SUCCEEDED), "it is succeeded"),
+    "failed": (lambda s, c: s.finish(c, A.FAILED, error="boom"), "it is failed (boom)"),
+    "released": (lambda s, c: s.finish(c, A.RELEASED), "it is released"),
+}
+WRITES: dict[str, Act] = {
+    "span": lambda s, c: s.store.traces.add(c.attempt, [span()], now=s.clock.now).result(),
+    "reward": lambda s, c: s.store.traces.score(c.attempt, [signal()], now=s.clock.now).result(),
+    "succeed": lambda s, c: s.finish(c, A.SUCCEEDED, reward=1.0),
+    "fail": lambda s, c: s.finish(c, A.FAILED, error="late"),
+    "release": lambda s, c: s.finish(c, A.RELEASED),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("lost", LOST)
+def test_whoever_lost_the_lease_can_write_nothing_more(scene: Scene, lost: str, write: str) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    lose, became = LOST[lost]
+    lose(scene, claim)
+    before = (scene.rollout("t"), scene.attempts("t"))
+    with pytest.raises(StaleLease) as refused:
+        WRITES[write](scene, claim)
+    assert str(refused.value) == (
+        f"attempt {scene.run}/t:attempt-1: {became}; drop this work: the rollout is, or will be, someone else's"
+    )
+    assert (scene.rollout("t"), scene.attempts("t")) == before
+    assert scene.store.traces.spans(claim.attempt.token) == []
+    assert scene.store.traces.sheet(claim.attempt.token).signals == ()
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_beat_without_a_lease_renews_nothing_and_says_so(scene: Scene, lost: str) -> None:
+    scene.enqueue("t", "kept")
+    claim, kept = scene.claims(2, lease_s=LEASE_S)
+    if lost in ("expired", "swept", "another's"):
+        scene.beat(kept, lease_s=1000.0)
+    LOST[lost][0](scene, claim)
+    before = scene.attempts("t")
+    assert scene.beat(claim, kept) == {kept.attempt.token}
+    assert scene.attempts("t") == before
+
+
+def test_an_attempt_that_nobody_ever_claimed_is_refused(scene: Scene) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    forged = Claim(rollout=claim.rollout, attempt=type(claim.attempt)(**_fields(claim) | {"token": 10**9}))
+    with pytest.raises(StaleLease, match="the store has no such attempt"):
+        scene.finish(forged, A.SUCCEEDED)
+    assert scene.beat(forged) == frozenset()
+
+
+def _fields(claim: Claim) -> dict[str, object]:
+    return {name: getattr(claim.attempt, name) for name in claim.attempt.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "holds"),
+    [
+        (0.0, True),
+        (29.999, True),
+        (30.0, False),  # the last moment is not its own any more: the sweep may have it
+        (30.001, False),
+    ],
+)
+def test_a_lease_lasts_until_just_before_its_end(scene: Scene, after_s: float, holds: bool) -> None:
+    scene.enqueue("t", "u")
+    one, two = scene.claims(2)
+    scene.clock.advance(after_s)
+    assert bool(scene.beat(one, lease_s=1000.0)) is holds
+    assert scene.sweep() == (0 if holds else 2)
+    if holds:
+        assert scene.finish(two, A.SUCCEEDED) is R.SUCCEEDED
+
+
+def test_a_beat_renews_the_lease(scene: Scene) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    for _ in range(5):
+        scene.clock.advance(20)
+        assert scene.beat(claim) == {claim.attempt.token}
+        (attempt,) = scene.attempts("t")
+        assert (attempt.beat_at, attempt.lease_until) == (scene.clock.now, scene.clock.now + LEASE_S)
+        assert scene.sweep() == 0
+    scene.store.traces.add(claim.attempt, [span()], now=scene.clock.now).result()
+    assert scene.finish(claim, A.SUCCEEDED) is R.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "lease_s", "beat_after_s", "first", "renewed"),
+    [
+        (None, 30.0, 10.0, 30.0, 40.0),  # no deadline
+        (100.0, 30.0, 10.0, 30.0, 40.0),  # far from it
+        (100.0, 30.0, 29.0, 30.0, 59.0),
+        (35.0, 30.0, 10.0, 30.0, 35.0),  # a beat would reach past it
+        (20.0, 30.0, 10.0, 20.0, 20.0),  # the claim itself would
+        (40.0, 30.0, 10.0, 30.0, 40.0),  # exactly
+    ],
+)
+def test_a_lease_never_reaches_past_the_deadline(
+    scene: Scene, timeout_s: float | None, lease_s: float, beat_after_s: float, first: float, renewed: float
+) -> None:
+    scene.enqueue("t", timeout_s=timeout_s)
+    start = scene.clock.now
+    claim = scene.claim(lease_s=lease_s)
+    assert claim.attempt.lease_until == scene.attempts("t")[0].lease_until == start + first
+    scene.clock.advance(beat_after_s)
+    scene.beat(claim, lease_s=lease_s)
+    assert scene.attempts("t")[0].lease_until == start + renewed
+
+
+def test_an_attempt_that_beats_is_still_ended_at_its_deadline(scene: Scene) -> None:
+    scene.enqueue("t", timeout_s=50.0)
+    claim = scene.claim()
+    for _ in range(9):
+        scene.clock.advance(5.5)
+        assert scene.beat(claim)
+    scene.clock.advance(0.5)
+    assert scene.beat(claim) == frozenset()
+    assert scene.sweep() == 1
+    assert scene.attempts("t")[0].status is A.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "waited_s", "state", "error"),
+    [
+        (None, 30.0, A.UNRESPONSIVE, "worker ann was silent for 30.0 s"),
+        (100.0, 45.5, A.UNRESPONSIVE, "worker ann was silent for 45.5 s"),
+        (20.0, 20.0, A.TIMEOUT, "reached its wall-clock limit"),
+        (100.0, 100.0, A.TIMEOUT, "reached its wall-clock limit"),  # silent long before: the limit still holds
+    ],
+)
+def test_the_sweep_tells_the_silent_from_the_overdue(
+    scene: Scene, timeout_s: float | None, waited_s: float, state: A, error: str
+) -> None:
+    scene.enqueue("t", timeout_s=timeout_s)
+    scene.claim()
+    scene.clock.advance(waited_s)
+    assert scene.sweep(chance=0.0) == 1
+    (attempt,) = scene.attempts("t")
+    assert (attempt.status, attempt.error, attempt.ended_at) == (state, error, scene.clock.now)
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.faults, rollout.reason) == (R.REQUEUING, 1, f"{state}: {error}")
+    assert rollout.ready_at > scene.clock.now
+
+
+def test_a_poisonous_rollout_is_given_up_with_the_reason(scene: Scene) -> None:
+    """It takes its worker down every time: after max_attempts nobody touches it again."""
+    scene.enqueue("t", max_attempts=3)
+    for _ in range(3):
+        scene.claim()
+        scene.clock.advance(LEASE_S)
+        assert scene.sweep() == 1
+        scene.clock.advance(60)
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.faults, rollout.attempt_count) == (R.DEAD, 3, 3)
+    assert rollout.reason == "unresponsive: worker ann was silent for 30.0 s (attempt 3 of 3)"
+    assert (rollout.final_attempt, rollout.reward) == (None, None)
+    assert scene.claims() == ()
+
+
+def test_the_sweep_leaves_the_living_alone(scene: Scene) -> None:
+    scene.enqueue("a", "b")
+    _, b = scene.claims(2)
+    scene.clock.advance(20)
+    scene.beat(b)
+    scene.clock.advance(10)
+    assert (scene.sweep(), scene.sweep()) == (1, 0)
+    assert [scene.rollout(name).status for name in "ab"] == [R.REQUEUING, R.RUNNING]
+
+
+def test_the_sweep_reaches_every_run_and_project(scene: Scene, url: str, clock: Clock) -> None:
+    with open_store(url, project="other") as elsewhere:
+        other = Scene(elsewhere, clock, begin(elsewhere, clock))
+        for each in (scene, other):
+            each.enqueue("t")
+            each.claim()
+        clock.advance(LEASE_S)
+        assert scene.sweep() == 2
+        assert other.rollout("t").status is R.REQUEUING
+
+
+def test_a_large_sweep_takes_several_calls(scene: Scene) -> None:
+    scene.enqueue(*(f"t{n}" for n in range(SWEEP_LIMIT + 1)))
+    scene.claims(SWEEP_LIMIT + 1)
+    scene.clock.advance(LEASE_S)
+    assert [scene.sweep(), scene.sweep(), scene.sweep()] == [SWEEP_LIMIT, 1, 0]
+
+
+def test_a_clock_that_jumps_back_frees_nobody_too_early(scene: Scene) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    scene.clock.advance(-100)
+    assert scene.sweep() == 0
+    assert scene.beat(claim) == {claim.attempt.token}
+    assert scene.finish(claim, A.SUCCEEDED) is R.SUCCEEDED
