@@ -13,7 +13,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from holdfast.store.db import Db
 from holdfast.store.store import Store, open_store

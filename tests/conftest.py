@@ -5,6 +5,8 @@ The server starts when the first test asks for it. No Postgres on the machine is
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,8 +74,8 @@ class Databases:
         return self._create(TEMPLATE)
 
     def clear(self) -> None:
-        for name in self._made:
-            command(self._server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        while self._made:
+            command(self._server, f"DROP DATABASE IF EXISTS {self._made.pop()} WITH (FORCE)")
 
     def _create(self, template: str) -> str:
         self._made.append(f"test_{next(self._numbers)}")
@@ -136,3 +138,13 @@ def store(url: str, tmp_path: Path) -> Iterator[Store]:
     """A fresh, empty store, on each engine in turn."""
     with open_store(url, poll_s=0.01, state_folder=tmp_path) as opened:
         yield opened
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

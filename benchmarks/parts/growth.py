@@ -22,13 +22,15 @@ ROUNDS = 24
 
 FILL = (
     """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n)
-    INSERT INTO rollouts (run, name, input, split, status, priority, max_attempts, attempt_count, faults, enqueued_at, ready_at)
+    INSERT INTO rollouts
+    (run, name, input, split, status, priority, max_attempts, attempt_count, faults, enqueued_at, ready_at)
     SELECT :run, 'old-' || i, '{"prompt":"What is 2 + 2?"}', 'train', 'queuing', 0, 3, 0, 0, :now, :now FROM n""",
     "UPDATE rollouts SET status = 'running', attempt_count = 1, started_at = :now WHERE key <= :n / 2",
     """INSERT INTO attempts (rollout, number, worker, status, started_at, beat_at, lease_until)
     SELECT key, 1, 'worker-1', 'running', :now, :now, :now + 60 FROM rollouts WHERE status = 'running' ORDER BY key""",
     """INSERT INTO spans (attempt, seq, kind, name, started_at, ended_at, body)
-    SELECT key, 1, 'telemetry', 'agent.step', :now, :now, '{"attributes":{"tool":"search"}}' FROM attempts ORDER BY key""",
+    SELECT key, 1, 'telemetry', 'agent.step', :now, :now, '{"attributes":{"tool":"search"}}' FROM attempts
+    ORDER BY key""",
     "UPDATE attempts SET status = 'succeeded', ended_at = :now",
     """UPDATE rollouts SET status = 'succeeded', ended_at = :now, reward = 1.0,
     final = (SELECT a.key FROM attempts a WHERE a.rollout = rollouts.key) WHERE status = 'running'""",
@@ -36,7 +38,7 @@ FILL = (
 
 
 def growth(folder: Path, n: int) -> float:
-    """CPU cost of claim + finish with n rollouts in the store, over that with a thousand; the median of paired rounds."""
+    """CPU cost of claim + finish with n rollouts in the store over that with a thousand: the median of paired rounds."""
     with filled(folder / "small.sqlite", SMALL) as small, filled(folder / "large.sqlite", n) as large:
         stores = [(store, store.runs.newest()[0].id) for store in (small, large)]
         ratios = []

@@ -116,8 +116,8 @@ async def optimize(
     else:
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
     drive = _Drive(store, run, plan, resources_id, clock, observe, clock())
-    drive.tell(RunState.RUNNING)
     try:
+        drive.tell(RunState.RUNNING)
         state, error = await _collect(drive, tasks, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error)
         return drive.tell(state, error)
@@ -140,8 +140,10 @@ async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[
     """Feed the queue and work it off; how that ended."""
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
-    await _work(pool, plan, control, [_until_done(drive, tasks), _keep_telling(drive)], timeout_s=plan.timeout_s)
-    if pool.wanted is Wanted.CANCELLED:
+    beside = [_until_done(drive, tasks), _keep_telling(drive), _keep_beating(drive)]
+    is_late = await _work(pool, plan, control, beside, timeout_s=plan.timeout_s)
+    # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
+    if store.runs.get(run).wanted is Wanted.CANCELLED:
         while await store.queue.cancel_open(run, now=drive.clock(), why="the run was cancelled"):
             continue
         return RunState.CANCELLED, "cancelled by an order"
@@ -149,20 +151,20 @@ async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[
         return _verdict(store.views.counts(run))
     if control.asked.is_set():
         return RunState.CANCELLED, "interrupted"
-    if pool.wanted is Wanted.DRAINING:
-        return RunState.CANCELLED, "drained by an order"
-    return RunState.TIMED_OUT, f"not done after {plan.timeout_s:g} s"
+    if is_late:
+        return RunState.TIMED_OUT, f"not done after {plan.timeout_s:g} s"
+    return RunState.CANCELLED, "drained by an order"
 
 
 async def _work(
     pool: Pool, plan: Plan, control: Control, beside: list[Coroutine[Any, Any, None]], *, timeout_s: float | None
-) -> None:
-    """Let the pool work until something beside it ends, time is up, or someone wants it ended."""
+) -> bool:
+    """Let the pool work until something beside it ends, time is up, or someone wants it ended; whether time was up."""
     working = asyncio.create_task(pool.work())
     others = [asyncio.create_task(step) for step in beside]
     asked, now = asyncio.create_task(control.asked.wait()), asyncio.create_task(control.now.wait())
     try:
-        await asyncio.wait([working, asked, *others], timeout=timeout_s, return_when=FIRST_COMPLETED)
+        ended, _ = await asyncio.wait([working, asked, *others], timeout=timeout_s, return_when=FIRST_COMPLETED)
         for task in others:
             if task.done():
                 task.result()
@@ -171,6 +173,7 @@ async def _work(
             await asyncio.wait([working, now], timeout=plan.drain_s, return_when=FIRST_COMPLETED)
         pool.stop()
         await working
+        return not ended
     finally:
         pool.stop()
         for step in (*others, asked, now):
@@ -217,12 +220,18 @@ async def _until_ended(store: Store, run_id: str) -> None:
         await store.changes.after(ORDERS, seen)
 
 
+async def _keep_beating(drive: _Drive) -> None:
+    """While we show signs of life nobody else may take the run up."""
+    while True:
+        await asyncio.sleep(drive.plan.pace.heartbeat_s)
+        await drive.store.runs.beat(drive.run.id, now=drive.clock())
+
+
 async def _keep_telling(drive: _Drive) -> None:
-    """Sign of life and status, seldom enough that looking at a large run stays a small part of the work."""
+    """Seldom enough that looking at a large run stays a small part of the work."""
     pause = drive.plan.report_s
     while True:
         await asyncio.sleep(pause)
-        await drive.store.runs.beat(drive.run.id, now=drive.clock())
         began = drive.clock()
         await asyncio.to_thread(drive.tell, RunState.RUNNING)
         pause = max(drive.plan.report_s, 20 * (drive.clock() - began))

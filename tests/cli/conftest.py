@@ -34,11 +34,6 @@ class Answer:
     def lines(self) -> list[str]:
         return [line.rstrip() for line in self.out.splitlines()]
 
-    @property
-    def cells(self) -> list[list[str]]:
-        """The words of each line, split where a table's columns part."""
-        return [[cell for cell in line.split("  ") if cell] for line in self.lines]
-
 
 class Cli:
     """Runs commands in this process, which is quick; `real` runs them as a program."""

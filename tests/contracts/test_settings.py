@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.settings import KEYS, OptimizeSettings, load_settings, override
+from holdfast.contracts.settings import KEYS, OptimizeSettings, load_settings, override, settings_from
 
 TASK = {"prompt": "What is 2 + 2?", "expected": "4"}
 DOCUMENTED = {
@@ -62,7 +62,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "worker_count": 2,
         "worker_kind": "tasks",
         "max_attempts": 3,
-        "attempt_timeout_secs": None,
+        "attempt_timeout_secs": 300.0,
         "retry_initial_ms": 500,
         "retry_max_ms": 30_000,
         "queue_limit": None,
@@ -104,8 +104,10 @@ def test_older_keys_mean_the_same(folder: Path, old: str, new: str) -> None:
     assert refusal(json.dumps({old: [TASK], new: [TASK]})) == expected
 
 
-def test_a_task_may_be_the_prompt_alone(folder: Path) -> None:
-    assert load('{"optimize": ["hello"]}').train == ({"prompt": "hello"},)
+def test_a_task_is_an_object_or_a_prompt_alone(folder: Path) -> None:
+    """Only asking a model needs a prompt: an agent of one's own may want something else."""
+    tasks = {"optimize": ["hello", {"prompt": "hi", "expected": "ho"}, {"board": [[0, 1]]}]}
+    assert load(json.dumps(tasks)).train == ({"prompt": "hello"}, *tasks["optimize"][1:])
 
 
 def test_toml_says_the_same(folder: Path) -> None:
@@ -197,7 +199,6 @@ def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], 
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
         ({"optimize": [TASK, 3]}, 'optimize[1] = 3: is a whole number, not an object; write {"prompt": "…"}'),
-        ({"val": [{}]}, 'val[0] = {}: has no prompt; add "prompt": "…" to it'),
         (
             {"optimize": [{"prompt": " "}]},
             'optimize[0] = {"prompt": " "}: its prompt is blank or not text; write "prompt": "…" with some text',
@@ -284,6 +285,16 @@ def test_flags_go_over_the_file_and_errors_name_the_flag(folder: Path) -> None:
         override(settings, base_url="nowhere")
     expected = '--base-url "nowhere": is not an http or https address; write it as in http://127.0.0.1:8000/v1'
     assert str(caught.value) == expected
+
+
+def test_settings_of_an_older_run_say_where_they_come_from() -> None:
+    with pytest.raises(BadInput) as caught:
+        settings_from({"optimize": [TASK], "seed": -1}, "settings of run-1-a")
+    assert str(caught.value) == "settings of run-1-a: seed = -1: must be at least 0; set it to 0 or more"
+
+
+def test_null_takes_a_limit_away(folder: Path) -> None:
+    assert load('{"val": ["hi"], "attempt_timeout_secs": null}').attempt_timeout_secs is None
 
 
 def test_settings_cannot_be_changed(folder: Path) -> None:

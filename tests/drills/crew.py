@@ -79,7 +79,7 @@ class Crew:
         problems = [f"{member.name} {member.pid} did not end" for member in self._members if member.is_alive()]
         return problems + self.leftovers()
 
-    def leftovers(self, within_s: float = 5.0) -> list[str]:
+    def leftovers(self, within_s: float = 15.0) -> list[str]:
         """Processes that carry the crew's mark though nobody we started is alive; they get a moment to notice."""
         ours = {member.pid for member in self._members} | {c.pid for c in self._commands if c.poll() is None}
         end = time.monotonic() + within_s

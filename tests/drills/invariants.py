@@ -25,6 +25,8 @@ class Findings:
 
     rollouts: int = 0
     chain: int = 0  # ledger entries that follow from one another
+    written_off: int = 0  # attempts whose worker fell silent
+    unanswered: int = 0  # calls whose process died before the answer
     tried_stale: int = 0  # writes begun after their attempt was lost
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
@@ -39,7 +41,11 @@ class Findings:
 
 def examine(account: Account, picture: Picture, *, is_over: bool = True) -> Findings:
     """`is_over` when the run was worked off: then every rollout must have succeeded."""
-    findings = Findings(rollouts=len(picture.rollouts))
+    findings = Findings(
+        rollouts=len(picture.rollouts),
+        written_off=sum(row["status"] == "unresponsive" for row in picture.tables["attempts"]),
+        unanswered=sum(call.ok is None for call in account.calls),
+    )
     findings.lost += _lost(account, picture)
     findings.twice += _twice(account, picture)
     findings.other += _half(account, picture)
@@ -136,10 +142,10 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
     rollouts, kept = picture.rollouts, _kept(picture)
     sure = {name for call in account.calls if call.ok and call.name == "enqueue" for name in call.facts["ids"]}
     for call in account.calls:
-        if call.name == "enqueue" and call.ok is None:
+        if call.name == "enqueue" and not call.ok:
             mine = [name in rollouts for name in call.facts["ids"] if name not in sure]
-            if any(mine) and not all(mine) and not call.facts["up_to"]:
-                yield f"half of an enqueue of {len(mine)} by {call.who} is there"
+            if any(mine) and (call.ok is False or not (all(mine) or call.facts["up_to"])):
+                yield f"some of an enqueue of {len(mine)} by {call.who} is there: {call.error or 'no answer'}"
         elif call.name in TABLE_OF and not call.ok:
             there = [(call.name, call.facts["token"], seq) in kept for seq in call.facts["seqs"]]
             if any(there) and (call.ok is False or not all(there)):

@@ -29,7 +29,8 @@ def opened(url: str) -> Iterator[Store]:
 
 def cut_every_connection(url: str) -> None:
     """As a restarted server or a forgetful firewall does."""
-    command(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+    others = "pid <> pg_backend_pid() AND datname = current_database()"
+    command(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
 
 
 def test_a_commit_waits_for_the_disk(url: str) -> None:
@@ -153,7 +154,10 @@ def test_without_its_driver_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         # not a port: still no password
         ("postgresql://me:pw@host:port/db", "postgresql://me:***@host:port/db"),
         # libpq takes it from the query as well
-        ("postgresql://host/db?user=me&password=pw&sslmode=off", "postgresql://host/db?user=me&password=***&sslmode=off"),
+        (
+            "postgresql://host/db?user=me&password=pw&sslmode=off",
+            "postgresql://host/db?user=me&password=***&sslmode=off",
+        ),
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:

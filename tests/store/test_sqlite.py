@@ -175,4 +175,3 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_everything_before(path: Path
     ]
     with open_store(path) as store:
         assert [entry.body["n"] for entry in store.ledger.entries()] == [1, 3]
-

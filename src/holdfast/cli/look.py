@@ -97,7 +97,7 @@ def rollouts(
             if after is None:
                 print(_summary(opened, run))
             if page:
-                columns = ("name", "split", "status", ">tries", ">reward", ">took", "~reason, or what was asked")
+                columns = ("~name", "split", "status", ">tries", ">reward", ">took", "~prompt or reason")
                 show.print_table(columns, map(_rollout_row, page))
             else:
                 print(f"no {'more ' if after else ''}rollouts that fit")

@@ -89,7 +89,7 @@ def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
     import time
 
     from holdfast import loop
-    from holdfast.cli.progress import Progress, report
+    from holdfast.cli.progress import Progress, report, stdout_kept_clean
     from holdfast.cli.signals import obeying
     from holdfast.contracts.run import RunState
     from holdfast.operate.status import write_status
@@ -115,7 +115,7 @@ def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
             )
         return status, caught.exit_code
 
-    with Progress() as progress:
+    with Progress() as progress, stdout_kept_clean():
         status, signalled = asyncio.run(main())
     report(status, path, as_json=json)
     codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from holdfast.cli.look import RolloutText, RunText
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 def order(
     run: RunText,
-    wanted: Wanted,
+    wanted: Annotated[Wanted, typer.Argument(metavar="WANTED", help="What it shall do from now on.")],
     why: Why,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",

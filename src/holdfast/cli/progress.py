@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -62,6 +66,23 @@ class Progress:
                 print(f"{status.run_id}: {done} of {status.total_rollouts} {rate} {note}".rstrip(), file=sys.stderr)
 
 
+@contextmanager
+def stdout_kept_clean() -> Iterator[None]:
+    """Stdout is the report's: what agents print while they run, in this process or another, goes to stderr."""
+    if sys.stdout is None:  # closed by our caller; its number may be any file's by now
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(ours, 1)
+        os.close(ours)
+
+
 def report(status: Status, path: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(encode(status), indent=2))
@@ -97,7 +118,8 @@ def _mean(split: str, mean: float | None, rewarded: int, total: int) -> str:
 def _at(status: Status) -> str:
     from holdfast.cli.options import DEFAULT_STORE
 
-    return "" if status.store_path == DEFAULT_STORE else f" --store {status.store_path}"
+    store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
+    return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
 
 
 def _some_task(status: Status) -> str:

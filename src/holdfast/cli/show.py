@@ -156,4 +156,5 @@ def progress(title: str, total: int | None, console: Console | None = None) -> I
         timer.cancel()
         if timer.ident is not None:
             timer.join()  # else it could start the bar after it was stopped
-        bar.stop()
+        if bar.live.is_started:  # stopping prints a line all the same
+            bar.stop()

@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,16 +68,27 @@ class Context:
         """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""
         if self.loop is None:
             return asyncio.run(work)
+        if _is_running(self.loop):
+            work.close()
+            raise BadInput(
+                "context.wait", why="this is an async agent: it would wait for itself", remedy="write await instead"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except FutureTimeout:
-                if future.done():
-                    raise
+        try:
+            while not future.done():
                 if self.cancelled.is_set():
-                    future.cancel()
-                    raise Interrupted("cancelled") from None
+                    raise Interrupted("cancelled")
+                wait_for([future], timeout=0.1)
+            return future.result()
+        finally:
+            future.cancel()  # when we are interrupted here, what we waited for must not go on
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def is_async(agent: Agent) -> bool:
@@ -101,7 +112,7 @@ def load_agent(reference: str) -> Agent:
         raise BadInput(
             f"agent {reference}", why=f"cannot import {module_name}: {error}", remedy="check the name and the folder"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"agent {reference}", why=f"importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error
@@ -116,6 +127,8 @@ def load_agent(reference: str) -> Agent:
         )
     try:
         inspect.signature(found).bind({}, None)
+    except ValueError:
+        pass  # some of those written in C do not say what they take
     except TypeError as error:
         raise BadInput(f"agent {reference}", why=f"cannot be called with (task, context): {error}") from error
     agent: Agent = found

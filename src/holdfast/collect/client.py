@@ -7,17 +7,20 @@ lost connection, 429, 5xx) is retried here and is then a Fault; a request the en
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
-from holdfast.contracts.errors import BadInput, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
+from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+NO_ANSWER = 0  # in place of an HTTP status
+BUSY = frozenset({408, 409, 425, 429})
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name: no agent can help that
 
 
@@ -48,21 +51,21 @@ class Client:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tries, self._backoff = tries, backoff
         self._chance = random.Random()  # spreads retries; no result depends on it
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, tuple[Sessions, aiohttp.ClientSession]] = {}
 
     async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
         body = {"model": self.model, "messages": list(messages), **sampling}
-        status, answer = 0, None
+        status, answer = NO_ANSWER, None
         for number in range(1, self._tries + 1):
             status, answer = await self._post(body)
             if status == 200:
                 return _model_call(self.model, messages, sampling, answer, self._url)
-            if status not in RETRIED and status != 0:
+            if not _may_pass(status):
                 break
             if number < self._tries:
                 await asyncio.sleep(self._backoff.delay_s(number, self._chance.random()))
-        why = _reason(answer) if status == 0 else f"HTTP {status}: {_reason(answer)}"
-        if status in RETRIED or status == 0:
+        why = _reason(answer) if status == NO_ANSWER else f"HTTP {status}: {_reason(answer)}"
+        if _may_pass(status):
             raise Fault(
                 f"model endpoint {self._url}", why=f"{why} ({self._tries} tries)", remedy="is it running and reachable?"
             )
@@ -71,23 +74,45 @@ class Client:
         raise ModelRefused(f"model {self.model}", why=why)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Let go of this event loop's connections now, not at the loop's end."""
+        kept = self._sessions.get(asyncio.get_running_loop())
+        if kept is not None:
+            await kept[0].aclose()
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Status and answer; status 0 when no answer came."""
-        if self._session is None or self._session.closed or self._session._loop is not asyncio.get_running_loop():
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout)
+        session = await self._session()
         try:
-            async with self._session.post(self._url, json=body) as response:
-                text = await response.text()
+            async with session.post(self._url, json=body) as response:
+                text = (await response.read()).decode(errors="replace")
                 try:
-                    return response.status, await response.json(content_type=None)
+                    return response.status, json.loads(text)
                 except ValueError:
-                    return (response.status if response.status != 200 else 502), text
+                    return (NO_ANSWER, f"not JSON: {text}") if response.status == 200 else (response.status, text)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return 0, f"{type(error).__name__}: {error}".rstrip(": ")
+            return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
+
+    async def _session(self) -> aiohttp.ClientSession:
+        """The one of the running event loop: agents may call from several."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            sessions = self._open(loop)
+            self._sessions[loop] = sessions, await anext(sessions)
+        return self._sessions[loop][1]
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> Sessions:
+        """A generator, because asyncio ends a loop's generators with the loop, whoever started that."""
+        try:
+            async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
+                yield session
+        finally:
+            del self._sessions[loop]
+
+
+Sessions = AsyncGenerator[aiohttp.ClientSession, None]
+
+
+def _may_pass(status: int) -> bool:
+    return status == NO_ANSWER or status in BUSY or status >= 500
 
 
 def _model_call(
@@ -98,7 +123,7 @@ def _model_call(
         usage = answer.get("usage") or {}
         logprobs = _logprobs(choice)
         ids = choice.get("token_ids")
-        return ModelCall(
+        call = ModelCall(
             model=str(answer.get("model") or model),
             messages=tuple(dict(message) for message in messages),
             response=dict(choice["message"]),
@@ -110,7 +135,9 @@ def _model_call(
             logprobs=logprobs if ids is not None and logprobs is not None and len(ids) == len(logprobs) else None,
             sampling=dict(sampling),
         )
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        encode(call)
+        return call
+    except (LookupError, TypeError, ValueError, AttributeError, BadRecord) as error:
         raise Fault(
             f"model endpoint {url}", why=f"not a chat completion ({type(error).__name__}: {error}): {_reason(answer)}"
         ) from error
@@ -118,8 +145,12 @@ def _model_call(
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
     content = (choice.get("logprobs") or {}).get("content")
-    # A probability of one may come back as a hair above: log-probs end at 0.
-    return None if content is None else tuple(min(0.0, float(entry["logprob"])) for entry in content)
+    return None if content is None else tuple(_at_most_0(float(entry["logprob"])) for entry in content)
+
+
+def _at_most_0(logprob: float) -> float:
+    """A probability of one may come back as a hair above; anything else is no log-prob, and is refused as such."""
+    return 0.0 if 0.0 < logprob < 1e-3 else logprob
 
 
 def _reason(answer: Any) -> str:

@@ -7,6 +7,7 @@ renewed, deadlines pass and orders are obeyed.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import os
 import random
@@ -18,7 +19,7 @@ from typing import Any
 from holdfast.collect.agent import Assignment
 from holdfast.collect.seats import Seat
 from holdfast.collect.worker import Clock, Outcome
-from holdfast.contracts.errors import StaleLease
+from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span
@@ -81,6 +82,7 @@ class Pool:
         self._resources: dict[int, dict[str, object]] = {}
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._draining = asyncio.Event()
+        self._is_stopped = False
         self._seat_freed = asyncio.Event()
 
     async def work(self) -> Tally:
@@ -99,10 +101,12 @@ class Pool:
                 await self._until_failure(next(iter(self._tasks)), watchers)
         finally:
             self.stop()
+            dispatch.cancel()  # first: while it lives, there may be one more claim to hand back
+            await asyncio.gather(dispatch, return_exceptions=True)
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for task in (dispatch, *watchers):
-                task.cancel()
-            await asyncio.gather(dispatch, *watchers, return_exceptions=True)
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
             for seat in self._seats:
                 seat.close()
         await self.store.workers.stop(self.worker, now=self._clock())
@@ -123,6 +127,7 @@ class Pool:
     def stop(self) -> None:
         """Claim nothing more; interrupt what runs and hand it back."""
         self.drain()
+        self._is_stopped = True
         self._interrupt_all(AttemptState.RELEASED)
 
     @property
@@ -132,14 +137,14 @@ class Pool:
     async def _dispatch(self) -> None:
         while not self._draining.is_set():
             self._seat_freed.clear()
-            seen = self.store.changes.seen(QUEUE)
+            seen, looked_at = self.store.changes.seen(QUEUE), self._clock()
             claims: tuple[Claim, ...] = ()
             if self._free:
                 claims = await self._claim(len(self._free))
                 for claim in claims:
                     self._start(claim)
             if not claims:
-                await self._wait_for_work(seen)
+                await self._wait_for_work(seen, looked_at)
 
     async def _claim(self, most: int) -> tuple[Claim, ...]:
         """A claim must not get lost when we are cancelled while it is on its way to the disk."""
@@ -153,27 +158,28 @@ class Pool:
                 await self.store.queue.finish(claim.attempt, AttemptState.RELEASED, now=self._clock())
             raise
 
-    async def _wait_for_work(self, seen: int) -> None:
+    async def _wait_for_work(self, seen: int, looked_at: float) -> None:
         """Until a seat is free and something may be claimed, or it is time to look anyway."""
+        if not self._free:
+            await self._seat_freed.wait()
+            return
         timeout = self.pace.idle_s
         ripe = self.store.queue.next_ripe(self.run_id)
-        if ripe is not None:
+        if ripe is not None and ripe > looked_at:  # what was ripe and not given out waits for an order, not for time
             timeout = min(timeout, max(0.0, ripe - self._clock()) + 0.001)
-        freed = asyncio.create_task(self._seat_freed.wait())
-        waits: list[asyncio.Future[Any]] = [freed]
-        change: Pending[None] | None = None
-        if self._free:
-            change = self.store.changes.after(QUEUE, seen)
-            waits.append(asyncio.ensure_future(_settled(change)))
-        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        if change is not None and not change.settled:
-            self.store.changes.forget(change)
+        change = self.store.changes.after(QUEUE, seen)
+        waits = [asyncio.create_task(self._seat_freed.wait()), asyncio.create_task(_settled(change))]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            if not change.settled:
+                self.store.changes.forget(change)
 
     def _start(self, claim: Claim) -> None:
         self.tally.claimed += 1
-        held = _Held(claim, self._free.pop())
+        held = _Held(claim, self._free.pop(), AttemptState.RELEASED if self._is_stopped else None)
         self._held[claim.attempt.token] = held
         self._spawn(self._run(held))
 
@@ -197,7 +203,7 @@ class Pool:
 
         timer = asyncio.create_task(self._end_in_time(held))
         try:
-            outcome = await held.seat.run(self._assignment(claim), record)
+            outcome = None if held.why else await held.seat.run(self._assignment(claim), record)
             await self._conclude(held, outcome, writes)
         except StaleLease:
             self.tally.interrupted += 1  # someone else's by now: what we did is void, and the store has said so
@@ -209,7 +215,11 @@ class Pool:
 
     async def _free_up(self, seat: Seat) -> None:
         if not self._draining.is_set():
-            await seat.prepare()
+            try:
+                await seat.prepare()
+            except Fault:
+                if not self._draining.is_set():  # Ctrl-C reaches children that are only just starting as well
+                    raise
         self._free.append(seat)
         self._seat_freed.set()
 
@@ -222,10 +232,6 @@ class Pool:
         if left > 4 * LAST_LOOK_S:
             await asyncio.sleep(left - 2 * LAST_LOOK_S)
             if await held.seat.is_hindered(LAST_LOOK_S):
-                self._interrupt(held, AttemptState.CANCELLED)
-                await self.store.queue.finish(
-                    attempt, AttemptState.RELEASED, now=self._clock(), error="kept from running by another agent"
-                )
                 return
         await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
         self._interrupt(held, AttemptState.TIMEOUT)
@@ -238,6 +244,8 @@ class Pool:
                 await queue.finish(attempt, AttemptState.RELEASED, now=now, error="handed back by a stopping worker")
             elif held.why is AttemptState.TIMEOUT:
                 await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
+            elif held.why is None:
+                await queue.finish(attempt, AttemptState.RELEASED, now=now, error="kept from running by another agent")
             return
         # All handed over at once: the spans, the rewards and the end share one commit.
         if outcome.signals:
@@ -278,7 +286,7 @@ class Pool:
             return {}
         if version not in self._resources:
             self._resources[version] = dict(self.store.versions.get(version).resources)
-        return self._resources[version]
+        return copy.deepcopy(self._resources[version])  # one agent's changes to it are nobody else's
 
     def _interrupt(self, held: _Held, why: AttemptState) -> None:
         if held.why is None:

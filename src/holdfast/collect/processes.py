@@ -7,14 +7,18 @@ the pipe does, so it never outlives its parent.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,6 +30,8 @@ from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import AttemptState
 
 _spawn = multiprocessing.get_context("spawn")
+LOST = (EOFError, OSError)  # what a pipe raises when the other end is gone
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,18 @@ class ProcessPlace:
             return
         ours, theirs = _spawn.Pipe()
         self._child = _spawn.Process(target=work, args=(theirs, self._recipe), name="holdfast-agent", daemon=True)
-        self._child.start()
+        # A child begins with its maker's mask: Ctrl-C, which reaches the whole group, must not meet it half started.
+        resource_tracker.ensure_running()  # now, since that unblocks the signal
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._child.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._pipe = ours
         try:
             ours.recv()
-        except EOFError:
+        except LOST:
             self._child.join()
             raise Fault(
                 f"agent {self._recipe.agent}",
@@ -73,24 +85,33 @@ class ProcessPlace:
         def listen() -> None:
             try:
                 pipe.send(assignment)
-                while not isinstance(message := pipe.recv(), Outcome):
+                while True:
+                    attempt, message = pipe.recv()
+                    if attempt != assignment.attempt:
+                        continue  # a thread that an earlier attempt left behind still talks
+                    if isinstance(message, Outcome):
+                        break
                     record(message)
-            except (EOFError, OSError):
+            except LOST:
                 child.join(1.0)
                 died = Outcome(
                     state=AttemptState.FAULT, error=f"the agent's process ended with {_exit_text(child.exitcode)}"
                 )
+                self._give_up(child)
                 report(None if interrupted.is_set() else died, None)
             except Exception as error:
+                self._give_up(child)
                 report(None, error)
             else:
                 report(message, None)
 
         def measures() -> Iterator[None]:
             interrupted.set()
+            self._child = None  # not to be used again, however long its end takes
             child.terminate()
             yield
             child.kill()
+            yield
 
         threading.Thread(target=listen, name=f"holdfast-pipe-{child.pid}", daemon=True).start()
         return measures()
@@ -99,36 +120,54 @@ class ProcessPlace:
         if self._pipe is not None:
             self._pipe.close()
         if self._child is not None:
-            self._child.kill()
-            self._child.join()
+            self._give_up(self._child)
+
+    def _give_up(self, child: Any) -> None:
+        child.kill()
+        child.join()
+        if self._child is child:
+            self._child = None
 
 
 def work(pipe: Connection, recipe: Recipe) -> None:
     """The child's life: take an assignment, send what happens, send the outcome; end when the parent does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if sys.platform == "linux":  # the pipe's end is not seen while an agent holds the interpreter; the kernel's word is
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     inbox: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
     home = Home(load_agent(recipe.agent), recipe.score, recipe.connect(), time.time)
+    one_at_a_time = threading.Lock()
+
+    def send(attempt: str, message: Any) -> None:
+        with one_at_a_time:  # an agent may record from many threads
+            pipe.send((attempt, message))
+
     pipe.send("ready")
     while True:
-        context = home.context(inbox.get(), pipe.send)
+        assignment = inbox.get()
+        context = home.context(assignment, partial(send, assignment.attempt))
         if is_async(home.agent):
             done = asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop)
-            pipe.send(done.result())
+            outcome = done.result()
         else:
-            pipe.send(finish_now(run_one(plainly(home.agent), context, plainly(home.score))))
+            outcome = finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
+        send(assignment.attempt, outcome)
 
 
 def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:
     try:
         while True:
             inbox.put(pipe.recv())
-    except (EOFError, OSError):
+    except LOST:
         os._exit(0)
 
 
 def _exit_text(code: int | None) -> str:
-    if code is not None and code < 0:
+    if code is None:
+        return "its pipe closed"
+    if code < 0:
         return f"signal {-code} ({signal.Signals(-code).name})"
     return f"exit code {code}"

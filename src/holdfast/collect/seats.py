@@ -12,7 +12,10 @@ import ctypes
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from holdfast.collect.agent import Agent, Assignment, Context, Score, is_async
 from holdfast.collect.tracer import Tracer
@@ -36,7 +39,10 @@ class Place(Protocol):
         ...
 
     def hindered(self) -> Callable[[], bool]:
-        """Start looking whether another agent keeps this one from running; a moment later the answer says so."""
+        """Start looking whether another agent keeps this one from running; a moment later the answer says so.
+
+        Then all whom that agent hinders are sent away: their work is reported as not done.
+        """
         ...
 
     def close(self) -> None: ...
@@ -50,26 +56,28 @@ class Seat:
         self._unwanted = asyncio.Event()
 
     async def run(self, assignment: Assignment, record: Record) -> Outcome | None:
-        """The outcome, or None when it was interrupted."""
+        """The outcome, or None when it was interrupted or sent away."""
         self._unwanted.clear()
         here = asyncio.get_running_loop()
         ended: asyncio.Future[Outcome | None] = here.create_future()
 
         def report(outcome: Outcome | None, error: BaseException | None) -> None:
-            here.call_soon_threadsafe(_resolve, ended, outcome, error)
+            with suppress(RuntimeError):  # our loop is closed: nobody waits for it any more
+                here.call_soon_threadsafe(_resolve, ended, outcome, error)
 
         measures = self._place.begin(assignment, record, report)
         watch = asyncio.create_task(self._press(measures, ended))
         try:
-            return await ended
+            outcome = await ended
         finally:
             watch.cancel()
+        return None if self._unwanted.is_set() else outcome  # what it says once it was told to stop is no answer
 
     async def prepare(self) -> None:
         await asyncio.to_thread(self._place.prepare)
 
     async def is_hindered(self, within_s: float) -> bool:
-        """Whether it is another agent's fault that this one makes no progress."""
+        """Whether it is another agent's fault that this one makes no progress; if so, `run` returns at once."""
         answer = self._place.hindered()
         await asyncio.sleep(within_s)
         return answer()
@@ -88,30 +96,69 @@ class Seat:
         _resolve(ended, None, None)
 
 
+_guest: ContextVar[Guest | None] = ContextVar("holdfast_guest", default=None)
+
+
 class LoopThread:
     """An event loop in a thread of its own, so that what blocks it does not block whoever watches it."""
 
     def __init__(self) -> None:
+        self.guests: set[Guest] = set()
+        self._owners: WeakKeyDictionary[asyncio.Task[Any], Guest | None] = WeakKeyDictionary()
+        self._is_left = self._is_over = False
         self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(self._make_task)
         self.thread = threading.Thread(target=self._run, name="holdfast-agents", daemon=True)
         self.thread.start()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.close()
+    def call(self, function: Callable[[], Any]) -> None:
+        """Have it called on the loop; one that has ended calls nothing any more."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    def probe(self) -> threading.Event:
+        """Set as soon as the loop comes round: while it is not, somebody blocks it."""
+        passed = threading.Event()
+        self.call(passed.set)
+        return passed
+
+    def at_work(self) -> Guest | None:
+        """Whose code the loop runs at this moment."""
+        task = asyncio.current_task(self.loop)
+        return None if task is None else self._owners.get(task)
 
     def leave(self) -> None:
-        """Let it end when it can; nobody waits for it."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._wind_up()))
+        """Let it end as soon as its guests are gone; nobody waits for it."""
+        self._is_left = True
+        self.call(self.wind_up)
 
-    async def _wind_up(self) -> None:
+    def wind_up(self) -> None:
+        if self._is_left and not self.guests and not self._is_over:
+            self._is_over = True
+            self._ending = self.loop.create_task(self._end())
+
+    async def _end(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if others:
+            await asyncio.wait(others, timeout=GRACE_S)
+        await self.loop.shutdown_asyncgens()
         self.loop.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._is_over:
+            # Agents share it: what a task of one throws at it, or an interruption that came too late, ends nobody else.
+            with suppress(Interrupted, SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+        self.loop.close()
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
+        """Tasks that an agent starts are known as that agent's."""
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **how)
+        self._owners[task] = _guest.get()
+        return task
 
 
 class Home:
@@ -130,15 +177,19 @@ class Home:
         return Context(assignment=assignment, trace=trace, model=self.model, loop=self.current.loop)
 
     def replace(self, stuck: LoopThread) -> None:
+        """A fresh loop for all who come after; whoever blocks the old one keeps it, the others there are sent away."""
         if stuck is self.current:
             self.left_behind += 1
             self.current = LoopThread()
+        blocking = stuck.at_work()
+        for guest in list(stuck.guests):
+            if guest is not blocking:
+                guest.send_away()
         stuck.leave()
 
     def close(self) -> None:
-        close_model = getattr(self.model, "close", None)
-        if close_model is not None:
-            asyncio.run_coroutine_threadsafe(close_model(), self.current.loop).result(GRACE_S)
+        for guest in list(self.current.guests):
+            guest.send_away()
         self.current.leave()
         self.current.thread.join(GRACE_S)
 
@@ -163,49 +214,71 @@ class LoopPlace(InProcess):
     """For async agents: a task on the shared loop."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
-        home, host = self._home, self._home.current
-        context = home.context(assignment, record)
-        tasks: list[asyncio.Task[Outcome]] = []
-
-        def done(task: asyncio.Task[Outcome]) -> None:
-            error = None if task.cancelled() else task.exception()
-            report(None if task.cancelled() or error else task.result(), error)
-
-        def start() -> None:
-            tasks.append(host.loop.create_task(run_one(home.agent, context, home.score)))
-            tasks[0].add_done_callback(done)
-
-        def cancel() -> None:  # runs after start, in the loop's own order
-            tasks[0].cancel()
-
-        def is_stuck() -> bool:
-            return not tasks or asyncio.current_task(host.loop) is tasks[0]
-
-        def measures() -> Iterator[None]:
-            context.cancelled.set()
-            host.loop.call_soon_threadsafe(cancel)
-            yield
-            if tasks and is_stuck():
-                break_into(host.thread)
-            yield
-            if is_stuck():
-                home.replace(host)
-
-        self._host, self._tasks = host, tasks
-        host.loop.call_soon_threadsafe(start)
-        return measures()
+        self._guest = Guest(self._home, self._home.context(assignment, record), report)
+        return self._guest.measures()
 
     def hindered(self) -> Callable[[], bool]:
-        host, tasks, passed = self._host, self._tasks, threading.Event()
-        host.loop.call_soon_threadsafe(passed.set)
+        return self._guest.hindered()
+
+
+class Guest:
+    """One attempt on an agents' loop: its task, and those that this one starts."""
+
+    def __init__(self, home: Home, context: Context, report: Report) -> None:
+        self._home, self._context, self._report = home, context, report
+        self._host = home.current
+        self._host.guests.add(self)
+        self._task: asyncio.Task[Outcome] | None = None
+        self._host.loop.call_soon_threadsafe(self._start)
+
+    def measures(self) -> Iterator[None]:
+        self._context.cancelled.set()
+        self._host.call(self._cancel)
+        yield
+        if self._host.at_work() is self:
+            break_into(self._host.thread)
+        passed = self._host.probe()
+        yield
+        if not passed.is_set():
+            self._home.replace(self._host)
+            self._leave()
+
+    def hindered(self) -> Callable[[], bool]:
+        passed = self._host.probe()
 
         def answer() -> bool:
-            stuck = not passed.is_set() and (not tasks or asyncio.current_task(host.loop) is not tasks[0])
-            if stuck:
-                self._home.replace(host)  # for all who come after; whoever blocks it keeps it
-            return stuck
+            # Where nobody can be named, nobody is excused: else they would hinder one another for ever.
+            is_so = not passed.is_set() and self._host.at_work() not in (None, self)
+            if is_so:
+                self._home.replace(self._host)
+            return is_so
 
         return answer
+
+    def send_away(self) -> None:
+        self._context.cancelled.set()
+        self._host.call(self._cancel)
+        self._leave()
+        self._report(None, None)
+
+    def _start(self) -> None:
+        _guest.set(self)  # of this callback's own context, and of every task begun in it
+        home = self._home
+        self._task = self._host.loop.create_task(run_one(home.agent, self._context, home.score))
+        self._task.add_done_callback(self._done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[Outcome]) -> None:
+        self._leave()
+        error = None if task.cancelled() else task.exception()
+        self._report(None if task.cancelled() or error else task.result(), error)
+
+    def _leave(self) -> None:
+        self._host.guests.discard(self)
+        self._host.call(self._host.wind_up)
 
 
 class ThreadPlace(InProcess):
@@ -255,13 +328,17 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         result = function(*arguments)
-        return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
+        return asyncio.run(_attended(result)) if inspect.isawaitable(result) else result
 
     return call
 
 
-async def _await(work: Any) -> Any:
-    return await work
+async def _attended(work: Any) -> Any:
+    """Await in short steps: what breaks into a thread only lands while it runs Python."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=0.1)
+    return task.result()
 
 
 def finish_now(work: Coroutine[Any, Any, Outcome]) -> Outcome:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.records import dumps
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 
@@ -35,7 +37,7 @@ class Tracer:
         try:
             yield notes
         except BaseException as error:
-            notes["error"] = f"{type(error).__name__}: {error}"
+            notes["error"] = told(error)
             raise
         finally:
             _parent.reset(token)
@@ -60,7 +62,8 @@ class Tracer:
         self, name: str, value: float, *, source: str = "agent", weight: float = 1.0, turn: int | None = None
     ) -> None:
         """A reward the agent's own world gives; those of the scorer are added to it."""
-        self.signals.append(Signal(name=name, value=value, weight=weight, source=source, turn=turn))
+        # Numbers of other libraries become plain ones: no engine can store those.
+        self.signals.append(Signal(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
 
     def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
         started = self.clock() if started_at is None else started_at
@@ -69,5 +72,17 @@ class Tracer:
     def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
         ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span
         span = Span(seq=seq, kind=kind, name=name, started_at=started_at, ended_at=ended_at, parent=parent, **rest)
+        dumps(span)  # what no store could keep is refused here, where the agent learns of it
         self.spans.append(span)
         self._record(span)
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line of text, even when its own text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"(its text cannot be had: {type(second).__name__})"
+    if isinstance(error, HoldfastError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

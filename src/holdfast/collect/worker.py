@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
+from asyncio import CancelledError
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from holdfast.collect.agent import Agent, Context, Score
-from holdfast.contracts.errors import Fault, HoldfastError
+from holdfast.collect.tracer import told
+from holdfast.contracts.errors import BadRecord, Fault
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.shapes import Unfit, shape
 
 Clock = Callable[[], float]
 MAX_ERROR = 2000
+# What foreign code may throw. Only Interrupted is ours; a CancelledError is, when we asked for it.
+THROWN = (Exception, SystemExit, KeyboardInterrupt, CancelledError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,31 +41,47 @@ class Outcome:
 async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     """Call the agent, then the scorer. Only the agent's own exception is a failure; a fault of ours is never a zero."""
     trace = context.trace
+    task = copy.deepcopy(context.assignment.input)  # scored by what was asked, whatever the agent does to its own copy
     try:
         with trace.span("agent.run", attempt=context.assignment.number):
             output = agent(context.assignment.input, context)
             if inspect.isawaitable(output):
                 output = await output
-            output = shape(Any).encode(output)
-    except Unfit as unfit:
-        return _ended(AttemptState.FAILED, f"the agent's answer{unfit.path} {unfit.why}: return JSON")
+            output = _as_json(output)
     except Fault as fault:
         return _ended(AttemptState.FAULT, str(fault))
-    except Exception as error:
-        return _ended(AttemptState.FAILED, _told(error))
+    except THROWN as error:
+        if isinstance(error, CancelledError) and context.cancelled.is_set():
+            raise
+        return _ended(AttemptState.FAILED, told(error))
     try:
-        signals = score(context.assignment.input, output, tuple(trace.spans))
+        signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
             signals = await signals
-        sheet = Sheet(signals=(*trace.signals, *signals))
-    except Exception as error:
-        return _ended(AttemptState.FAULT, f"scoring: {_told(error)}")
+        return _scored(output, Sheet(signals=(*trace.signals, *signals)))
+    except THROWN as error:
+        if isinstance(error, CancelledError) and context.cancelled.is_set():
+            raise
+        return _ended(AttemptState.FAULT, f"scoring: {told(error)}")
+
+
+def _as_json(output: Any) -> Any:
+    """The answer as plain JSON data, which can then be stored."""
+    try:
+        plain = shape(Any).encode(output)
+        json.dumps(plain)
+    except Unfit as unfit:
+        raise BadRecord(f"the agent's answer{unfit.path}", why=unfit.why, remedy="return JSON") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a list within itself
+        raise BadRecord("the agent's answer", why=str(error), remedy="return JSON") from None
+    return plain
+
+
+def _scored(output: Any, sheet: Sheet) -> Outcome:
+    if sheet.total is not None and not isfinite(sheet.total):
+        raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
     return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=sheet.signals)
 
 
 def _ended(state: AttemptState, error: str) -> Outcome:
     return Outcome(state=state, error=error[:MAX_ERROR])
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -43,13 +44,11 @@ def _rule(why: str, remedy: str, at: str = "") -> PydanticCustomError:
 
 
 def _item(value: Any) -> Any:
-    """A task: an object with a prompt, or the prompt alone."""
+    """A task: an object for the agent, or a prompt alone. Whether an object needs a prompt, the agent decides."""
     item = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(item, dict):
         raise _rule(f"is {_kind(value)}, not an object", 'write {"prompt": "…"}')
-    if "prompt" not in item:
-        raise _rule("has no prompt", 'add "prompt": "…" to it')
-    if not isinstance(item["prompt"], str) or not item["prompt"].strip():
+    if "prompt" in item and not (isinstance(item["prompt"], str) and item["prompt"].strip()):
         raise _rule("its prompt is blank or not text", 'write "prompt": "…" with some text')
     return item
 
@@ -96,7 +95,7 @@ class OptimizeSettings(BaseModel):
     worker_count: Count = 2
     worker_kind: Literal["tasks", "processes"] = "tasks"
     max_attempts: Count = 3
-    attempt_timeout_secs: Seconds | None = None  # wall-clock limit of one attempt; None: none
+    attempt_timeout_secs: Seconds | None = 300.0  # wall-clock limit of one attempt; None: none
     retry_initial_ms: Milliseconds = 500
     retry_max_ms: Milliseconds = 30_000
     queue_limit: Annotated[int, Field(gt=0, le=COLUMN)] | None = None  # at most so many wait; None: all
@@ -145,15 +144,18 @@ KEYS = tuple(field.serialization_alias or name for name, field in OptimizeSettin
 
 def load_settings(path: str | Path) -> OptimizeSettings:
     """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong."""
-    path = Path(path)
-    data = _parse(path)
+    return settings_from(_parse(Path(path)), str(path))
+
+
+def settings_from(data: Any, where: str) -> OptimizeSettings:
+    """From data that was read somewhere: a file, or a run in the store."""
     if not isinstance(data, dict):
-        raise BadInput(str(path), why=f"is {_kind(data)} at the top, not an object", remedy="wrap it in { … }")
-    _refuse_strange(data, "", lambda what, why, remedy: _bad(path, what, why, remedy))
+        _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
+    _refuse_strange(data, "", partial(_bad, where))
     try:
         return OptimizeSettings.model_validate(data)
     except ValidationError as error:
-        _bad(path, *_explain(error.errors()[0]))
+        _bad(where, *_explain(error.errors()[0]))
 
 
 def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
@@ -167,8 +169,8 @@ def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
         raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
 
 
-def _bad(path: Path, what: str, why: str, remedy: str) -> NoReturn:
-    raise BadInput(f"{path}: {what}" if what else str(path), why=why, remedy=remedy) from None
+def _bad(where: str, what: str, why: str, remedy: str) -> NoReturn:
+    raise BadInput(f"{where}: {what}" if what else where, why=why, remedy=remedy) from None
 
 
 def _parse(path: Path) -> Any:
@@ -178,23 +180,25 @@ def _parse(path: Path) -> Any:
             return tomllib.loads(text)
         return json.loads(text, object_pairs_hook=_once)
     except FileNotFoundError:
-        _bad(path, "", "there is no such file", "check the path")
+        _bad(str(path), "", "there is no such file", "check the path")
     except IsADirectoryError:
-        _bad(path, "", "is a folder", "give the path of a JSON or TOML file")
+        _bad(str(path), "", "is a folder", "give the path of a JSON or TOML file")
     except OSError as error:
-        _bad(path, "", f"cannot be read: {error.strerror}", "check the path and its permissions")
+        _bad(str(path), "", f"cannot be read: {error.strerror}", "check the path and its permissions")
     except UnicodeDecodeError as error:
-        _bad(path, "", f"is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", "save it as UTF-8")
+        _bad(
+            str(path), "", f"is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", "save it as UTF-8"
+        )
     except json.JSONDecodeError as error:
-        _bad(path, f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}", "correct it there")
+        _bad(str(path), f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}", "correct it there")
     except tomllib.TOMLDecodeError as error:
-        _bad(path, "", f"is not TOML: {error}", "correct it there")
+        _bad(str(path), "", f"is not TOML: {error}", "correct it there")
     except _Twice as error:
-        _bad(path, str(error), "is there twice", "keep one of the two")
+        _bad(str(path), str(error), "is there twice", "keep one of the two")
     except RecursionError:
-        _bad(path, "", "is nested too deeply", "flatten it")
+        _bad(str(path), "", "is nested too deeply", "flatten it")
     except ValueError as error:  # a whole number of thousands of digits
-        _bad(path, "", f"has a number that cannot be read: {error}", "shorten it")
+        _bad(str(path), "", f"has a number that cannot be read: {error}", "shorten it")
 
 
 class _Twice(Exception):

@@ -48,7 +48,7 @@ ROLLOUTS = (
     .limit(PAGE)
 )
 EVERY = select(func.count()).select_from(schema.rollouts)
-_page = (_a.rollout >= bindparam("first"), _a.rollout <= bindparam("last"), _r.run == bindparam("run"))
+_page = (_r.run + 0 == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
 _below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
 ATTEMPTS = (
     select(_a.rollout, _a.output, *rows.ATTEMPT).select_from(_below).where(*_page).order_by(_a.rollout, _a.number)

@@ -35,8 +35,8 @@ def append(
         tx.run(LOCK, {})
     last = tx.one(LAST, {})
     seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-    values = {"seq": seq, "at": now, "project": project, "run": run, "kind": kind, "who": who, "body": to_json(body)}
-    values["previous"] = previous
+    values = {"seq": seq, "at": float(now), "project": project, "run": run, "kind": kind, "who": who}
+    values |= {"body": to_json(body), "previous": previous}
     values["sha256"] = digest(values)
     tx.run(APPEND, values)
 

@@ -34,9 +34,10 @@ BEGIN = (
 NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
 FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
+_prefix = bindparam("prefix")
 STARTING_WITH = (
     select(schema.runs)
-    .where(_c.project == bindparam("project"), func.substr(_c.id, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
+    .where(_c.project == bindparam("project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)
     .order_by(_c.key)
     .limit(3)
 )

@@ -36,6 +36,12 @@ class SQLite:
         self.book = Book(self.dialect)
 
     def connect(self, *, read_only: bool) -> sqlite3.Connection:
+        try:
+            return self._connect(read_only)
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
         if read_only:
             # A reader waits in SQLite: WAL readers only meet a lock while a crashed file is being recovered.

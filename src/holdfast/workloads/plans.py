@@ -35,6 +35,7 @@ def plan_for(settings: OptimizeSettings) -> Plan:
             for place, item in enumerate(items):
                 questions.prompt_of(item, f"{split}[{place}]")
     agent = load_agent(reference)
+    connect()  # an address that cannot be used is found here, not by a worker
     seats, close = _places(settings, reference, agent, connect)
     return Plan(
         tasks=_tasks(settings),

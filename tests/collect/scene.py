@@ -1,0 +1,132 @@
+"""What the tests of collection play in: a run with its tasks, pools that work it off, seats that need no pool."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.collect.agent import Agent, Assignment, Score
+from holdfast.collect.pool import Pace, Pool, Tally
+from holdfast.collect.seats import Home, Place, Seat
+from holdfast.collect.worker import Outcome
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.rollout import Attempt, Backoff, Rollout, Task
+from holdfast.contracts.run import Wanted
+from holdfast.contracts.trace import Span
+from holdfast.store.store import Store
+from tests.collect.agents import no_score
+
+PATIENCE_S = 40.0  # far more than anything here takes: only a hang reaches it
+PACE = Pace(heartbeat_s=0.05, lease_s=5.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+QUICK = Pace(heartbeat_s=0.05, lease_s=1.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+
+
+def assignment(task: Any = None, **fields: Any) -> Assignment:
+    given = {"rollout": "run-1/t", "attempt": "run-1/t:attempt-1", "number": 1, "split": None, "resources": {}}
+    return Assignment(**{"input": task, "seed": 7, **given, **fields})
+
+
+async def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None:
+    """Wait, without blocking anybody, until it holds."""
+    patience = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < patience, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+@contextmanager
+def home_of(agent: Agent, score: Score = no_score, model: Complete | None = None) -> Iterator[Home]:
+    home = Home(agent, score, model, time.time)
+    try:
+        yield home
+    finally:
+        home.close()
+
+
+@dataclass
+class Sitting:
+    """One attempt on a seat, without a pool."""
+
+    place: Place
+    spans: list[Span] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seat = Seat(self.place)
+
+    async def run(self, task: Any = None, **fields: Any) -> Outcome | None:
+        given = assignment(task, **fields)
+        return await asyncio.wait_for(self.seat.run(given, self.spans.append), PATIENCE_S)
+
+
+@dataclass
+class Bench:
+    """One run on a store, and pools that work on it."""
+
+    store: Store
+    queue_limit: int | None = None
+    homes: list[Home] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        begun = self.store.runs.begin(
+            kind="optimize",
+            model_ref="m",
+            settings={},
+            salt="t",
+            who="test",
+            now=time.time(),
+            queue_limit=self.queue_limit,
+        )
+        self.run = begun.result().id
+
+    def enqueue(self, *inputs: Any, **fields: Any) -> list[str]:
+        """Tasks t1, t2, … with these inputs."""
+        tasks = [Task(name=f"t{n}", input=item, **fields) for n, item in enumerate(inputs, 1)]
+        self.store.queue.enqueue(self.run, tasks, now=time.time()).result()
+        return [task.name for task in tasks]
+
+    def pool(
+        self,
+        agent: Agent,
+        size: int = 2,
+        *,
+        score: Score = no_score,
+        model: Complete | None = None,
+        pace: Pace = PACE,
+        seed: int = 0,
+    ) -> Pool:
+        home = Home(agent, score, model, time.time)
+        self.homes.append(home)
+        return self.pool_of(lambda: Seat(home.place()), size, pace=pace, seed=seed)
+
+    def pool_of(self, seats: Callable[[], Seat], size: int, *, pace: Pace = PACE, seed: int = 0) -> Pool:
+        return Pool(self.store, self.run, seats, size, clock=time.time, seed=seed, pace=pace)
+
+    async def work_off(self, pool: Pool) -> Tally:
+        """Work until nothing of the run is open; a pool that fails fails here."""
+        working = asyncio.create_task(pool.work())
+        await until(lambda: working.done() or self.store.views.is_done(self.run))
+        pool.drain()
+        return await asyncio.wait_for(working, PATIENCE_S)
+
+    def order(self, wanted: Wanted) -> None:
+        self.store.runs.want(self.run, wanted, who="test", why="because", now=time.time()).result()
+
+    def rollout(self, name: str = "t1") -> Rollout:
+        return self.store.views.rollout(f"{self.run}/{name}")
+
+    def attempts(self, name: str = "t1") -> list[Attempt]:
+        return self.store.views.attempts(f"{self.run}/{name}")
+
+    def states(self, name: str = "t1") -> list[str]:
+        return [str(attempt.status) for attempt in self.attempts(name)]
+
+    def output(self, name: str = "t1") -> Any:
+        return self.store.views.output(self.attempts(name)[-1])
+
+    def close(self) -> None:
+        for home in self.homes:
+            home.close()

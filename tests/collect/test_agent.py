@@ -1,0 +1,201 @@
+"""Agents: how they are found, told apart and served by their context."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.collect.agent import Context, is_async, load_agent
+from holdfast.collect.seats import LoopThread
+from holdfast.collect.tracer import Tracer
+from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from tests.collect.scene import PATIENCE_S, assignment
+
+
+async def echoing(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+    reply = {"role": "assistant", "content": f"echo: {messages[-1]['content']}"}
+    return ModelCall(model="echo", messages=tuple(messages), response=reply, sampling=sampling)
+
+
+def context(spans: list[Span] | None = None, **fields: Any) -> Context:
+    record = (lambda span: None) if spans is None else spans.append
+    given: dict[str, Any] = {"assignment": assignment(), "trace": Tracer(record, time.time), "model": None}
+    return Context(**{**given, **fields})
+
+
+@pytest.fixture
+def host() -> Iterator[LoopThread]:
+    made = LoopThread()
+    yield made
+    made.leave()
+    made.thread.join(PATIENCE_S)
+    assert not made.thread.is_alive()
+
+
+class Plain:
+    def __call__(self, task: Any, context: Context) -> str:
+        return "plain"
+
+    async def later(self, task: Any, context: Context) -> str:
+        return "later"
+
+
+class Async:
+    async def __call__(self, task: Any, context: Context) -> str:
+        return "async"
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        (Plain(), False),
+        (Async(), True),  # an object with an async __call__
+        (Plain().later, True),  # a bound async method
+        (functools.partial(Plain().later), True),
+        (lambda task, context: Plain().later(task, context), False),  # a plain function that gives an awaitable
+    ],
+)
+def test_an_agent_is_async_when_calling_it_gives_a_coroutine(agent: Any, expected: bool) -> None:
+    assert is_async(agent) is expected
+
+
+# Finding an agent
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, new and empty; what is imported from it is forgotten again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def test_an_agent_is_found_in_the_current_folder(folder: Path) -> None:
+    (folder / "my_agents.py").write_text("class Team:\n    def answer(task, context): return 'found'\n")
+    assert load_agent("my_agents:Team.answer")({}, context()) == "found"
+
+
+def test_an_agent_that_does_not_say_what_it_takes_is_taken_as_it_is() -> None:
+    assert load_agent("builtins:dict.update")
+
+
+MODULES = {
+    "empty": "",
+    "two": "def one(task, context): ...\nasync def two(task, context): ...\ndef _three(): ...\nNUMBER = 4\n",
+    "narrow": "def f(task): ...\n",
+    "importing": "import no_such_library\n",
+    "raising": "1 / 0\n",
+    "leaving": "raise SystemExit(0)\n",
+    "misspelt": "def f(task, context) return 1\n",
+}
+
+
+@pytest.mark.parametrize("reference", ["answer", ":answer", "answer:", ""])
+def test_a_reference_names_module_and_function(reference: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_agent(reference)
+    form = "is not of the form module:function; for example my_agents:answer"
+    assert str(caught.value) == f"agent {reference!r}: {form}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("absent:f", "cannot import absent: No module named 'absent'; check the name and the folder"),
+        ("importing:f", "cannot import importing: No module named 'no_such_library'; check the name and the folder"),
+        ("raising:f", "importing raising failed: ZeroDivisionError: division by zero"),
+        ("leaving:f", "importing leaving failed: SystemExit: 0"),  # a script that ends where it should define
+        ("misspelt:f", "importing misspelt failed: SyntaxError: expected ':' (misspelt.py, line 1)"),
+        ("empty:f", "empty has no function f; it has: none"),
+        ("two:three", "two has no function three; it has: one, two"),
+        ("two:NUMBER", "two has no function NUMBER; it has: one, two"),
+        ("narrow:f", "cannot be called with (task, context): too many positional arguments"),
+    ],
+)
+def test_what_is_no_agent_is_refused_in_one_line(folder: Path, reference: str, why: str) -> None:
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_agent(reference)
+    assert str(caught.value) == f"agent {reference}: {why}"
+
+
+# What the context gives
+
+
+def test_the_context_shows_the_resources_of_its_assignment() -> None:
+    given = context(assignment=assignment(resources={"system_prompt": "Be brief."}))
+    assert given.resources["system_prompt"] == "Be brief."
+
+
+async def test_asking_calls_the_model_and_records_the_call_as_a_decision() -> None:
+    spans: list[Span] = []
+    call = await context(spans, model=echoing).ask([{"role": "user", "content": "hi"}], temperature=0.5)
+    assert call.response["content"] == "echo: hi"
+    (span,) = spans
+    assert (span.kind, span.name, span.model, span.is_decision) == (SpanKind.MODEL, "model.echo", call, True)
+    assert call.sampling == {"temperature": 0.5}
+
+
+async def test_asking_without_a_model_says_what_to_give() -> None:
+    with pytest.raises(BadInput) as caught:
+        await context().ask([])
+    assert str(caught.value) == "this agent: needs a model and none was given; give --model and --base-url"
+
+
+def test_a_plain_agent_waits_for_what_runs_on_the_shared_loop(host: LoopThread) -> None:
+    given = context(model=echoing, loop=host.loop)
+    assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
+
+
+def test_a_plain_agent_waits_on_a_loop_of_its_own_where_none_is_shared() -> None:
+    given = context(model=echoing)
+    assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("late"), Interrupted("enough")])
+def test_waiting_raises_what_the_awaited_raises(host: LoopThread, error: BaseException) -> None:
+    async def failing() -> None:
+        await asyncio.sleep(0.15)  # longer than one look
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        context(loop=host.loop).wait(failing())
+    assert str(caught.value) == str(error)
+
+
+def test_a_wait_ends_when_the_work_is_no_longer_wanted_and_so_does_what_it_waited_for(host: LoopThread) -> None:
+    ended = threading.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            ended.set()
+
+    given = context(loop=host.loop)
+    threading.Timer(0.1, given.cancelled.set).start()
+    with pytest.raises(Interrupted):
+        given.wait(endless())
+    assert ended.wait(PATIENCE_S / 2)
+
+
+async def test_an_async_agent_that_would_wait_for_itself_is_told_to_await() -> None:
+    async def nothing() -> None:
+        pass
+
+    with pytest.raises(BadInput) as caught:
+        context(loop=asyncio.get_running_loop()).wait(nothing())
+    assert str(caught.value) == "context.wait: this is an async agent: it would wait for itself; write await instead"

@@ -1,0 +1,261 @@
+"""The client against a real endpoint: what was sampled arrives as it was, and trouble on the way is not the agent's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.collect.client import Client, ModelRefused
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.trace import ModelCall
+from tests.collect.scene import PATIENCE_S
+from tests.endpoint import Endpoint, Scripted, completion, serving
+
+HELLO = [{"role": "user", "content": "hello"}]
+AT_ONCE = Backoff(initial_s=0.0, cap_s=0.0)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving() as found:
+        yield found
+
+
+def client_of(endpoint: Endpoint, **how: Any) -> Client:
+    return Client("tiny", endpoint.url, **{"backoff": AT_ONCE, **how})
+
+
+def ask(endpoint: Endpoint, *, sampling: dict[str, Any] | None = None, **how: Any) -> ModelCall:
+    async def asking() -> ModelCall:
+        return await client_of(endpoint, **how)(HELLO, **(sampling or {}))
+
+    return asyncio.run(asking())
+
+
+def test_ids_and_log_probs_are_kept_as_they_were_sampled(endpoint: Endpoint) -> None:
+    call = ask(endpoint, sampling={"temperature": 0.5, "return_token_ids": True})
+    assert call == ModelCall(
+        model="tiny@1",
+        messages=tuple(HELLO),
+        response={"role": "assistant", "content": "echo: hello"},
+        finish_reason="stop",
+        prompt_tokens=4,
+        completion_tokens=3,
+        prompt_ids=(1, 2, 3, 4),
+        completion_ids=(5, 6, 7),
+        logprobs=(-0.5, -0.25, 0.0),
+        sampling={"temperature": 0.5, "return_token_ids": True},
+    )
+
+
+def test_the_request_carries_model_messages_and_sampling(endpoint: Endpoint) -> None:
+    ask(endpoint, sampling={"temperature": 0.5})
+    (asked,) = endpoint.asked
+    assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5}
+
+
+@pytest.mark.parametrize(("key", "header"), [("s3cret", "Bearer s3cret"), (None, None), ("", None)])
+def test_the_key_travels_in_the_header(endpoint: Endpoint, key: str | None, header: str | None) -> None:
+    ask(endpoint, api_key=key)
+    assert endpoint.asked[0].headers.get("Authorization") == header
+
+
+def test_a_base_url_may_end_with_a_slash(endpoint: Endpoint) -> None:
+    assert asyncio.run(Client("tiny", endpoint.url + "/")(HELLO)).model == "tiny@1"
+
+
+def test_a_base_url_is_http() -> None:
+    with pytest.raises(BadInput) as caught:
+        Client("tiny", "localhost:8000/v1")
+    says = "base URL 'localhost:8000/v1': is not http:// or https://; for example http://127.0.0.1:8000/v1"
+    assert str(caught.value) == says
+
+
+def test_what_the_endpoint_does_not_give_is_missing_and_not_made_up(endpoint: Endpoint) -> None:
+    endpoint.reply = lambda body: {"choices": [{"message": {"role": "assistant", "content": None}}]}
+    call = ask(endpoint)
+    assert call.model == "tiny"
+    given = (call.finish_reason, call.prompt_tokens, call.prompt_ids, call.completion_ids, call.logprobs)
+    assert given == (None, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"token_ids": None},  # log-probs of nothing
+        {"token_ids": [5, 6]},  # of something else
+        {"logprobs": None},
+        {"logprobs": {"content": None}},
+    ],
+)
+def test_log_probs_without_their_ids_are_not_used(endpoint: Endpoint, choice: dict[str, Any]) -> None:
+    endpoint.reply = lambda body: completion("yes", choice=choice)
+    call = ask(endpoint)
+    assert call.logprobs is None
+    assert call.response["content"] == "yes"
+
+
+def logprobs(*values: float) -> dict[str, Any]:
+    return {"token_ids": [1] * len(values), "logprobs": {"content": [{"logprob": value} for value in values]}}
+
+
+def test_a_probability_a_hair_above_one_is_one(endpoint: Endpoint) -> None:
+    endpoint.reply = lambda body: completion("yes", choice=logprobs(2e-7, -1.0))
+    assert ask(endpoint).logprobs == (0.0, -1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 0.7])
+def test_what_is_no_log_prob_is_refused_and_never_becomes_certainty(endpoint: Endpoint, value: float) -> None:
+    endpoint.reply = lambda body: completion("yes", choice=logprobs(-1.0, value))
+    with pytest.raises(Fault, match="not a chat completion .*logprobs: must be finite and at most 0"):
+        ask(endpoint)
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 520, 529])
+def test_a_passing_trouble_is_tried_again(endpoint: Endpoint, status: int) -> None:
+    endpoint.script.extend([Scripted(status, {"error": {"message": "busy"}})] * 3)
+    assert ask(endpoint).response["content"] == "echo: hello"
+    assert len(endpoint.asked) == 4
+
+
+def test_a_trouble_that_does_not_pass_is_a_fault(endpoint: Endpoint) -> None:
+    endpoint.script.extend([Scripted(503, {"error": {"message": "no  room\nhere"}})] * 4)
+    with pytest.raises(Fault) as caught:
+        ask(endpoint)
+    why = "HTTP 503: no room here (4 tries); is it running and reachable?"
+    assert str(caught.value) == f"model endpoint {endpoint.url}/chat/completions: {why}"
+    assert len(endpoint.asked) == 4
+
+
+def test_an_endpoint_that_is_not_there_is_a_fault() -> None:
+    with socket.socket() as held:  # bound and not listening: nobody else can take the port meanwhile
+        held.bind(("127.0.0.1", 0))
+        nowhere = Endpoint(url=f"http://127.0.0.1:{held.getsockname()[1]}/v1")
+        with pytest.raises(Fault, match=r"ClientConnectorError: .* \(3 tries\); is it running and reachable\?"):
+            ask(nowhere, tries=3)
+
+
+def test_an_endpoint_that_takes_too_long_is_a_fault(endpoint: Endpoint) -> None:
+    endpoint.script.extend([Scripted(body={}, pause_s=PATIENCE_S)] * 2)
+    with pytest.raises(Fault, match=r"TimeoutError.* \(2 tries\)"):
+        ask(endpoint, timeout_s=0.2, tries=2)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_wrong_key_or_address_is_a_fault_at_once_and_says_what_to_check(endpoint: Endpoint, status: int) -> None:
+    endpoint.script.append(Scripted(status, {"error": "not yours"}))
+    with pytest.raises(Fault) as caught:
+        ask(endpoint)
+    assert (caught.value.why, caught.value.remedy) == (
+        f"HTTP {status}: not yours",
+        "check --base-url, --model and the API key",
+    )
+    assert len(endpoint.asked) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_request_that_is_refused_is_the_agents_own_error(endpoint: Endpoint, status: int) -> None:
+    endpoint.script.append(Scripted(status, {"error": {"message": "too long", "type": "invalid_request_error"}}))
+    with pytest.raises(ModelRefused) as caught:
+        ask(endpoint)
+    assert str(caught.value) == f"model tiny: HTTP {status}: too long"
+    assert not isinstance(caught.value, Fault)
+    assert len(endpoint.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>Bad gateway</html>", b"", b'{"choices": [', b"\xff\xfe\x00garbage"],
+    ids=["html", "empty", "torn", "bytes"],
+)
+def test_an_answer_that_is_no_json_is_tried_again(endpoint: Endpoint, body: bytes) -> None:
+    endpoint.script.extend([Scripted(200, body)] * 2)
+    assert ask(endpoint).response["content"] == "echo: hello"
+    endpoint.script.extend([Scripted(200, body)] * 4)
+    with pytest.raises(Fault, match=r"not JSON: .*\(4 tries\)"):
+        ask(endpoint)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "hello",
+        None,
+        {"error": {"message": "still loading"}},
+        {"choices": []},
+        {"choices": [{"text": "an older kind of answer"}]},
+        {"choices": [{"message": "hello"}]},
+        completion("yes", choice={"token_ids": ["five"]}),
+        completion("yes", choice={"token_ids": [-5, 6, 7]}),
+        completion("yes", choice={"finish_reason": 7}),
+        completion("yes", prompt_token_ids=3),
+        completion("yes", usage={"prompt_tokens": "four"}),
+        completion("yes", usage=[4, 3]),
+        completion("yes", choice={"message": {"content": float("nan")}}),
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_no_completion_is_a_fault_and_not_the_agents(endpoint: Endpoint, body: Any) -> None:
+    endpoint.reply = lambda _: body
+    with pytest.raises(Fault, match="not a chat completion"):
+        ask(endpoint)
+    assert len(endpoint.asked) == 1
+
+
+def test_a_long_complaint_is_cut(endpoint: Endpoint) -> None:
+    endpoint.script.append(Scripted(400, {"error": {"message": "x" * 5000}}))
+    with pytest.raises(ModelRefused) as caught:
+        ask(endpoint)
+    assert len(str(caught.value)) < 400
+
+
+# Connections
+
+
+async def test_calls_on_one_loop_share_their_connections(endpoint: Endpoint) -> None:
+    client = client_of(endpoint)
+    for _ in range(5):
+        await client(HELLO)
+    assert len({asked.peer for asked in endpoint.asked}) == 1
+    await client.close()
+    await client(HELLO)  # and it can be used again
+    assert len({asked.peer for asked in endpoint.asked}) == 2
+
+
+def test_one_client_serves_many_event_loops_at_once_and_leaves_nothing_open(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = client_of(endpoint, tries=1)
+    answers: list[str] = []
+
+    async def several(name: str) -> None:
+        calls = [client([{"role": "user", "content": f"{name} {n}"}]) for n in range(5)]
+        answers.extend([call.response["content"] for call in await asyncio.gather(*calls)])
+
+    def loops(name: str) -> None:
+        for turn in range(3):  # each a new event loop, as an agent has it that calls asyncio.run
+            asyncio.run(several(f"{name} {turn}"))
+
+    with caplog.at_level(logging.WARNING):
+        threads = [threading.Thread(target=loops, args=(f"thread {n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gc.collect()
+    assert sorted(answers) == sorted(
+        f"echo: thread {n} {turn} {i}" for n in range(4) for turn in range(3) for i in range(5)
+    )
+    assert caplog.records == []

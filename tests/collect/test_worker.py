@@ -1,0 +1,225 @@
+"""One attempt: whose fault it is when it fails, and what may become a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.collect.agent import Context
+from holdfast.collect.tracer import Tracer
+from holdfast.collect.worker import MAX_ERROR, Outcome, run_one
+from holdfast.contracts.errors import BadInput, Fault, Interrupted
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.trace import Span, SpanKind
+from tests.collect.agents import no_score, ones
+from tests.collect.scene import assignment
+
+
+def context(task: Any = None) -> Context:
+    return Context(assignment=assignment(task), trace=Tracer(lambda span: None, time.time), model=None)
+
+
+async def outcome(agent: Any, score: Any = no_score, given: Context | None = None) -> Outcome:
+    return await run_one(agent, given or context(), score)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def throw(*arguments: Any) -> Any:
+        raise error
+
+    return throw
+
+
+async def test_an_answer_is_recorded_as_it_was_given_and_scored() -> None:
+    async def agent(task: Any, context: Context) -> Any:
+        return {"text": task["prompt"], "tokens": (1, 2)}
+
+    ended = await outcome(agent, ones, context({"prompt": "hi"}))
+    assert ended.state is AttemptState.SUCCEEDED
+    assert ended.output == {"text": "hi", "tokens": [1, 2]}
+    assert ended.reward == 1.0
+    assert ended.error is None
+
+
+async def test_an_answer_that_nobody_scores_has_no_reward_and_not_a_reward_of_zero() -> None:
+    ended = await outcome(lambda task, context: "answer")
+    assert ended.state is AttemptState.SUCCEEDED
+    assert ended.reward is None
+
+
+async def test_an_attempt_is_one_span_around_all_others() -> None:
+    given = context()
+    await outcome(lambda task, context: context.trace.event("inside"), given=given)
+    assert [(span.name, span.parent) for span in given.trace.spans] == [("inside", 1), ("agent.run", None)]
+    assert given.trace.spans[-1].attributes == {"attempt": 1}
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no idea"), "ValueError: no idea"),
+        (TimeoutError(), "TimeoutError"),
+        (BadInput("task", why="has no prompt"), "task: has no prompt"),
+        (SystemExit(1), "SystemExit: 1"),  # a script's way to give up
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (asyncio.CancelledError(), "CancelledError"),  # a task of its own was cancelled, not this attempt
+        (Mute(), "Mute: (its text cannot be had: RuntimeError)"),
+    ],
+)
+async def test_what_an_agent_raises_is_its_own_failure(error: BaseException, text: str) -> None:
+    ended = await outcome(raising(error), ones)
+    assert (ended.state, ended.error, ended.reward) == (AttemptState.FAILED, text, None)
+
+
+async def test_a_fault_of_ours_inside_the_agent_is_not_its_failure() -> None:
+    ended = await outcome(raising(Fault("model endpoint", why="HTTP 500")), ones)
+    assert (ended.state, ended.error, ended.reward) == (AttemptState.FAULT, "model endpoint: HTTP 500", None)
+
+
+async def test_a_cancellation_that_we_asked_for_is_nobodys_failure() -> None:
+    given = context()
+    given.cancelled.set()
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(raising(asyncio.CancelledError()), given=given)
+    with pytest.raises(Interrupted):
+        await outcome(raising(Interrupted()), given=given)
+
+
+async def test_a_very_long_error_is_cut() -> None:
+    ended = await outcome(raising(ValueError("x" * 10_000)))
+    assert ended.error is not None
+    assert len(ended.error) == MAX_ERROR
+
+
+class Custom:
+    pass
+
+
+def endless() -> list[Any]:
+    inner: list[Any] = []
+    inner.append(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Custom(), "the agent's answer: is of type Custom, not a JSON value; return JSON"),
+        ({"a": [1, {2}]}, "the agent's answer['a'][1]: is of type set, not a JSON value; return JSON"),
+        (b"bytes", "the agent's answer: is of type bytes, not a JSON value; return JSON"),
+        (
+            {"score": float("nan")},
+            "the agent's answer['score']: is not finite; return JSON",
+        ),
+        ({1: 2}, "the agent's answer[1]: has a key that is not text; return JSON"),
+        (endless(), "the agent's answer: maximum recursion depth exceeded"),
+        (10**5000, "the agent's answer: Exceeds the limit (4300 digits) for integer string conversion"),
+    ],
+    ids=["object", "set", "bytes", "nan", "key", "endless", "digits"],
+)
+async def test_an_answer_that_is_no_json_is_a_failure_that_names_the_place(answer: Any, text: str) -> None:
+    ended = await outcome(lambda task, context: answer, ones)
+    assert ended.state is AttemptState.FAILED
+    assert ended.reward is None
+    assert ended.error is not None
+    assert ended.error.startswith(text)
+
+
+# Scoring
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(1), asyncio.CancelledError()])
+async def test_a_scorer_that_fails_is_a_fault_and_never_a_reward_of_zero(error: BaseException) -> None:
+    ended = await outcome(lambda task, context: "right", raising(error))
+    assert ended.state is AttemptState.FAULT
+    assert ended.reward is None
+    assert ended.error is not None
+    assert ended.error.startswith(f"scoring: {type(error).__name__}")
+
+
+def signalling(**fields: Any) -> Callable[..., Any]:
+    return lambda task, output, spans: [Signal(**{"name": "n", "value": 1.0, "source": "rule:test", **fields})]
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [
+        (signalling(value=float("nan")), "scoring: signal n: value nan and weight 1.0 must be finite"),
+        (signalling(weight=float("inf")), "scoring: signal n: value 1.0 and weight inf must be finite"),
+        (signalling(value=1e200, weight=1e200), "scoring: reward: the signals add up to inf, which is not finite"),
+        (lambda task, output, spans: 1.0, "scoring: TypeError: "),
+        (lambda task, output, spans: [1.0], "scoring: AttributeError: "),
+        (lambda task, output, spans: None, "scoring: TypeError: "),
+    ],
+)
+async def test_a_score_that_is_no_finite_number_is_a_fault(score: Any, text: str) -> None:
+    ended = await outcome(lambda task, context: "right", score)
+    assert (ended.state, ended.reward, ended.output) == (AttemptState.FAULT, None, None)
+    assert ended.error is not None
+    assert ended.error.startswith(text)
+
+
+async def test_a_scorer_may_be_async_and_sees_the_task_the_answer_and_the_spans() -> None:
+    seen: list[Any] = []
+
+    async def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+        seen.append((task, output, [span.name for span in spans]))
+        return ones(task, output, spans)
+
+    ended = await outcome(lambda task, context: "answer", score, context({"q": 1}))
+    assert ended.reward == 1.0
+    assert seen == [({"q": 1}, "answer", ["agent.run"])]
+
+
+async def test_an_agent_cannot_change_what_it_is_scored_by() -> None:
+    def cheat(task: Any, context: Context) -> str:
+        task["expected"] = context.assignment.input["expected"] = "whatever"
+        return "whatever"
+
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
+        return [Signal(name="match", value=float(output == task["expected"]), source="rule:test")]
+
+    assert (await outcome(cheat, score, context({"expected": "4"}))).reward == 0.0
+
+
+async def test_rewards_of_the_agents_world_are_added_to_those_of_the_scorer() -> None:
+    def agent(task: Any, context: Context) -> str:
+        context.trace.reward("points", 0.5, weight=2.0)
+        return "answer"
+
+    ended = await outcome(agent, ones)
+    assert [signal.name for signal in ended.signals] == ["points", "one"]
+    assert ended.reward == 2.0
+
+
+async def test_telemetry_never_becomes_a_reward() -> None:
+    def agent(task: Any, context: Context) -> str:
+        context.trace.event("reward.emit", reward_name="execution_success", reward_value=1.0)
+        with context.trace.span("retries", reward=175.0):
+            pass
+        return "answer"
+
+    given = context()
+    ended = await outcome(agent, given=given)
+    assert ended.reward is None
+    assert ended.signals == ()
+    assert {span.kind for span in given.trace.spans} == {SpanKind.TELEMETRY}
+
+
+async def test_rewards_given_before_a_failure_are_not_kept() -> None:
+    def agent(task: Any, context: Context) -> str:
+        context.trace.reward("points", 5.0)
+        raise ValueError
+
+    ended = await outcome(agent)
+    assert (ended.state, ended.signals, ended.reward) == (AttemptState.FAILED, (), None)

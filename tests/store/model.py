@@ -1,0 +1,168 @@
+"""The queue as it should be, in a few plain loops and no database: what `test_lifecycle` holds the store against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
+from holdfast.contracts.rollout import DONE, OPEN, AttemptState, Backoff, RolloutState, Task
+from holdfast.contracts.run import Wanted
+
+A, R = AttemptState, RolloutState
+
+
+@dataclass
+class Try:
+    """One attempt."""
+
+    token: int
+    worker: str
+    lease_until: float
+    deadline: float | None
+    status: A = A.RUNNING
+
+
+@dataclass
+class Entry:
+    """One rollout."""
+
+    task: Task
+    place: int  # in the order of enqueuing
+    ready_at: float
+    status: R = R.QUEUING
+    faults: int = 0
+    tries: list[Try] = field(default_factory=list)
+    final: int | None = None  # number of the deciding attempt
+
+
+class Model:
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.wanted = Wanted.RUNNING
+        self.entries: dict[str, Entry] = {}
+
+    def enqueue(self, tasks: list[Task], now: float, up_to: bool) -> int:
+        waiting = sum(entry.status is R.QUEUING for entry in self.entries.values())
+        room = len(tasks) if self.limit is None else self.limit - min(waiting, self.limit)
+        after, taken = dict(self.entries), 0
+        for task in tasks:
+            known = after.get(task.name)
+            if known is not None and known.task != task:
+                raise Conflict(task.name)
+            if known is None:
+                if not room:
+                    if up_to:
+                        break
+                    raise QueueFull(task.name)
+                room -= 1
+                after[task.name] = Entry(task, len(after), now)
+            taken += 1
+        self.entries = after
+        return taken
+
+    def claim(self, most: int, now: float) -> list[Entry]:
+        """Those that a claim takes, in order; `started` adds what only the store knows."""
+        if self.wanted is not Wanted.RUNNING:
+            return []
+        for entry in self.entries.values():
+            if entry.status is R.REQUEUING and entry.ready_at <= now:
+                entry.status = R.QUEUING
+        queue = [entry for entry in self.entries.values() if entry.status is R.QUEUING]
+        return sorted(queue, key=lambda entry: (-entry.task.priority, entry.place))[:most]
+
+    def started(self, entry: Entry, token: int, worker: str, now: float, lease_s: float) -> Try:
+        deadline = None if entry.task.timeout_s is None else now + entry.task.timeout_s
+        entry.status = R.RUNNING
+        entry.tries.append(Try(token, worker, _capped(now + lease_s, deadline), deadline))
+        return entry.tries[-1]
+
+    def beat(self, tokens: Iterable[int], now: float, lease_s: float) -> set[int]:
+        alive = set()
+        for token in tokens:
+            found = self._holding(token, now)
+            if found is not None:
+                found[1].lease_until = _capped(now + lease_s, found[1].deadline)
+                alive.add(token)
+        return alive
+
+    def write(self, token: int, now: float) -> None:
+        if self._holding(token, now) is None:
+            raise StaleLease(str(token))
+
+    def finish(self, token: int, state: A, now: float, backoff: Backoff, chance: float) -> R:
+        found = self._holding(token, now)
+        if found is None:
+            raise StaleLease(str(token))
+        entry, held = found
+        held.status = state
+        if state is A.SUCCEEDED:
+            entry.status, entry.final = R.SUCCEEDED, len(entry.tries)
+        elif state is A.RELEASED:
+            entry.status = R.QUEUING
+        else:
+            self._failed(entry, held, now, backoff.delay_s(entry.faults + 1, chance))
+        return entry.status
+
+    def sweep(self, now: float, backoff: Backoff, chance: float) -> int:
+        swept = 0
+        for entry in self.entries.values():
+            for held in entry.tries:
+                if held.status is A.RUNNING and held.lease_until <= now:
+                    overdue = held.deadline is not None and held.deadline <= now
+                    held.status = A.TIMEOUT if overdue else A.UNRESPONSIVE
+                    spread = (chance + held.token * 0.6180339887) % 1.0
+                    self._failed(entry, held, now, backoff.delay_s(entry.faults + 1, spread))
+                    swept += 1
+        return swept
+
+    def cancel(self, name: str) -> None:
+        entry = self._named(name)
+        if entry.status not in OPEN:
+            raise IllegalMove(name)
+        for held in entry.tries:
+            if held.status is A.RUNNING:
+                held.status = A.CANCELLED
+        entry.status = R.CANCELLED
+
+    def cancel_open(self) -> int:
+        open_ones = [name for name, entry in self.entries.items() if entry.status in OPEN]
+        for name in open_ones:
+            self.cancel(name)
+        return len(open_ones)
+
+    def requeue(self, name: str, now: float) -> None:
+        entry = self._named(name)
+        if entry.status not in DONE - {R.SUCCEEDED}:
+            raise IllegalMove(name)
+        entry.status, entry.faults, entry.final, entry.ready_at = R.QUEUING, 0, None, now
+
+    def want(self, wanted: Wanted) -> None:
+        if self.wanted is Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
+            raise IllegalMove(wanted)
+        self.wanted = wanted
+
+    def _failed(self, entry: Entry, held: Try, now: float, delay_s: float) -> None:
+        entry.faults += 1
+        if entry.faults < entry.task.max_attempts:
+            entry.status, entry.ready_at = R.REQUEUING, now + delay_s
+        elif held.status is A.FAILED:
+            entry.status, entry.final = R.FAILED, len(entry.tries)
+        else:
+            entry.status = R.DEAD
+
+    def _holding(self, token: int, now: float) -> tuple[Entry, Try] | None:
+        for entry in self.entries.values():
+            for held in entry.tries:
+                if held.token == token and held.status is A.RUNNING and held.lease_until > now:
+                    return entry, held
+        return None
+
+    def _named(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise NotFound(name)
+        return self.entries[name]
+
+
+def _capped(until: float, deadline: float | None) -> float:
+    return until if deadline is None else min(until, deadline)

@@ -1,0 +1,215 @@
+"""A sound store is called sound, and each kind of damage is found and named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.rollout import AttemptState, RolloutState
+from holdfast.contracts.run import RunState
+from holdfast.store.check import MOST, check
+from holdfast.store.store import Store, open_store
+from tests.conftest import Clock, Files
+from tests.store.scene import AT_ONCE, Scene, begin, signal, span
+
+
+def damage(store: Store, *statements: str) -> None:
+    """Change rows behind the store's back: no triggers, no foreign keys."""
+    connection: Any = store.db.engine.connect(read_only=False)
+    if store.db.engine.name == "sqlite":
+        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for name in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name[0]}")
+    else:
+        connection.execute("SET session_replication_role = replica")
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def problems(store: Store, **how: Any) -> dict[str, list[str]]:
+    return {part.name: list(part.problems) for part in check(store, **how) if part.problems}
+
+
+@pytest.fixture
+def lived(scene: Scene) -> Scene:
+    """One rollout in each state, and some with a history."""
+    for state in sorted(RolloutState, key=lambda state: state is RolloutState.QUEUING):  # last: else it is claimed next
+        scene.brought_to(state, str(state))
+    scene.enqueue("tried", max_attempts=3, priority=1)
+    claim = scene.claim()
+    scene.store.traces.add(claim.attempt, [span(1), span(2)], now=scene.clock.now).result()
+    scene.finish(claim, AttemptState.FAULT, backoff=AT_ONCE)
+    claim = scene.claim()
+    scene.store.traces.score(claim.attempt, [signal()], now=scene.clock.now).result()
+    scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)
+    scene.requeue("failed")
+    scene.store.blobs.put(b"bytes", now=1.0)
+    scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
+    return scene
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
+    assert problems(lived.store, quick=quick) == {}
+
+
+def test_every_part_is_looked_at(store: Store) -> None:
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "ledger", "blobs"]
+    if store.db.engine.name == "sqlite":
+        names = ["file", "references", *names]
+    assert [part.name for part in check(store)] == names
+
+
+def of(name: str) -> str:
+    return f"(SELECT key FROM rollouts WHERE name = '{name}')"
+
+
+def tried(name: str) -> str:
+    return f"(SELECT key FROM attempts WHERE rollout = {of(name)})"
+
+
+BROKEN_CHAIN = "compare with an exported copy; decisions after that place are not proven"
+
+
+@pytest.mark.parametrize(
+    ("statement", "part", "expected"),
+    [
+        (
+            "UPDATE runs SET ended_at = NULL WHERE state = 'completed'",
+            "runs",
+            ["run run-2-b: state completed, wanted running and its end do not fit together"],
+        ),
+        (
+            "UPDATE runs SET wanted = 'sleeping' WHERE state = 'running'",
+            "runs",
+            ["run run-1-a: state running, wanted sleeping and its end do not fit together"],
+        ),
+        (
+            f"UPDATE attempts SET status = 'fault', ended_at = 1 WHERE rollout = {of('running')}",
+            "leases",
+            ["rollout run-1-a/running: is running with 0 running attempts, not 1"],
+        ),
+        (
+            f"UPDATE attempts SET status = 'running', ended_at = NULL WHERE rollout = {of('dead')}",
+            "leases",
+            ["rollout run-1-a/dead: is dead, yet its attempt 1 is running"],
+        ),
+        (
+            "UPDATE rollouts SET status = 'lost' WHERE name = 'queuing'",
+            "rollouts",
+            ["rollout run-1-a/queuing: has the unknown status 'lost'"],
+        ),
+        (
+            "UPDATE rollouts SET ended_at = NULL WHERE name = 'cancelled'",
+            "rollouts",
+            ["rollout run-1-a/cancelled: is cancelled, and its time of ending says otherwise"],
+        ),
+        (
+            "UPDATE rollouts SET final = NULL WHERE name = 'succeeded'",
+            "rollouts",
+            ["rollout run-1-a/succeeded: is succeeded, but no succeeded attempt of its own decided it"],
+        ),
+        # the attempt of another rollout
+        (
+            f"UPDATE rollouts SET final = {tried('succeeded')} WHERE name = 'tried'",
+            "rollouts",
+            ["rollout run-1-a/tried: is succeeded, but no succeeded attempt of its own decided it"],
+        ),
+        (
+            f"UPDATE rollouts SET final = {tried('dead')} WHERE name = 'dead'",
+            "rollouts",
+            ["rollout run-1-a/dead: is dead, yet names a deciding attempt"],
+        ),
+        (
+            "UPDATE rollouts SET resources = 7 WHERE name = 'queuing'",
+            "rollouts",
+            ["rollout run-1-a/queuing: names resources-7, which is not there"],
+        ),
+        (
+            f"UPDATE attempts SET number = 3 WHERE number = 2 AND rollout = {of('tried')}",
+            "attempts",
+            ["rollout run-1-a/tried: has 2 attempts, the last is number 3, and says 2"],
+        ),
+        (
+            "UPDATE rollouts SET attempt_count = 1 WHERE name = 'queuing'",
+            "attempts",
+            ["rollout run-1-a/queuing: has 0 attempts, the last is number 0, and says 1"],
+        ),
+        (
+            f"UPDATE attempts SET ended_at = NULL WHERE rollout = {of('dead')}",
+            "attempts",
+            ["rollout run-1-a/dead: attempt 1 is 'fault', and its time of ending says otherwise"],
+        ),
+        ("UPDATE spans SET attempt = 99", "spans", ["attempt 99: is not there, but has 2 spans"]),
+        ("UPDATE signals SET attempt = 98", "signals", ["attempt 98: is not there, but has 1 signals"]),
+        (
+            "UPDATE ledger SET who = 'nobody' WHERE seq = 2",
+            "ledger",
+            [f"ledger: entry 2 was changed after it was written; {BROKEN_CHAIN}"],
+        ),
+    ],
+)
+def test_damage_is_found_and_named(lived: Scene, statement: str, part: str, expected: list[str]) -> None:
+    damage(lived.store, statement)
+    found = problems(lived.store)
+    assert found[part] == expected
+    allowed = {part, "attempts"} if part == "leases" else {part}
+    assert set(found) <= allowed
+
+
+def test_a_blob_that_rotted_or_went_is_found(store: Store) -> None:
+    for data in (b"one", b"two"):
+        store.blobs.put(data, now=1.0)
+    rotten, gone = sorted(path for path in store.blobs.folder.rglob("*") if path.is_file())
+    rotten.write_bytes(b"else")
+    gone.unlink()
+    found = problems(store)["blobs"]
+    assert found == [
+        f"blob {rotten}: its content does not match its name; restore it from a copy",
+        f"blob {gone.parent.name}{gone.name[:10]}: no file {gone}; restore it from a copy",
+    ]
+
+
+def test_references_to_nothing_are_found_in_a_file(files: Files, clock: Clock) -> None:
+    with open_store(files.fresh()) as store:
+        scene = Scene(store, clock, begin(store, clock))
+        scene.enqueue("t")
+        damage(store, "DELETE FROM runs")
+        assert problems(store)["references"] == ["rollouts 1: refers to a row of runs that is not there"]
+
+
+def test_many_problems_of_one_kind_are_cut_short(scene: Scene) -> None:
+    scene.enqueue(*(f"t{n}" for n in range(MOST + 5)))
+    damage(scene.store, "UPDATE rollouts SET ended_at = 1")
+    found = problems(scene.store)["rollouts"]
+    assert len(found) == MOST + 1
+    assert found[-1] == "… and more of the same kind: only the first 20 are listed"
+
+
+def torn(path: Path, keep: Callable[[int], bool]) -> None:
+    """Overwrite pages with noise, all but those to keep."""
+    data, noise = bytearray(path.read_bytes()), random.Random(1)
+    for page in range(len(data) // 4096):
+        if not keep(page):
+            data[page * 4096 : (page + 1) * 4096] = noise.randbytes(4096)
+    path.write_bytes(data)
+
+
+def test_a_torn_file_is_a_finding_and_the_rest_is_still_looked_at(files: Files, clock: Clock) -> None:
+    path = Path(files.fresh())
+    with open_store(path) as store:
+        scene = Scene(store, clock, begin(store, clock))
+        scene.enqueue(*(f"t{n}" for n in range(300)), input="x" * 200)
+    pages = path.stat().st_size // 4096
+    torn(path, lambda page: page < pages - 20)  # the schema lies at the front, the rollouts at the back
+    with open_store(path) as store:
+        found = problems(store)
+    assert found["file"]
+    assert all("\n" not in problem for part in found.values() for problem in part)
+    assert "signals" not in found

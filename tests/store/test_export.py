@@ -1,0 +1,167 @@
+"""Everything in a store as lines of JSON: complete, typed, and from one moment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.records import PUBLISHED, decode, encode
+from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.run import RunState
+from holdfast.contracts.trace import Span, SpanKind, ToolCall
+from holdfast.store import export as exports
+from holdfast.store.db import HEAD, engine_for
+from holdfast.store.store import Store
+from tests.conftest import Clock, Files
+from tests.store.scene import AT_ONCE, Scene, begin, signal, span
+
+CALL = Span(
+    seq=2,
+    kind=SpanKind.TOOL,
+    name="add",
+    started_at=1.0,
+    ended_at=2.0,
+    parent=1,
+    tool=ToolCall(tool="add", arguments={"a": 1}, result=2),
+)
+
+
+def exported(store: Store, **how: Any) -> list[dict[str, Any]]:
+    lines: list[str] = []
+    counts = exports.export(store, lines.append, version="9", now=5.0, **how)
+    data = [json.loads(line) for line in lines]
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+    assert data[-1] == {"kind": "end", "lines": counts}
+    assert {kind: sum(line["kind"] == kind for line in data) for kind in counts} == counts
+    return data
+
+
+def kinds(data: list[dict[str, Any]]) -> list[str]:
+    return [line["kind"] for line in data]
+
+
+def test_an_empty_store_has_a_header_and_an_end(store: Store) -> None:
+    header, end = exported(store)
+    assert header == {
+        "kind": "header",
+        "format": 1,
+        "holdfast": "9",
+        "schema": HEAD,
+        "store": store.url,
+        "exported_at": 5.0,
+    }
+    assert end == {"kind": "end", "lines": {"header": 1}}
+
+
+def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
+    store, now = scene.store, scene.clock.now
+    store.versions.publish({"prompt": "be brief"}, now=now).result()
+    scene.enqueue("t", resources=1)
+    scene.finish(scene.claim(), AttemptState.FAULT, error="no answer", backoff=AT_ONCE)
+    claim = scene.claim()
+    store.traces.add(claim.attempt, [span(1), CALL], now=now).result()
+    store.traces.score(claim.attempt, [signal(value=0.5)], now=now).result()
+    scene.finish(claim, AttemptState.SUCCEEDED, reward=0.5, output={"answer": 4})
+    data = exported(store)
+    assert kinds(data) == [
+        "header",
+        "resource-version",
+        "run",
+        "rollout",
+        "attempt",
+        "attempt",
+        "span",
+        "span",
+        "signal",
+        "ledger-entry",
+        "end",
+    ]
+    records = [decode(PUBLISHED[line["kind"]], line["record"]) for line in data[1:-1]]
+    first, last = scene.attempts("t")
+    assert records == [
+        *store.versions.latest(),
+        store.runs.get(scene.run),
+        scene.rollout("t"),
+        first,
+        last,
+        *store.traces.spans(last.token),
+        *store.traces.sheet(last.token).signals,
+        *store.ledger.entries(),
+    ]
+    assert (data[4]["output"], data[5]["output"]) == (None, {"answer": 4})
+    assert {line["attempt"] for line in data[6:9]} == {last.id}
+
+
+def test_a_project_or_a_run_can_be_exported_alone(store: Store, clock: Clock) -> None:
+    mine = Scene(store, clock, begin(store, clock, salt="a"))
+    second = Scene(store, clock, begin(store, clock, salt="b"))
+    other_store = Store(store.db, "other", store.folder)
+    other = Scene(other_store, clock, begin(other_store, clock, salt="c"))
+    for place, scene in enumerate((mine, second, other)):
+        scene.enqueue("t")
+        scene.store.versions.publish({"n": place}, now=1.0).result()
+
+    def runs(**how: Any) -> set[str]:
+        data = exported(store, **how)
+        named = [line["record"].get("run") or line["record"].get("id") for line in data if "record" in line]
+        return {name for name in named if name.startswith("run-")}
+
+    assert runs() == {mine.run, second.run, other.run}
+    assert runs(project="default") == {mine.run, second.run}
+    assert runs(project="other") == {other.run}
+    assert runs(project="default", run=second.run) == {second.run}
+    assert kinds(exported(store, project="other")) == [
+        "header",
+        "resource-version",
+        "run",
+        "rollout",
+        "ledger-entry",
+        "end",
+    ]
+
+
+def test_runs_that_were_filled_together_come_out_apart_and_in_order(store: Store, clock: Clock) -> None:
+    scenes = [Scene(store, clock, begin(store, clock, salt=salt)) for salt in "ab"]
+    n = exports.PAGE + 20  # more than a page each, their rows mixed
+    for number in range(0, n, 10):
+        for scene in scenes:
+            scene.enqueue(*(f"t{place}" for place in range(number, number + 10)))
+    done: list[int] = []
+    data = exported(store, done=done.append)
+    names = [line["record"]["id"] for line in data if line["kind"] == "rollout"]
+    assert names == [f"{scene.run}/t{place}" for scene in scenes for place in range(n)]
+    assert sum(done) == len(names) == exports.rollouts(store)
+
+
+def test_what_happens_during_an_export_is_not_in_it(scene: Scene) -> None:
+    scene.enqueue("before")
+    lines: list[str] = []
+
+    def write(line: str) -> None:
+        if '"kind":"run"' in line:
+            scene.enqueue("during")
+            scene.store.runs.end(scene.run, RunState.COMPLETED, who="test", now=2.0).result()
+        lines.append(line)
+
+    exports.export(scene.store, write, version="9", now=5.0)
+    data = [json.loads(line) for line in lines]
+    assert [line["record"]["name"] for line in data if line["kind"] == "rollout"] == ["before"]
+    assert [line["record"]["state"] for line in data if line["kind"] == "run"] == ["running"]
+    assert sum(line["kind"] == "ledger-entry" for line in data) == 1
+
+
+@pytest.mark.parametrize("name", ["ROLLOUTS", "ATTEMPTS", "SPANS", "SIGNALS"])
+def test_a_page_costs_the_same_in_a_run_of_any_length(files: Files, name: str) -> None:
+    engine = engine_for(files.fresh())
+    connection = engine.connect(read_only=True)
+    params = {"run": 1, "after": 1, "first": 1, "last": 2}
+    plan = str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[getattr(exports, name)]}", params).fetchall())
+    connection.close()
+    assert "SCAN" not in plan and "run=?" not in plan  # by key: not over the whole table, nor the whole run
+
+
+def test_the_answer_of_an_export_is_a_record() -> None:
+    answer = exports.Exported(output="f.jsonl", lines={"run": 1})
+    assert decode(exports.Exported, encode(answer)) == answer

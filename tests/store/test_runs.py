@@ -1,0 +1,209 @@
+"""Runs: begun, found, ordered about, ended and taken up again, within their project and with a line in the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
+from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.store.store import Store, open_store
+from tests.conftest import Clock
+from tests.store.scene import begin
+
+
+def want(store: Store, run: str, wanted: Wanted, clock: Clock) -> Run:
+    return store.runs.want(run, wanted, who="op", why="because", now=clock.now).result()
+
+
+def end(store: Store, run: str, state: RunState, clock: Clock, error: str | None = None) -> Run:
+    return store.runs.end(run, state, who="op", now=clock.now, error=error).result()
+
+
+def resume(store: Store, run: str, clock: Clock) -> Run:
+    return store.runs.resume(run, who="op", now=clock.now, silent_s=10.0).result()
+
+
+def bodies(store: Store, run: str) -> list[Any]:
+    return [(entry.kind, entry.who, entry.body) for entry in store.ledger.entries(run=run)]
+
+
+def test_a_new_run_is_numbered_and_noted(store: Store, clock: Clock) -> None:
+    run = store.runs.begin(
+        kind="optimize",
+        model_ref="m-1",
+        settings={"b": [1], "a": "ü"},
+        salt="xyz",
+        who="me",
+        now=clock.now,
+        queue_limit=7,
+    ).result()
+    assert run == Run(
+        id="run-1-xyz",
+        project="default",
+        kind="optimize",
+        state=RunState.RUNNING,
+        wanted=Wanted.RUNNING,
+        model_ref="m-1",
+        settings={"b": [1], "a": "ü"},
+        queue_limit=7,
+        created_at=clock.now,
+        beat_at=clock.now,
+        ended_at=None,
+        error=None,
+    )
+    assert store.runs.get(run.id) == run
+    assert store.runs.queue_limit(run.id) == 7
+    assert bodies(store, run.id) == [("run", "me", {"begin": "optimize", "model_ref": "m-1"})]
+
+
+def test_runs_with_the_same_salt_have_different_names(store: Store, clock: Clock) -> None:
+    assert [begin(store, clock), begin(store, clock)] == ["run-1-a", "run-2-a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("run-1-abc", "run-1-abc"),  # in full
+        ("run-1-a", "run-1-abc"),  # cut short
+        ("run-2", "run-2-abd"),
+        ("run-1", "several start so: run-1-abc, run-10-k"),
+        ("run-", "several start so: run-1-abc, run-2-abd, run-3-x"),
+        ("RUN-2", "there is none in project 'default'"),  # letters are what they are
+        ("run_2", "there is none in project 'default'"),  # no sign is a wildcard
+        ("run-%abd", "there is none in project 'default'"),
+        ("run-99", "there is none in project 'default'"),
+        ("", "several start so: run-1-abc, run-2-abd, run-3-x"),
+    ],
+)
+def test_a_run_is_found_by_the_beginning_of_its_name(store: Store, clock: Clock, text: str, found: str) -> None:
+    for salt in ("abc", "abd", *"xxxxxxx", "k"):
+        begin(store, clock, salt=salt)
+    if found.startswith("run-"):
+        assert store.runs.get(text).id == found
+        return
+    with pytest.raises(NotFound) as refused:
+        store.runs.get(text)
+    assert str(refused.value) == f"run {text!r}: {found}; 'holdfast runs' lists them"
+
+
+def test_the_newest_come_first_page_by_page(store: Store, clock: Clock) -> None:
+    ids = [begin(store, clock) for _ in range(5)]
+    first = [run.id for run in store.runs.newest(most=2)]
+    second = [run.id for run in store.runs.newest(most=2, before=first[-1])]
+    third = [run.id for run in store.runs.newest(most=2, before=second[-1])]
+    assert first + second + third == ids[::-1]
+
+
+def test_a_project_sees_its_own_runs_only(store: Store, url: str, clock: Clock) -> None:
+    mine = begin(store, clock)
+    with open_store(url, project="other") as elsewhere:
+        theirs = begin(elsewhere, clock)
+        assert [run.id for run in elsewhere.runs.newest()] == [theirs]
+        assert [run.id for run in store.runs.newest()] == [mine]
+        for call in (
+            lambda: elsewhere.runs.get(mine),
+            lambda: elsewhere.runs.key(mine),
+            lambda: want(elsewhere, mine, Wanted.PAUSED, clock),
+            lambda: end(elsewhere, mine, RunState.FAILED, clock),
+            lambda: resume(elsewhere, mine, clock),
+            lambda: elsewhere.runs.beat(mine, now=1.0),
+            lambda: elsewhere.runs.newest(before=mine),
+        ):
+            with pytest.raises(NotFound, match="there is none in project 'other'"):
+                call()
+    assert store.runs.get(mine).state is RunState.RUNNING
+
+
+def test_an_order_is_kept_and_noted_with_who_and_why(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    answer = want(store, run, Wanted.PAUSED, clock)
+    assert answer.wanted is store.runs.get(run).wanted is Wanted.PAUSED
+    want(store, run, Wanted.RUNNING, clock)
+    assert bodies(store, run)[1:] == [
+        ("order", "op", {"wanted": "paused", "before": "running", "why": "because"}),
+        ("order", "op", {"wanted": "running", "before": "paused", "why": "because"}),
+    ]
+
+
+@pytest.mark.parametrize("wanted", [Wanted.RUNNING, Wanted.PAUSED, Wanted.DRAINING])
+def test_a_cancelled_run_stays_cancelled(store: Store, clock: Clock, wanted: Wanted) -> None:
+    run = begin(store, clock)
+    want(store, run, Wanted.CANCELLED, clock)
+    want(store, run, Wanted.CANCELLED, clock)  # again is harmless
+    before = bodies(store, run)
+    with pytest.raises(IllegalMove) as refused:
+        want(store, run, wanted, clock)
+    assert str(refused.value) == f"run {run}: is cancelled; start a new run"
+    assert bodies(store, run) == before
+    with pytest.raises(IllegalMove, match="was cancelled for good"):
+        resume(store, run, clock)
+
+
+def test_an_ended_run_takes_no_orders_but_to_be_cancelled(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    end(store, run, RunState.FAILED, clock)
+    with pytest.raises(IllegalMove) as refused:
+        want(store, run, Wanted.PAUSED, clock)
+    assert str(refused.value) == (
+        f"run {run}: is failed, not running; 'holdfast optimize --resume {run}' takes it up again"
+    )
+    assert want(store, run, Wanted.CANCELLED, clock).wanted is Wanted.CANCELLED
+
+
+@pytest.mark.parametrize("state", [s for s in RunState if s is not RunState.RUNNING])
+def test_an_end_is_kept_and_noted(store: Store, clock: Clock, state: RunState) -> None:
+    run = begin(store, clock)
+    clock.advance(5)
+    answer = end(store, run, state, clock, error="a\x00b")
+    assert answer == store.runs.get(run)
+    assert (answer.state, answer.ended_at, answer.beat_at, answer.error) == (state, clock.now, clock.now, "a\ufffdb")
+    assert bodies(store, run)[-1] == ("run", "op", {"end": str(state), "error": "a\ufffdb"})
+
+
+def test_running_is_not_an_end(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    with pytest.raises(BadInput, match=f"^run {run}: running is not an end$"):
+        end(store, run, RunState.RUNNING, clock)
+
+
+def test_a_beat_is_a_sign_of_life(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    assert store.runs.beat(run, now=clock.advance(3)).result() is None
+    assert store.runs.get(run).beat_at == clock.now
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT])
+def test_a_run_that_stopped_is_taken_up_again(store: Store, clock: Clock, state: RunState) -> None:
+    run = begin(store, clock)
+    want(store, run, Wanted.DRAINING, clock)
+    end(store, run, state, clock, error="stopped")
+    clock.advance(1)
+    answer = resume(store, run, clock)
+    assert answer == store.runs.get(run)
+    assert (answer.state, answer.wanted, answer.ended_at, answer.error) == (
+        RunState.RUNNING,
+        Wanted.RUNNING,
+        None,
+        None,
+    )
+    assert bodies(store, run)[-1] == ("run", "op", {"resume": str(state)})
+
+
+def test_a_run_whose_process_died_is_taken_up_once_it_has_been_silent(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    clock.advance(9.9)
+    with pytest.raises(IllegalMove) as refused:
+        resume(store, run, clock)
+    assert str(refused.value) == (
+        f"run {run}: another process drives it (last sign of life 9.9 s ago); "
+        "stop that process, or wait 10 s if it is dead"
+    )
+    clock.advance(0.1)
+    assert resume(store, run, clock).beat_at == clock.now
+
+
+def test_the_number_of_a_run_does_not_change(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    assert store.runs.key(run) == store.runs.key(run) == 1

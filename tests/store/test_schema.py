@@ -1,0 +1,241 @@
+"""The schema is the sum of the migrations, and the database keeps the life cycle that contracts.rollout tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from itertools import count, product
+from typing import Any
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from holdfast.contracts.rollout import ATTEMPT_TRANSITIONS, TRANSITIONS, AttemptState, RolloutState
+from holdfast.store import changes, schema
+from holdfast.store.db import engine_for
+from tests.conftest import Files
+
+RUN = (
+    "INSERT INTO runs (key, id, project, kind, state, wanted, model_ref, settings, created_at, beat_at) "
+    "VALUES (1, 'run-1-x', 'default', 'k', 'running', 'running', 'm', '{}', 1, 1)"
+)
+
+
+class Raw:
+    """The database without our code in between."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = engine_for(url).connect(read_only=False)
+        self._numbers = count(1)
+        self.run(RUN)
+
+    def run(self, statement: str) -> Any:
+        return self._connection.execute(statement)
+
+    def refuses(self, statement: str) -> str | None:
+        """What the database says against it, None when it lets it pass."""
+        try:
+            self._connection.execute(statement)
+        except Exception as error:  # two drivers, two kinds of error
+            return str(error)
+        return None
+
+    def rollout(self, status: str = "queuing") -> int:
+        key = next(self._numbers)
+        self.run(
+            "INSERT INTO rollouts (key, run, name, input, status, priority, max_attempts, attempt_count, faults, "
+            f"enqueued_at, ready_at) VALUES ({key}, 1, 't{key}', '1', '{status}', 0, 1, 0, 0, 1, 1)"
+        )
+        return key
+
+    def attempt(self, rollout: int, status: str = "running", number: int = 1) -> int:
+        key = next(self._numbers)
+        self.run(
+            "INSERT INTO attempts (key, rollout, number, worker, status, started_at, beat_at, lease_until) "
+            f"VALUES ({key}, {rollout}, {number}, 'w', '{status}', 1, 1, 2)"
+        )
+        return key
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Raw]:
+    raw = Raw(url)
+    yield raw
+    raw.close()
+
+
+def way_to(table: Mapping[Any, frozenset[Any]], first: StrEnum, goal: StrEnum) -> list[StrEnum]:
+    """The shortest legal way to a state, the first one left out."""
+    ways: list[list[StrEnum]] = [[first]]
+    for way in ways:
+        if way[-1] == goal:
+            return way[1:]
+        ways += [[*way, following] for following in sorted(table[way[-1]]) if following not in way]
+    raise AssertionError(f"no way to {goal}")
+
+
+def test_the_database_allows_exactly_the_moves_of_a_rollout_in_the_table(raw: Raw) -> None:
+    wrong = []
+    for old, new in product(RolloutState, repeat=2):
+        key = raw.rollout()
+        for step in way_to(TRANSITIONS, RolloutState.QUEUING, old):
+            raw.run(f"UPDATE rollouts SET status = '{step}' WHERE key = {key}")
+        refusal = raw.refuses(f"UPDATE rollouts SET status = '{new}' WHERE key = {key}")
+        if (refusal is None) != (new in TRANSITIONS[old]) or (refusal and "illegal move of rollouts" not in refusal):
+            wrong.append((old, new, refusal))
+    assert wrong == []
+
+
+def test_the_database_allows_exactly_the_moves_of_an_attempt_in_the_table(raw: Raw) -> None:
+    wrong = []
+    for old, new in product(AttemptState, repeat=2):
+        key = raw.attempt(raw.rollout())
+        for step in way_to(ATTEMPT_TRANSITIONS, AttemptState.RUNNING, old):
+            raw.run(f"UPDATE attempts SET status = '{step}' WHERE key = {key}")
+        refusal = raw.refuses(f"UPDATE attempts SET status = '{new}' WHERE key = {key}")
+        legal = new in ATTEMPT_TRANSITIONS[old]
+        if (refusal is None) != legal or (refusal and "illegal move of attempts" not in refusal):
+            wrong.append((old, new, refusal))
+    assert wrong == []
+
+
+def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:
+    rollout, attempt = raw.rollout(), raw.attempt(raw.rollout())
+    assert raw.refuses(f"UPDATE rollouts SET status = 'wandering' WHERE key = {rollout}")
+    assert raw.refuses(f"UPDATE attempts SET status = 'wandering' WHERE key = {attempt}")
+    assert raw.refuses(f"UPDATE rollouts SET status = NULL WHERE key = {rollout}")
+
+
+@pytest.mark.parametrize("state", list(RolloutState))
+def test_a_rollout_is_born_queuing(raw: Raw, state: RolloutState) -> None:
+    if state is RolloutState.QUEUING:
+        assert raw.rollout(state)
+        return
+    with pytest.raises(Exception, match="illegal birth of rollouts"):
+        raw.rollout(state)
+
+
+@pytest.mark.parametrize("state", list(AttemptState))
+def test_an_attempt_is_born_running(raw: Raw, state: AttemptState) -> None:
+    rollout = raw.rollout()
+    if state is AttemptState.RUNNING:
+        assert raw.attempt(rollout, state)
+        return
+    with pytest.raises(Exception, match="illegal birth of attempts"):
+        raw.attempt(rollout, state)
+
+
+@pytest.mark.parametrize(
+    ("first", "allowed"),
+    [(state, state not in (AttemptState.RUNNING, AttemptState.SUCCEEDED)) for state in AttemptState],
+)
+def test_one_attempt_at_most_holds_or_has_won_a_rollout(raw: Raw, first: AttemptState, allowed: bool) -> None:
+    rollout = raw.rollout()
+    attempt = raw.attempt(rollout)
+    if first is not AttemptState.RUNNING:
+        raw.run(f"UPDATE attempts SET status = '{first}' WHERE key = {attempt}")
+    if allowed:
+        assert raw.attempt(rollout, number=2)
+        return
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        raw.attempt(rollout, number=2)
+
+
+NEW_ROLLOUT = (
+    "INSERT INTO rollouts (key, run, name, input, status, priority, max_attempts, attempt_count, faults, "
+    "enqueued_at, ready_at) VALUES (9001, {run}, '{name}', '1', 'queuing', 0, 1, 0, 0, 1, 1)"
+)
+NEW_ATTEMPT = (
+    "INSERT INTO attempts (key, rollout, number, worker, status, started_at, beat_at, lease_until) "
+    "VALUES (9001, {rollout}, 1, 'w', 'running', 1, 1, 2)"
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (NEW_ROLLOUT.format(run=1, name="t1"), "unique"),  # two rollouts of one name in a run
+        (NEW_ROLLOUT.format(run=99, name="x"), "foreign key"),  # a rollout of no run
+        (NEW_ATTEMPT.format(rollout=99), "foreign key"),  # an attempt at nothing
+        (RUN.replace("(1, 'run-1-x'", "(2, 'run-1-x'"), "unique"),  # a run under another's name
+    ],
+)
+def test_names_and_references_hold(raw: Raw, statement: str, why: str) -> None:
+    raw.rollout()
+    refusal = raw.refuses(statement)
+    assert refusal is not None and why in refusal.lower()
+
+
+def test_a_number_is_never_given_twice(raw: Raw) -> None:
+    """A fencing token that came back would let a zombie in."""
+    insert = (
+        "INSERT INTO attempts (rollout, number, worker, status, started_at, beat_at, lease_until) "
+        "VALUES ({}, 1, 'w', 'running', 1, 1, 2) RETURNING key"
+    )
+    rollouts = [raw.rollout() for _ in range(3)]
+    tokens = [raw.run(insert.format(rollout)).fetchone()[0] for rollout in rollouts[:2]]
+    raw.run("DELETE FROM attempts")
+    assert raw.run(insert.format(rollouts[2])).fetchone()[0] > max(tokens)
+
+
+def bound_to(url: str) -> sqlalchemy.Engine:
+    engine = engine_for(url)
+    scheme = "sqlite://" if engine.name == "sqlite" else "postgresql+psycopg://"
+    return sqlalchemy.create_engine(
+        scheme, creator=lambda: engine.connect(read_only=False), poolclass=sqlalchemy.NullPool
+    )
+
+
+def test_the_schema_is_the_sum_of_the_migrations(url: str) -> None:
+    engine = bound_to(url)
+    # Alembic cannot read a descending index of SQLite back; the next test compares it to the letter.
+    blind = {"ix_rollouts_queue"} if engine.dialect.name == "sqlite" else set()
+    opts = {"compare_type": True, "include_object": lambda _, name, *rest: name not in blind}
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts=opts)
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_the_sum_is_the_same_to_the_letter(files: Files) -> None:
+    """Also what alembic does not compare: partial indexes, AUTOINCREMENT, WITHOUT ROWID."""
+    migrated, created = bound_to(files.fresh()), bound_to(files.blank())
+    schema.metadata.create_all(created)
+
+    def letters(engine: sqlalchemy.Engine) -> dict[str, str]:
+        with engine.connect() as connection:
+            found = connection.execute(
+                sqlalchemy.text("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql <> ''")
+            )
+            return {name: _sorted_parts(sql) for name, sql in found if name != "alembic_version"}
+
+    assert letters(migrated) == letters(created)
+
+
+def _sorted_parts(sql: str) -> str:
+    """Constraints may stand in any order."""
+    head, _, body = " ".join(sql.split()).partition("(")
+    return head + "".join(sorted(re.split(r", (?=CONSTRAINT|\w+ [A-Z])", body.replace(" )", ")").strip("() "))))
+
+
+def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
+    """Also their conditions and directions."""
+    migrated, created = bound_to(databases.fresh()), bound_to(databases.blank())
+    schema.metadata.create_all(created)
+
+    def letters(engine: sqlalchemy.Engine) -> dict[str, str]:
+        with engine.connect() as connection:
+            query = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+            found = connection.execute(sqlalchemy.text(query))
+            return {name: text for name, text in found if not name.startswith("alembic")}
+
+    assert letters(migrated) == letters(created)
+
+
+def test_every_topic_has_its_counter(raw: Raw) -> None:
+    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == set(changes.TOPICS)

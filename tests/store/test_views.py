@@ -1,0 +1,129 @@
+"""Looking at rollouts: pages, filters, counts, means; and looking changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.contracts.errors import NotFound
+from holdfast.contracts.rollout import AttemptState, RolloutState, Split
+from holdfast.contracts.run import SplitRewards
+from tests.conftest import Clock
+from tests.store.scene import Scene, begin
+
+A, R = AttemptState, RolloutState
+
+
+@pytest.fixture
+def mixed(scene: Scene, clock: Clock) -> Scene:
+    """Six rollouts, three of them ended, and another run beside them."""
+    other = Scene(scene.store, clock, begin(scene.store, clock, salt="b"))
+    for n in range(6):
+        scene.enqueue(f"t{n}", split=Split.TRAIN if n % 2 == 0 else Split.VAL, max_attempts=1)
+        other.enqueue(f"t{n}")
+    t0, t1, t2 = scene.claims(3)
+    scene.finish(t0, A.SUCCEEDED, reward=1.0, output={"answer": 42})
+    scene.finish(t1, A.SUCCEEDED)
+    scene.finish(t2, A.FAILED, error="boom")
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, ["t0", "t1", "t2", "t3", "t4", "t5"]),
+        ({"most": 2}, ["t0", "t1"]),
+        ({"most": 2, "after": "t1"}, ["t2", "t3"]),
+        ({"after": "t5"}, []),
+        ({"status": R.SUCCEEDED}, ["t0", "t1"]),
+        ({"status": R.DEAD}, []),
+        ({"split": Split.VAL}, ["t1", "t3", "t5"]),
+        ({"split": Split.VAL, "status": R.QUEUING}, ["t3", "t5"]),
+        ({"split": Split.TRAIN, "status": R.QUEUING, "after": "t2", "most": 9}, ["t4"]),
+    ],
+)
+def test_pages_are_in_the_order_of_enqueuing_and_filtered(mixed: Scene, filters: dict, expected: list[str]) -> None:
+    assert [r.name for r in mixed.store.views.rollouts(mixed.run, **filters)] == expected
+
+
+def test_counts_name_every_state(mixed: Scene) -> None:
+    assert mixed.store.views.counts(mixed.run) == dict.fromkeys(R, 0) | {R.SUCCEEDED: 2, R.FAILED: 1, R.QUEUING: 3}
+
+
+def test_a_missing_reward_is_not_a_zero(mixed: Scene) -> None:
+    assert mixed.store.views.rewards(mixed.run) == {
+        "train": SplitRewards(total=3, rewarded=1, mean_reward=1.0),
+        "val": SplitRewards(total=3, rewarded=0, mean_reward=None),
+    }
+
+
+def test_rollouts_without_a_split_stand_apart(scene: Scene) -> None:
+    scene.enqueue("a", "b")
+    scene.enqueue("c", split=Split.TEST)
+    for reward in (0.0, 0.5):
+        scene.finish(scene.claim(), A.SUCCEEDED, reward=reward)
+    assert scene.store.views.rewards(scene.run) == {
+        "none": SplitRewards(total=2, rewarded=2, mean_reward=0.25),
+        "test": SplitRewards(total=1, rewarded=0, mean_reward=None),
+    }
+
+
+def test_the_deciding_attempt_is_named(mixed: Scene) -> None:
+    finals = [r.final_attempt for r in mixed.store.views.rollouts(mixed.run)]
+    assert finals == [f"{mixed.run}/t{n}:attempt-1" for n in range(3)] + [None] * 3
+    assert mixed.rollout("t2").final_attempt == f"{mixed.run}/t2:attempt-1"
+
+
+def test_attempts_are_in_order(scene: Scene) -> None:
+    scene.enqueue("t")
+    for _ in range(3):
+        scene.finish(scene.claim(), A.RELEASED)
+    assert [(a.number, a.id) for a in scene.attempts("t")] == [(n, f"{scene.run}/t:attempt-{n}") for n in (1, 2, 3)]
+
+
+def test_an_output_is_read_back_and_no_output_is_none(mixed: Scene) -> None:
+    assert [mixed.store.views.output(mixed.attempts(f"t{n}")[0]) for n in range(3)] == [{"answer": 42}, None, None]
+
+
+@pytest.mark.parametrize(
+    ("state", "done"),
+    [(state, state not in (R.QUEUING, R.REQUEUING, R.RUNNING)) for state in R],
+)
+def test_a_run_is_done_when_nothing_in_it_is_open(scene: Scene, state: R, done: bool) -> None:
+    assert scene.store.views.is_done(scene.run)  # nothing in it yet
+    scene.brought_to(state)
+    assert scene.store.views.is_done(scene.run) is done
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda scene: scene.rollout("ghost"),
+        lambda scene: scene.attempts("ghost"),
+        lambda scene: scene.store.views.rollouts(scene.run, after="ghost"),
+    ],
+)
+def test_a_rollout_that_is_not_there_is_named(scene: Scene, look: Callable[[Scene], object]) -> None:
+    with pytest.raises(NotFound) as refused:
+        look(scene)
+    assert str(refused.value) == f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"
+
+
+def test_looking_changes_nothing(mixed: Scene) -> None:
+    views, store = mixed.store.views, mixed.store
+    seen = [store.changes.seen(topic) for topic in ("queue", "room", "done", "orders")]
+
+    def everything() -> list[object]:
+        return [
+            views.rollouts(mixed.run),
+            views.counts(mixed.run),
+            views.rewards(mixed.run),
+            views.is_done(mixed.run),
+            [views.attempts(f"{mixed.run}/t{n}") for n in range(6)],
+            store.queue.next_ripe(mixed.run),
+            store.ledger.verify(),
+        ]
+
+    assert everything() == everything()
+    assert [store.changes.seen(topic) for topic in ("queue", "room", "done", "orders")] == seen
