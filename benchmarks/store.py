@@ -81,15 +81,16 @@ def taking_turns(folder: Path, size: Size) -> Figures:
     ours: list[Lap] = []
     bare: list[float] = []
     theirs: list[float] = []
+    commits: list[float] = []
     for number in range(size.rounds):
         progress(f"round {number + 1} of {size.rounds}: {size.rollouts:,} rollouts each")
         ours.append(on_sqlite(shutil.copy(empty, folder / f"ours-{number}.sqlite"), size.rollouts))
         recording = record(shutil.copy(empty, folder / "taped.sqlite"), size.rollouts)
+        commits.append(tape.commits(recording) / size.rollouts)
         bare.append(size.rollouts / tape.play(recording, shutil.copy(empty, folder / "bare.sqlite")))
         if isinstance(peer, Peer):
             lap = peer.lap(size.rollouts)
             theirs.append(lap["rollouts"] / lap["cpu_s"])
-    commits = tape.commits(recording) / size.rollouts
     per_cpu_s = median(lap.per_cpu_s for lap in ours)
     figures: Figures = {
         "rollouts_per_s": rounded(median(lap.per_s for lap in ours)),
@@ -97,8 +98,8 @@ def taking_turns(folder: Path, size: Size) -> Figures:
         "claim_p50_ms": rounded(median(lap.claim_ms(0.50) for lap in ours)),
         "claim_p99_ms": rounded(median(lap.claim_ms(0.99) for lap in ours)),
         "bytes_per_rollout": round(bytes_at(folder / "ours-0.sqlite") / (size.rollouts + WARM)),
-        "commits_per_rollout": rounded(commits),
-        "writes_per_commit": rounded(WRITES / commits),
+        "commits_per_rollout": rounded(median(commits)),
+        "writes_per_commit": rounded(WRITES / median(commits)),
         "raw_rollouts_per_cpu_s": rounded(median(bare)),
         "raw_ceiling_ratio": rounded(per_cpu_s / median(bare)),
     }
@@ -155,6 +156,8 @@ def on_postgres(n: int) -> Figures:
     sys.path.append(str(report.ROOT))
     names = ("postgres_rollouts_per_s", "postgres_rollouts_per_cpu_s")
     try:
+        import psycopg  # noqa: F401  (asked here, so that its absence is a reason and not a crash)
+
         from tests.postgres import binary, postgres_server
 
         binary("initdb")

@@ -38,7 +38,7 @@ FILL = (
 
 
 def growth(folder: Path, n: int) -> float:
-    """CPU cost of claim + finish with n rollouts in the store over that with a thousand: the median of paired rounds."""
+    """CPU cost of claim + finish with n rollouts in the store, over that with 1,000: the median of paired rounds."""
     with filled(folder / "small.sqlite", SMALL) as small, filled(folder / "large.sqlite", n) as large:
         stores = [(store, store.runs.newest()[0].id) for store in (small, large)]
         ratios = []

@@ -1,6 +1,6 @@
 """The life of a rollout, many at a time: enqueue, claim, four spans (each its own call), finish, read the spans back.
 
-The same life is led by each peer in `benchmarks/peers`. Every write is awaited, so it is on disk before the next begins.
+The same life is led by each peer in `benchmarks/peers`. Every write is awaited: it is on disk before the next begins.
 """
 
 from __future__ import annotations

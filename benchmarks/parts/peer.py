@@ -23,7 +23,7 @@ class Peer:
         if not python.exists():
             raise PeerAbsent(f"{python} is not there: run 'make peers', or set HOLDFAST_PEERS to an environment")
         command = [python, ROOT / "benchmarks/peers" / script]
-        self._words = tempfile.TemporaryFile("w+")  # not a pipe: a talkative peer would block once it is full
+        self._words = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
         )

@@ -52,9 +52,7 @@ def play(tape: list[Entry], path: Path) -> float:
     """CPU-seconds of the tape on bare connections to the file."""
     engine = SQLite(path)
     writer, reader = engine.connect(read_only=False), engine.connect(read_only=True)
-    steps = [
-        (reader.execute if read_only else writer.execute, text, _plain(params)) for read_only, text, params in tape
-    ]
+    steps = [((reader if is_read else writer).execute, text, _plain(params)) for is_read, text, params in tape]
     gc.collect()
     gc.freeze()  # the tape is not part of the work: its thousands of objects are not looked through meanwhile
     cpu = time.process_time()

@@ -1,7 +1,7 @@
 """Agent Lightning's in-memory store on the life cycle of `benchmarks/parts/life.py`; run by the peers' interpreter.
 
-Says `{"version": …}` once it is imported. Then each line on stdin is a number of rollouts, answered by one JSON line with
-the wall and CPU seconds they took on a fresh store. Nothing of this store is ever on disk.
+Says `{"version": …}` once it is imported. Then each line on stdin is a number of rollouts, answered by one JSON line
+with the wall and CPU seconds they took on a fresh store. Nothing of this store is ever on disk.
 """
 
 from __future__ import annotations

@@ -1,0 +1,630 @@
+"""The pool: it claims what it can seat, keeps it alive, obeys, and leaves nothing behind, whatever its agents do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.collect import pool as pool_module
+from holdfast.collect.agent import Context
+from holdfast.collect.pool import Pool
+from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.collect.seats import Seat
+from holdfast.contracts.errors import StoreError
+from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
+from holdfast.contracts.run import Wanted
+from holdfast.store.store import Store, open_store
+from tests.collect.agents import no_model, no_score, ones
+from tests.collect.scene import PACE, PATIENCE_S, QUICK, Bench, until
+
+
+async def echo(task: Any, context: Context) -> Any:
+    return task
+
+
+class Gate:
+    """An agent that says when it has begun, and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.running: Counter[str] = Counter()
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self.let_go = threading.Event()
+
+    async def __call__(self, task: Any, context: Context) -> Any:
+        name = context.assignment.attempt.partition("/")[2]
+        self.begun.append(name)
+        self.running[name] += 1
+        try:
+            while not self.let_go.is_set():
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        finally:
+            self.running[name] -= 1
+        return task
+
+    @property
+    def now_running(self) -> int:
+        return self.running.total()
+
+
+# Working off
+
+
+async def test_every_task_is_done_once_with_its_spans_reward_and_answer(bench: Bench) -> None:
+    names = bench.enqueue(*[{"n": n} for n in range(30)], split=Split.TRAIN)
+    tally = await bench.work_off(bench.pool(echo, 4, score=ones))
+    assert (tally.claimed, tally.succeeded, tally.failed, tally.interrupted) == (30, 30, 0, 0)
+    for n, name in enumerate(names):
+        (attempt,) = bench.attempts(name)
+        rollout = bench.rollout(name)
+        assert (rollout.status, rollout.reward, rollout.final_attempt) == (RolloutState.SUCCEEDED, 1.0, attempt.id)
+        assert bench.output(name) == {"n": n}
+        assert [span.name for span in bench.store.traces.spans(attempt.token)] == ["agent.run"]
+        assert [signal.name for signal in bench.store.traces.sheet(attempt.token).signals] == ["one"]
+    assert bench.store.views.rewards(bench.run)["train"].mean_reward == 1.0
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_as_many_agents_run_at_once_as_there_are_seats(file_bench: Bench, kind: str) -> None:
+    together = threading.Barrier(8)
+    met = asyncio.Barrier(8) if kind == "async" else None
+
+    async def meeting(task: Any, context: Context) -> str:
+        assert met is not None
+        async with met:
+            return "met"
+
+    def plain(task: Any, context: Context) -> str:
+        together.wait(PATIENCE_S)
+        return "met"
+
+    file_bench.enqueue(*range(16))
+    tally = await file_bench.work_off(file_bench.pool(meeting if kind == "async" else plain, 8))
+    assert tally.succeeded == 16
+
+
+async def test_free_seats_are_filled_by_one_claim(file_bench: Bench) -> None:
+    gate = Gate()
+    file_bench.enqueue(*range(8))
+    pool = file_bench.pool(gate, 8)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 8)
+    gate.let_go.set()
+    await until(lambda: file_bench.store.views.is_done(file_bench.run))
+    pool.drain()
+    await working
+    begun = {file_bench.attempts(f"t{n}")[0].started_at for n in range(1, 9)}
+    assert len(begun) <= 2  # seats may become ready in two steps, and not in eight
+
+
+async def test_a_pool_takes_up_what_is_enqueued_while_it_waits(bench: Bench) -> None:
+    pool = bench.pool(echo)
+    working = asyncio.create_task(pool.work())
+    await asyncio.sleep(0.2)
+    bench.enqueue("late")
+    await until(lambda: bench.store.views.is_done(bench.run))
+    pool.drain()
+    assert (await working).succeeded == 1
+
+
+async def test_two_pools_share_a_run_and_do_nothing_twice(bench: Bench) -> None:
+    bench.enqueue(*range(60))
+    first, second = bench.pool(echo, 3), bench.pool(echo, 3)
+    working = [asyncio.create_task(pool.work()) for pool in (first, second)]
+    await until(lambda: bench.store.views.is_done(bench.run))
+    for pool in (first, second):
+        pool.drain()
+    tallies = await asyncio.gather(*working)
+    assert sum(tally.succeeded for tally in tallies) == sum(tally.claimed for tally in tallies) == 60
+    assert all(len(bench.attempts(f"t{n}")) == 1 for n in range(1, 61))
+
+
+async def test_processes_work_a_run_off_as_well(file_bench: Bench) -> None:
+    file_bench.enqueue(*[{"do": "tell"}] * 6)
+    recipe = Recipe("tests.collect.agents:do", no_score, no_model)
+    tally = await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 2))
+    assert tally.succeeded == 6
+    assert len({file_bench.output(f"t{n}")["pid"] for n in range(1, 7)}) <= 2
+    assert file_bench.rollout().reward == 1.0  # what the agent's world gave
+
+
+async def test_a_pool_is_listed_while_it_works_and_says_when_it_stopped(bench: Bench) -> None:
+    pool = bench.pool(echo, 3)
+    working = asyncio.create_task(pool.work())
+    await until(bench.store.workers.newest)
+    (worker,) = bench.store.workers.newest()
+    assert (worker.id, worker.slots, worker.stopped_at) == (pool.worker, 3, None)
+    await until(lambda: bench.store.workers.newest()[0].beat_at > worker.started_at)
+    pool.drain()
+    await working
+    assert bench.store.workers.newest()[0].stopped_at is not None
+
+
+@pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud83d a pair", "é – ∑ 🌊", "two\nlines\t"])
+async def test_any_text_of_an_agent_can_be_kept(bench: Bench, text: str) -> None:
+    async def agent(task: Any, context: Context) -> Any:
+        context.trace.event("said", text=text)
+        if task == "raise":
+            raise ValueError(text)
+        return {"text": text, text: 1}
+
+    bench.enqueue("say", "raise", max_attempts=1)
+    await bench.work_off(bench.pool(agent))
+    assert bench.output("t1") == {"text": text, text: 1}
+    assert bench.store.traces.spans(bench.attempts("t1")[0].token)[1].attributes["text"] == text
+    assert bench.rollout("t2").status is RolloutState.FAILED
+    assert (bench.attempts("t2")[0].error or "").startswith("ValueError: ")
+
+
+# What an agent is given
+
+
+async def seeds(bench: Bench, *, seed: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+
+    async def failing(task: Any, context: Context) -> None:
+        name = context.assignment.rollout.partition("/")[2]
+        found.setdefault(name, []).append(context.assignment.seed)
+        raise ValueError
+
+    bench.enqueue("a", "b", max_attempts=2)
+    await bench.work_off(bench.pool(failing, seed=seed))
+    return found
+
+
+async def test_every_attempt_has_its_own_random_key_and_the_same_one_in_every_run(file_store: Store) -> None:
+    first, again, other = Bench(file_store), Bench(file_store), Bench(file_store)
+    found = await seeds(first, seed=1)
+    assert found == await seeds(again, seed=1)
+    assert len({*found["t1"], *found["t2"]}) == 4
+    assert not {*found["t1"], *found["t2"]} & set(itertools.chain(*(await seeds(other, seed=2)).values()))
+    assert all(0 <= seed < 2**64 for seed in found["t1"])
+    for bench in (first, again, other):
+        bench.close()
+
+
+async def test_an_agent_gets_the_resources_in_force_and_keeps_its_changes_to_itself(bench: Bench) -> None:
+    version = bench.store.versions.publish({"prompt": "brief", "shots": [1]}, now=time.time()).result()
+    seen: list[Any] = []
+
+    async def agent(task: Any, context: Context) -> None:
+        seen.append({"prompt": context.resources["prompt"], "shots": list(context.resources["shots"])})
+        context.resources["prompt"] = "mine"  # type: ignore[index]
+        context.resources["shots"].append(2)
+
+    bench.enqueue("a", "b", resources=version.version)
+    await bench.work_off(bench.pool(agent, 1))
+    assert seen == [{"prompt": "brief", "shots": [1]}] * 2
+
+
+async def test_a_task_without_a_version_gets_no_resources(file_bench: Bench) -> None:
+    async def agent(task: Any, context: Context) -> Any:
+        return [dict(context.resources), context.assignment.split, context.assignment.number]
+
+    file_bench.enqueue("a")
+    await file_bench.work_off(file_bench.pool(agent))
+    assert file_bench.output() == [{}, None, 1]
+
+
+# Failing
+
+
+async def test_a_failing_agent_is_tried_again_and_then_has_failed(bench: Bench) -> None:
+    async def failing(task: Any, context: Context) -> None:
+        raise ValueError(f"try {context.assignment.number}")
+
+    bench.enqueue("a", max_attempts=2)
+    tally = await bench.work_off(bench.pool(failing, score=ones))
+    assert bench.states() == ["failed", "failed"]
+    rollout = bench.rollout()
+    assert (rollout.status, rollout.reward) == (RolloutState.FAILED, None)
+    assert rollout.reason == "failed: ValueError: try 2 (attempt 2 of 2)"
+    assert tally.failed == 2
+
+
+async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ValueError("no judge")
+
+    bench.enqueue("a", max_attempts=2)
+    await bench.work_off(bench.pool(echo, score=broken))
+    assert bench.states() == ["fault", "fault"]
+    rollout = bench.rollout()
+    assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
+    assert rollout.reason == "fault: scoring: ValueError: no judge (attempt 2 of 2)"
+
+
+# Time
+
+
+@pytest.mark.parametrize("kind", ["blocks its loop", "spins in its thread"])
+async def test_an_attempt_outlives_its_lease_while_its_agent_blocks(file_bench: Bench, kind: str) -> None:
+    async def blocking(task: Any, context: Context) -> str:
+        time.sleep(2.2)  # noqa: ASYNC251
+        return "done"
+
+    def spinning(task: Any, context: Context) -> str:
+        end = time.monotonic() + 2.2
+        while time.monotonic() < end:
+            pass
+        return "done"
+
+    file_bench.enqueue("a")
+    agent = blocking if kind == "blocks its loop" else spinning
+    await file_bench.work_off(file_bench.pool(agent, pace=QUICK))  # a lease of one second
+    assert file_bench.states() == ["succeeded"]
+
+
+async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given_up(bench: Bench) -> None:
+    gate = Gate()
+    bench.enqueue("a", max_attempts=2, timeout_s=0.4)
+    await bench.work_off(bench.pool(gate, score=ones))
+    assert gate.cancelled == ["t1:attempt-1", "t1:attempt-2"]
+    assert bench.states() == ["timeout", "timeout"]
+    rollout = bench.rollout()
+    assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
+    assert rollout.reason == "timeout: reached its wall-clock limit (attempt 2 of 2)"
+
+
+@pytest.fixture
+def early_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "LAST_LOOK_S", 0.25)
+
+
+@pytest.mark.usefixtures("early_look", "short_grace")
+async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count(file_bench: Bench) -> None:
+    release = threading.Event()
+    both = asyncio.Barrier(2)
+
+    async def agent(task: Any, context: Context) -> str:
+        if context.assignment.number == 1:
+            async with both:
+                pass
+            if task == "blocks":
+                release.wait(PATIENCE_S)
+            await asyncio.sleep(PATIENCE_S)
+        return "in the end"
+
+    file_bench.enqueue("blocks", "waits", max_attempts=2, timeout_s=1.5)
+    await file_bench.work_off(file_bench.pool(agent, 2))
+    release.set()
+    assert file_bench.states("t1") == ["timeout", "succeeded"]
+    assert file_bench.states("t2") == ["released", "succeeded"]
+    assert file_bench.attempts("t2")[0].error == "kept from running by another agent"
+    assert (file_bench.rollout("t1").faults, file_bench.rollout("t2").faults) == (1, 0)
+
+
+@pytest.mark.usefixtures("early_look", "short_grace")
+async def test_an_agent_that_blocks_by_a_task_of_its_own_is_not_taken_for_a_victim(file_bench: Bench) -> None:
+    async def block() -> None:
+        time.sleep(2.5)  # noqa: ASYNC251
+
+    async def agent(task: Any, context: Context) -> None:
+        await asyncio.gather(block())
+
+    file_bench.enqueue("a", max_attempts=1, timeout_s=1.2)
+    await file_bench.work_off(file_bench.pool(agent))
+    assert file_bench.states() == ["timeout"]
+    assert file_bench.rollout().status is RolloutState.DEAD
+
+
+async def cpu_share(during_s: float) -> float:
+    """How much of one processor this process used while nothing happened."""
+    used, began = time.process_time(), time.monotonic()
+    await asyncio.sleep(during_s)
+    return (time.process_time() - used) / (time.monotonic() - began)
+
+
+@pytest.mark.parametrize("because", ["the run is paused", "all seats are taken"])
+async def test_a_retry_that_cannot_be_taken_up_is_waited_for_without_hurry(file_bench: Bench, because: str) -> None:
+    gate = Gate()
+    file_bench.enqueue("fails", "waits", max_attempts=2)
+    (claim,) = await file_bench.store.queue.claim(file_bench.run, "other", now=time.time(), lease_s=60)
+    await file_bench.store.queue.finish(
+        claim.attempt, AttemptState.FAILED, now=time.time(), backoff=Backoff(initial_s=0.0, cap_s=0.0)
+    )
+    if because == "the run is paused":
+        file_bench.order(Wanted.PAUSED)
+    pool = file_bench.pool(gate, 1, pace=PACE)
+    working = asyncio.create_task(pool.work())
+    await asyncio.sleep(0.3)
+    assert await cpu_share(1.0) < 0.5
+    file_bench.order(Wanted.RUNNING)
+    gate.let_go.set()
+    await until(lambda: file_bench.store.views.is_done(file_bench.run))
+    pool.drain()
+    await working
+    assert file_bench.rollout("t1").status is file_bench.rollout("t2").status is RolloutState.SUCCEEDED
+
+
+async def test_a_retry_is_taken_up_as_soon_as_its_wait_is_over(file_bench: Bench) -> None:
+    async def failing_once(task: Any, context: Context) -> float:
+        if context.assignment.number == 1:
+            raise ValueError
+        return time.time()
+
+    file_bench.enqueue("a", max_attempts=2)
+    pace = pool_module.Pace(heartbeat_s=5, lease_s=60, idle_s=PATIENCE_S, backoff=Backoff(initial_s=0.5, cap_s=0.5))
+    await file_bench.work_off(file_bench.pool(failing_once, pace=pace))
+    first, second = file_bench.attempts()
+    assert first.ended_at is not None
+    assert 0.25 <= second.started_at - first.ended_at < PATIENCE_S / 2  # long before it would have looked anyway
+
+
+# Orders
+
+
+@pytest.fixture
+def operator(url: str, store: Store) -> Any:
+    """The same store as another process has it."""
+    with open_store(url, poll_s=0.01) as opened:
+        yield opened
+
+
+def order(operator: Store, bench: Bench, wanted: Wanted) -> None:
+    operator.runs.want(bench.run, wanted, who="test", why="because", now=time.time()).result()
+
+
+async def test_a_paused_run_starts_nothing_new_and_goes_on_when_it_is_told(bench: Bench, operator: Store) -> None:
+    gate = Gate()
+    bench.enqueue(*range(4))
+    pool = bench.pool(gate, 1)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 1)
+    order(operator, bench, Wanted.PAUSED)
+    await until(lambda: pool.wanted is Wanted.PAUSED)
+    gate.let_go.set()
+    await until(lambda: bench.rollout("t1").status is RolloutState.SUCCEEDED)  # what runs goes on
+    await asyncio.sleep(0.3)
+    assert gate.begun == ["t1:attempt-1"]
+    order(operator, bench, Wanted.RUNNING)
+    await until(lambda: bench.store.views.is_done(bench.run))
+    pool.drain()
+    assert (await working).succeeded == 4
+
+
+async def test_a_draining_run_finishes_what_runs_and_starts_nothing_new(bench: Bench, operator: Store) -> None:
+    gate = Gate()
+    bench.enqueue(*range(4))
+    pool = bench.pool(gate, 2)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    order(operator, bench, Wanted.DRAINING)
+    await until(lambda: pool.wanted is Wanted.DRAINING)
+    assert not working.done()
+    gate.let_go.set()
+    tally = await asyncio.wait_for(working, PATIENCE_S)
+    assert (tally.succeeded, tally.interrupted) == (2, 0)
+    counts = bench.store.views.counts(bench.run)
+    assert (counts[RolloutState.SUCCEEDED], counts[RolloutState.QUEUING]) == (2, 2)
+
+
+async def test_a_cancelled_run_interrupts_what_runs_without_waiting_for_a_beat(bench: Bench, operator: Store) -> None:
+    gate = Gate()
+    bench.enqueue(*range(4))
+    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+    pool = bench.pool(gate, 2, pace=slow)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    order(operator, bench, Wanted.CANCELLED)
+    tally = await asyncio.wait_for(working, PATIENCE_S / 2)
+    assert sorted(gate.cancelled) == ["t1:attempt-1", "t2:attempt-1"]
+    assert (tally.succeeded, tally.interrupted) == (0, 2)
+
+
+async def test_a_cancelled_rollout_ends_its_agent_and_no_other(bench: Bench, operator: Store) -> None:
+    gate = Gate()
+    bench.enqueue("a", "b")
+    pool = bench.pool(gate, 2)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    operator.queue.cancel(f"{bench.run}/t1", now=time.time(), why="enough").result()
+    await until(lambda: gate.cancelled)
+    assert gate.cancelled == ["t1:attempt-1"]
+    gate.let_go.set()
+    await until(lambda: bench.store.views.is_done(bench.run))
+    pool.drain()
+    await working
+    assert bench.states("t1") == ["cancelled"]
+    assert bench.states("t2") == ["succeeded"]
+
+
+# Leases
+
+
+async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator: Store) -> None:
+    begun = threading.Event()
+    release = threading.Event()
+
+    def agent(task: Any, context: Context) -> str:
+        if context.assignment.number > 1:
+            return "the second time"
+        begun.set()
+        release.wait(PATIENCE_S)
+        context.trace.event("too late")
+        return "the first time"
+
+    bench.enqueue("a")
+    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, backoff=Backoff(initial_s=0.0, cap_s=0.0))
+    pool = bench.pool(agent, 1, pace=slow, score=ones)
+    working = asyncio.create_task(pool.work())
+    await until(begun.is_set)
+    later = time.time() + 11 * PATIENCE_S  # another machine's clock, or one that jumped
+    assert operator.queue.sweep(now=later, backoff=Backoff(initial_s=0.0, cap_s=0.0)).result() == 1
+    release.set()
+    await until(lambda: pool.tally.interrupted == 1)
+    first, *_ = bench.attempts()
+    assert (first.status, bench.store.views.output(first)) == (AttemptState.UNRESPONSIVE, None)
+    assert bench.store.traces.spans(first.token) == []
+    assert bench.store.traces.sheet(first.token).signals == ()
+    assert bench.rollout().reward is None
+    pool.drain()
+    await working
+
+
+async def test_an_agent_whose_lease_was_lost_is_interrupted_at_the_next_beat(bench: Bench, operator: Store) -> None:
+    gate = Gate()
+    bench.enqueue("a", max_attempts=1)
+    pool = bench.pool(gate, 1)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 1)
+    operator.queue.sweep(now=time.time() + 3600).result()
+    await until(lambda: gate.cancelled)
+    pool.drain()
+    tally = await working
+    assert (tally.interrupted, tally.failed) == (1, 0)
+    assert bench.states() == ["unresponsive"]
+
+
+async def test_what_a_dead_worker_left_is_taken_up(bench: Bench) -> None:
+    bench.enqueue("a")
+    await bench.store.queue.claim(bench.run, "a worker that died", now=time.time(), lease_s=0.5)
+    await bench.work_off(bench.pool(echo, pace=QUICK))
+    assert bench.states() == ["unresponsive", "succeeded"]
+
+
+# Ends
+
+
+def left_running(bench: Bench, tasks: int) -> list[str]:
+    states = {name: bench.states(name) for name in (f"t{n}" for n in range(1, tasks + 1))}
+    return [name for name, found in states.items() if "running" in found]
+
+
+async def test_draining_finishes_what_runs_and_leaves_the_rest(file_bench: Bench) -> None:
+    gate = Gate()
+    file_bench.enqueue(*range(3))
+    pool = file_bench.pool(gate, 2)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    pool.drain()
+    await asyncio.sleep(0.1)
+    assert not working.done()
+    gate.let_go.set()
+    assert (await working).succeeded == 2
+    assert file_bench.rollout("t3").status is RolloutState.QUEUING
+
+
+async def test_stopping_hands_back_what_runs_and_it_does_not_count(bench: Bench) -> None:
+    gate = Gate()
+    bench.enqueue(*range(3))
+    pool = bench.pool(gate, 2)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    pool.stop()
+    tally = await asyncio.wait_for(working, PATIENCE_S)
+    assert tally.interrupted == 2
+    for name in ("t1", "t2"):
+        rollout, (attempt,) = bench.rollout(name), bench.attempts(name)
+        assert (rollout.status, rollout.faults) == (RolloutState.QUEUING, 0)
+        assert (attempt.status, attempt.error) == (AttemptState.RELEASED, "handed back by a stopping worker")
+    assert gate.cancelled
+    gate.let_go.set()
+    await bench.work_off(bench.pool(gate))
+    assert bench.states("t1") == ["released", "succeeded"]
+
+
+def by_stop(pool: Pool, working: asyncio.Task[Any]) -> None:
+    pool.stop()
+
+
+def by_cancel(pool: Pool, working: asyncio.Task[Any]) -> None:
+    working.cancel()
+
+
+@pytest.mark.parametrize("end", [by_stop, by_cancel])
+async def test_however_soon_a_pool_is_ended_nothing_stays_claimed(
+    file_store: Store, end: Callable[[Pool, asyncio.Task[Any]], None]
+) -> None:
+    async def endless(task: Any, context: Context) -> None:
+        await asyncio.sleep(PATIENCE_S)
+
+    for step in range(40):  # ended before, while and after it claims
+        bench = Bench(file_store)
+        bench.enqueue(*range(4))
+        pool = bench.pool(endless, 4)
+        working = asyncio.create_task(pool.work())
+        for _ in range(step % 10):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0 if step < 10 else step / 4000)
+        end(pool, working)
+        began = time.monotonic()
+        await asyncio.wait([working])
+        assert time.monotonic() - began < PATIENCE_S / 2, "it waited for its agents"
+        assert left_running(bench, 4) == [], f"in round {step}"
+        assert all(bench.rollout(f"t{n}").status is RolloutState.QUEUING for n in range(1, 5))
+        bench.close()
+
+
+async def test_a_pool_of_processes_that_is_ended_while_they_start_ends(file_bench: Bench) -> None:
+    file_bench.enqueue({"do": "spin"})
+    recipe = Recipe("tests.collect.agents:do", no_score, no_model)
+    pool = file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 2)
+    working = asyncio.create_task(pool.work())
+    await asyncio.sleep(0.05)
+    pool.stop()
+    await asyncio.wait_for(working, PATIENCE_S)
+    assert left_running(file_bench, 1) == []
+
+
+# A store that fails
+
+
+async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench: Bench) -> None:
+    gate = Gate()
+    file_bench.enqueue("a")
+    pool = file_bench.pool(gate, 1)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 1)
+    file_bench.store.db.write(lambda tx: tx._execute("ALTER TABLE attempts RENAME TO lost")).result()
+    with pytest.raises(StoreError, match="no such table: attempts"):
+        await asyncio.wait_for(working, PATIENCE_S)
+    assert gate.cancelled  # its agents do not go on unseen
+
+
+FULL = """
+import asyncio, resource, signal, sys, time
+from holdfast.collect.pool import Pool
+from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.rollout import Task
+from holdfast.store.store import open_store
+from tests.collect.agents import no_score
+from tests.collect.scene import PACE, Bench
+
+async def wordy(task, context):
+    for _ in range(1000):
+        context.trace.event("wordy", text="x" * 10_000)
+        await asyncio.sleep(0.001)
+
+async def main():
+    with open_store(sys.argv[1]) as store:
+        bench = Bench(store)
+        bench.enqueue(*range(4))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+        await asyncio.wait_for(bench.pool(wordy).work(), 60)
+
+try:
+    asyncio.run(main())
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_full_disk_stops_the_pool_and_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path / "store.db")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "StoreFull\n", ran.stderr
