@@ -27,7 +27,7 @@ MEANINGS = {
     "rollouts_per_cpu_s": "the same per CPU-second of this process, all threads",
     "claim_p50_ms": "half of the claims are on disk within",
     "claim_p99_ms": "99 of 100",
-    "bytes_per_rollout": "file and log after a checkpoint, with its attempt and four spans",
+    "bytes_per_rollout": "file and log after a checkpoint, over an empty store; with its attempt and four spans",
     "commits_per_rollout": "each is one fsync, shared by the rollouts in flight",
     "writes_per_commit": "how many calls share it",
     "raw_rollouts_per_cpu_s": "bare sqlite3: same statements, order and commit points",
@@ -51,7 +51,7 @@ class Size:
 
 
 FULL = Size(rounds=5, rollouts=4_000, growth_n=1_000_000, fdatasync_s=2.0)
-QUICK = Size(rounds=3, rollouts=1_000, growth_n=100_000, fdatasync_s=0.5)
+QUICK = Size(rounds=3, rollouts=600, growth_n=100_000, fdatasync_s=0.5)
 WARM = 100  # rollouts before the clock starts
 
 
@@ -84,10 +84,10 @@ def taking_turns(folder: Path, size: Size) -> Figures:
     commits: list[float] = []
     for number in range(size.rounds):
         progress(f"round {number + 1} of {size.rounds}: {size.rollouts:,} rollouts each")
-        ours.append(on_sqlite(shutil.copy(empty, folder / f"ours-{number}.sqlite"), size.rollouts))
-        recording = record(shutil.copy(empty, folder / "taped.sqlite"), size.rollouts)
+        ours.append(on_sqlite(copy(empty, f"ours-{number}"), size.rollouts))
+        recording = record(copy(empty, "taped"), size.rollouts)
         commits.append(tape.commits(recording) / size.rollouts)
-        bare.append(size.rollouts / tape.play(recording, shutil.copy(empty, folder / "bare.sqlite")))
+        bare.append(size.rollouts / tape.play(recording, copy(empty, "bare")))
         if isinstance(peer, Peer):
             lap = peer.lap(size.rollouts)
             theirs.append(lap["rollouts"] / lap["cpu_s"])
@@ -97,7 +97,7 @@ def taking_turns(folder: Path, size: Size) -> Figures:
         "rollouts_per_cpu_s": rounded(per_cpu_s),
         "claim_p50_ms": rounded(median(lap.claim_ms(0.50) for lap in ours)),
         "claim_p99_ms": rounded(median(lap.claim_ms(0.99) for lap in ours)),
-        "bytes_per_rollout": round(bytes_at(folder / "ours-0.sqlite") / (size.rollouts + WARM)),
+        "bytes_per_rollout": round((bytes_at(folder / "ours-0.sqlite") - bytes_at(empty)) / (size.rollouts + WARM)),
         "commits_per_rollout": rounded(median(commits)),
         "writes_per_commit": rounded(WRITES / median(commits)),
         "raw_rollouts_per_cpu_s": rounded(median(bare)),
@@ -119,6 +119,10 @@ def new_store(path: Path) -> Path:
     with open_store(path) as store:
         begin_run(store)
     return path
+
+
+def copy(store: Path, name: str) -> Path:
+    return Path(shutil.copy(store, store.with_name(f"{name}.sqlite")))
 
 
 def on_sqlite(path: Path, n: int) -> Lap:

@@ -15,13 +15,13 @@ from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState
 from holdfast.store.admin import Migration, Pruned, Stats
 from holdfast.store.check import Checked
-from holdfast.store.db import HEAD
+from holdfast.store.db import HEAD, REVISIONS
 from holdfast.store.export import Exported
 from holdfast.store.store import Store
 from tests.cli.conftest import Cli
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
-from tests.store.test_admin import played, set_revision
+from tests.store.test_admin import first_revision, played, set_revision
 from tests.store.test_check import damage
 
 PARTS = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "ledger", "blobs"]
@@ -87,6 +87,14 @@ def test_migrate_says_what_it_did(cli: Cli, store: Store, at: tuple[str, str]) -
     assert (ran.code, ran.out) == (0, f"{store.url}: schema {HEAD} already, nothing to do\n")
     found = decode(Migration, cli("store", "migrate", "--json", *at).json)
     assert found == Migration(store=store.url, before=HEAD, after=HEAD)
+
+
+def test_an_older_store_is_brought_up_to_date(cli: Cli, files: Files) -> None:
+    path = first_revision(files.blank())
+    assert cli("store", "check", "--store", path).code == 5
+    ran = cli("store", "migrate", "--store", path)
+    assert (ran.code, ran.out) == (0, f"{path}: schema {REVISIONS[0]} → {HEAD}\n")
+    assert cli("store", "check", "--store", path).code == 0
 
 
 def test_a_newer_store_is_refused_by_every_command(cli: Cli, files: Files) -> None:

@@ -140,7 +140,9 @@ def _history(picture: Picture) -> Iterator[str]:
 def _half(account: Account, picture: Picture) -> Iterator[str]:
     """A call without an answer left all of it or nothing; a refused one left nothing."""
     rollouts, kept = picture.rollouts, _kept(picture)
-    sure = {name for call in account.calls if call.ok and call.name == "enqueue" for name in call.facts["ids"]}
+    good = [call for call in account.calls if call.ok]
+    sure = {name for call in good if call.name == "enqueue" for name in call.facts["ids"]}
+    kept -= {(call.name, call.facts["token"], seq) for call in good if call.name in TABLE_OF for seq in call.facts["seqs"]}
     for call in account.calls:
         if call.name == "enqueue" and not call.ok:
             mine = [name in rollouts for name in call.facts["ids"] if name not in sure]

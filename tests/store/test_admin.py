@@ -41,15 +41,15 @@ def set_revision(url: str, revision: str) -> None:
     connection.close()
 
 
-def test_a_migration_says_from_where_to_where(places: Files | Databases) -> None:
-    from alembic.command import upgrade  # the first revision alone, as an older version left it
+def first_revision(url: str) -> str:
+    """A store as the first version left it; its address."""
+    from alembic.command import upgrade
     from alembic.config import Config
     from sqlalchemy import StaticPool, create_engine
 
-    url = places.blank()
     engine = engine_for(url)
     raw = engine.connect(read_only=False)
-    name = "sqlite://" if places.engine == "sqlite" else "postgresql+psycopg://"
+    name = "sqlite://" if engine.name == "sqlite" else "postgresql+psycopg://"
     bound = create_engine(name, creator=lambda: raw, poolclass=StaticPool)
     with bound.connect() as connection, connection.begin():
         raw.execute("BEGIN")
@@ -58,8 +58,14 @@ def test_a_migration_says_from_where_to_where(places: Files | Databases) -> None
         config.attributes["connection"] = connection
         upgrade(config, REVISIONS[0])
     raw.close()
-    assert admin.migrate(url) == admin.Migration(store=engine.url, before=REVISIONS[0], after=HEAD)
-    assert admin.migrate(url) == admin.Migration(store=engine.url, before=HEAD, after=HEAD)
+    return engine.url
+
+
+def test_a_migration_says_from_where_to_where(places: Files | Databases) -> None:
+    url = places.blank()
+    address = first_revision(url)
+    assert admin.migrate(url) == admin.Migration(store=address, before=REVISIONS[0], after=HEAD)
+    assert admin.migrate(url) == admin.Migration(store=address, before=HEAD, after=HEAD)
 
 
 def test_a_store_that_is_missing_or_newer_is_not_migrated(places: Files | Databases) -> None:

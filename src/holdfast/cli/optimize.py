@@ -62,7 +62,7 @@ def optimize(
     run can then be taken up with --resume.
     """
     _refuse_proxy(proxy_server, proxy_bind, proxy_upstream_url, proxy_state_dir, proxy_timeout_ms)
-    from holdfast.contracts.settings import OptimizeSettings, load_settings, override
+    from holdfast.contracts.settings import load_settings, override, settings_from
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
 
@@ -79,7 +79,7 @@ def optimize(
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
-            settings = override(OptimizeSettings.model_validate(run.settings), **flags)
+            settings = override(settings_from(run.settings, f"settings of {run.id}"), **flags)
             _drive(opened, plan_for(settings), json, run.id)
 
 

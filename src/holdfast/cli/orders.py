@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
+SILENT_S = 30.0  # after that nobody drives the run any more, and it has to be ended from here
+
+
 def order(
     run: RunText,
     wanted: Annotated[Wanted, typer.Argument(metavar="WANTED", help="What it shall do from now on.")],
@@ -33,6 +36,8 @@ def order(
         if wanted is Wanted.CANCELLED:
             while n := opened.queue.cancel_open(before.id, now=time.time(), why=why).result():
                 cancelled += n
+            if after.state is RunState.RUNNING and time.time() - after.beat_at > SILENT_S:
+                after = opened.runs.end(after.id, RunState.CANCELLED, who=who(), now=time.time(), error=why).result()
         if json:
             _print_record(after)
         else:

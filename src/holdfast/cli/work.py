@@ -22,13 +22,13 @@ def work(
     from holdfast import loop
     from holdfast.cli.signals import obeying
     from holdfast.collect.pool import Tally
-    from holdfast.contracts.settings import OptimizeSettings, override
+    from holdfast.contracts.settings import override, settings_from
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
 
     with open_store(store, project=project, create=False) as opened:
         found = opened.runs.get(run)
-        settings = override(OptimizeSettings.model_validate(found.settings), worker_count=workers)
+        settings = override(settings_from(found.settings, f"settings of {found.id}"), worker_count=workers)
         plan = plan_for(settings)
 
         async def main() -> tuple[Tally, int]:

@@ -39,16 +39,15 @@ RESOURCES = (
 )
 LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
 EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
-# By key alone, as they lie in the table: an index by run would have to be sorted for every page.
 ROLLOUTS = (
     select(*rows.ROLLOUT, _r.run, _final.c.number)
     .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
-    .where(_r.run + 0 == bindparam("run"), _r.key > bindparam("after"), _r.key <= bindparam("last"))
+    .where(_r.run == bindparam("run"), _r.key > bindparam("after"), _r.key <= bindparam("last"))
     .order_by(_r.key)
     .limit(PAGE)
 )
 EVERY = select(func.count()).select_from(schema.rollouts)
-_page = (_r.run + 0 == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+_page = (_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
 _below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
 ATTEMPTS = (
     select(_a.rollout, _a.output, *rows.ATTEMPT).select_from(_below).where(*_page).order_by(_a.rollout, _a.number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
 from holdfast.contracts.run import Run, RunState, Wanted
@@ -34,7 +34,7 @@ BEGIN = (
 NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
 FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
-_prefix = bindparam("prefix")
+_prefix: BindParameter[str] = bindparam("prefix")
 STARTING_WITH = (
     select(schema.runs)
     .where(_c.project == bindparam("project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)

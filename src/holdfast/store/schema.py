@@ -85,6 +85,7 @@ rollouts = Table(
     Column("final", Big),  # token of the attempt that decided it
     Column("reward", Float(53)),
     UniqueConstraint("run", "name"),
+    Index("ix_rollouts_run_key", "run", "key"),
     Index("ix_rollouts_run_status_key", "run", "status", "key"),
     Index("ix_rollouts_queue", "run", text("priority DESC"), "key", **_where("status = 'queuing'")),
     Index("ix_rollouts_waiting", "run", "ready_at", **_where("status = 'requeuing'")),

@@ -73,6 +73,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run"], ["runs.key"], name="fk_rollouts_run"),
         sqlite_autoincrement=True,
     )
+    op.create_index("ix_rollouts_run_key", "rollouts", ["run", "key"])
     op.create_index("ix_rollouts_run_status_key", "rollouts", ["run", "status", "key"])
     op.create_index(
         "ix_rollouts_queue", "rollouts", ["run", sa.text("priority DESC"), "key"], **where("status = 'queuing'")
