@@ -584,16 +584,27 @@ async def test_a_pool_of_processes_that_is_ended_while_they_start_ends(file_benc
 # A store that fails
 
 
-async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "table",
+    [
+        "attempts",  # no beat and no sweep any more
+        "rollouts",  # no claim any more
+        "spans",  # nothing can be recorded any more
+    ],
+)
+async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench: Bench, table: str) -> None:
     gate = Gate()
-    file_bench.enqueue("a")
-    pool = file_bench.pool(gate, 1)
+    file_bench.enqueue("a", "b")
+    pool = file_bench.pool(gate, 3)
     working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 1)
-    file_bench.store.db.write(lambda tx: tx._execute("ALTER TABLE attempts RENAME TO lost")).result()
-    with pytest.raises(StoreError, match="no such table: attempts"):
+    await until(lambda: gate.now_running == 2)
+    file_bench.store.db.write(lambda tx: tx._execute(f"ALTER TABLE {table} RENAME TO lost")).result()
+    file_bench.order(Wanted.RUNNING)  # wakes it up
+    if table == "spans":
+        gate.let_go.set()
+    with pytest.raises(StoreError, match=f"no such table: {table}"):
         await asyncio.wait_for(working, PATIENCE_S)
-    assert gate.cancelled  # its agents do not go on unseen
+    assert gate.now_running == 0  # its agents do not go on unseen
 
 
 FULL = """

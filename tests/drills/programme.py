@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.drills.faults import disk_full, main_process, two_processes, workers, zombies
+from tests.drills.faults import disk_full, jumping_clock, main_process, torn_file, two_processes, workers, zombies
 from tests.drills.scene import Setting, Tally
 
 Drill = Callable[[Setting], Tally]
@@ -36,6 +36,8 @@ PROGRAMME = (
     Part("two", two_processes.drill),
     Part("two-postgres", two_processes.drill, postgres=True),
     Part("full", disk_full.drill),
+    Part("torn", torn_file.drill),
+    Part("clock", jumping_clock.drill),
 )
 _databases = count(1)
 

@@ -6,11 +6,13 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.collect.pool import Pace, Pool
@@ -22,7 +24,7 @@ from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span, SpanKind
 from holdfast.store.changes import QUEUE, ROOM
 from holdfast.store.store import Store, open_store
-from tests.drills import agents
+from tests.drills import agents, picture
 from tests.drills.journal import Journal
 from tests.drills.witness import Witness
 
@@ -207,3 +209,46 @@ def _until_there_is_room(call: Callable[[], Any]) -> Any:
             return call().result()
         except StoreFull:
             time.sleep(0.02)
+
+
+def taper(journal: Journal, url: str, calls: int) -> None:
+    """Fills a store's log, one call at a time; after each, how long the log is and what the store holds. Never closes it."""
+    opened = open_store(url)
+    store, chance = Witness(opened, journal), random.Random(calls)
+    begun = opened.runs.begin(kind="drill", model_ref="none", settings={}, salt="d", who="drill", now=1.0).result()
+    holding = sqlite3.connect(url, isolation_level=None)
+    holding.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    holding.execute("BEGIN")
+    holding.execute("SELECT count(*) FROM runs").fetchone()  # from here on nothing of the log may reach the file
+    log, held = Path(f"{url}-wal"), list[Claim]()
+    for number in range(calls + 1):
+        journal.notes(log=log.stat().st_size, digest=picture.take(url).digest())
+        _any_call(store, begun.id, number, held, chance)
+    os._exit(0)
+
+
+def _any_call(store: Witness, run: str, number: int, held: list[Claim], chance: random.Random) -> None:
+    """Enqueue, claim, write, finish, cancel, sweep, order or note: each of them is one transaction."""
+    now, kind = 10.0 + number, chance.choice("eecaassffwlv") if number > 3 else "ec"[number % 2]
+    if kind == "c":
+        held += store.queue.claim(run, "taper", now=now, lease_s=1000.0, most=3).result()
+    elif kind in "asf" and held:
+        attempt = held[0].attempt
+        if kind == "a":
+            spans = [span(number * 10 + place) for place in range(3)]
+            store.traces.add(attempt, spans, now=now).result()
+        elif kind == "s":
+            store.traces.score(attempt, [Signal(name="n", value=1.0, source="rule:drill")], now=now, first=number).result()
+        else:
+            state = chance.choice((AttemptState.SUCCEEDED, AttemptState.FAULT, AttemptState.RELEASED))
+            store.queue.finish(held.pop(0).attempt, state, now=now, reward=0.5, output={"n": number}).result()
+    elif kind == "w":
+        store.queue.sweep(now=now + 2000.0).result()
+        held.clear()
+    elif kind == "l":
+        store.ledger.append("note", {"note": f"call {number}"}, who="taper", now=now).result()
+    elif kind == "v":
+        store.versions.publish({"prompt": f"version {number}"}, now=now).result()
+    else:
+        tasks = [Task(name=f"task-{number}-{place}", input={"prompt": PADDING[:300]}) for place in range(4)]
+        store.queue.enqueue(run, tasks, now=now).result()

@@ -142,6 +142,10 @@ class Model:
             raise IllegalMove(wanted)
         self.wanted = wanted
 
+    def leases(self) -> list[float]:
+        """When those that hold a rollout will lose it."""
+        return [t.lease_until for entry in self.entries.values() for t in entry.tries if t.status is A.RUNNING]
+
     def _failed(self, entry: Entry, held: Try, now: float, delay_s: float) -> None:
         entry.faults += 1
         if entry.faults < entry.task.max_attempts:

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     initialize,
     invariant,
-    multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -32,38 +31,41 @@ from tests.conftest import Clock, Databases, Files
 from tests.store.model import Model
 from tests.store.scene import begin, span
 
-R = RolloutState
+A, R = AttemptState, RolloutState
 BACKOFF = Backoff(initial_s=2.0, cap_s=6.0)
-EXAMPLES = {"sqlite": 100, "postgres": 25}
-NAMES = st.sampled_from([f"t{n}" for n in range(6)])
+EXAMPLES = {"sqlite": 100, "postgres": 20}
+PLACES = st.integers(0, 11)  # which one, counted around
 CHANCES = st.sampled_from([0.0, 0.25, 0.5, 0.999])
+ENDINGS = st.sampled_from(sorted(ENDS))
 LEASES = st.sampled_from([2.0, 5.0, 30.0])
 TASKS = st.builds(
     Task,
-    name=NAMES,
+    name=st.sampled_from([f"t{n}" for n in range(6)]),
     input=st.sampled_from([{"q": 1}, {"q": 1}, {"q": 1}, {"q": 2}]),  # mostly the same, so that a name comes back equal
     split=st.just(Split.TRAIN),
     priority=st.sampled_from([0, 0, 0, 1]),
     max_attempts=st.sampled_from([2, 2, 2, 1, 3]),
-    timeout_s=st.sampled_from([None, None, None, 8.0]),
+    timeout_s=st.sampled_from([None, None, 8.0]),
 )
+BATCHES = st.lists(TASKS, min_size=1, max_size=3, unique_by=lambda task: task.name)
 
 
 class Lifecycle(RuleBasedStateMachine):
     places: Files | Databases
-    held = Bundle("held")  # every attempt ever claimed: most of them are stale sooner or later
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
         self.url = self.places.fresh()
         self.store: Store = open_store(self.url)
+        self.attempts: list[Attempt] = []  # every one ever claimed: most of them are stale sooner or later
         self.written: dict[int, int] = {}  # token → spans that were accepted
 
-    @initialize(limit=st.sampled_from([None, 3]))
-    def start(self, limit: int | None) -> None:
+    @initialize(limit=st.sampled_from([None, 3]), tasks=BATCHES)
+    def start(self, limit: int | None, tasks: list[Task]) -> None:
         self.run = begin(self.store, self.clock, queue_limit=limit)
         self.model = Model(limit)
+        self.enqueue(tasks, False)
 
     def teardown(self) -> None:
         problems = [problem for part in check(self.store) for problem in part.problems]
@@ -78,12 +80,15 @@ class Lifecycle(RuleBasedStateMachine):
         except HoldfastError as refusal:
             with pytest.raises(type(refusal)):
                 ours()
-            return None
+            return
         answer = ours()
         assert expected is None or answer == expected
-        return answer
 
-    @rule(tasks=st.lists(TASKS, min_size=1, max_size=3, unique_by=lambda task: task.name), up_to=st.booleans())
+    def running(self) -> list[Attempt]:
+        held = {t.token for entry in self.model.entries.values() for t in entry.tries if t.status is A.RUNNING}
+        return [attempt for attempt in self.attempts if attempt.token in held]
+
+    @rule(tasks=BATCHES, up_to=st.booleans())
     def enqueue(self, tasks: list[Task], up_to: bool) -> None:
         now = self.clock.now
         self.both(
@@ -91,90 +96,117 @@ class Lifecycle(RuleBasedStateMachine):
             lambda: self.model.enqueue(tasks, now, up_to),
         )
 
-    @rule(target=held, worker=st.sampled_from(["ann", "bob", "cat"]), most=st.integers(1, 3), lease_s=LEASES)
-    def claim(self, worker: str, most: int, lease_s: float) -> Any:
+    @precondition(lambda self: any(e.status in (R.QUEUING, R.REQUEUING) for e in self.model.entries.values()))
+    @rule(worker=st.sampled_from(["ann", "bob", "cat"]), most=st.integers(1, 3), lease_s=LEASES, ripe=st.booleans())
+    def claim(self, worker: str, most: int, lease_s: float, ripe: bool) -> None:
+        """Now, or when the first backoff is over."""
+        waiting = [entry.ready_at for entry in self.model.entries.values() if entry.status is R.REQUEUING]
+        if ripe and waiting:
+            self.clock.now = min(waiting)
         now = self.clock.now
         expected = self.model.claim(most, now)
         claims = self.store.queue.claim(self.run, worker, now=now, lease_s=lease_s, most=most).result()
         assert [claim.rollout.name for claim in claims] == [entry.task.name for entry in expected]
         for entry, claim in zip(expected, claims, strict=True):
             assert all(claim.attempt.token > token for token in self.written)
+            self.attempts.append(claim.attempt)
             self.written[claim.attempt.token] = 0
             self.model.started(entry, claim.attempt.token, worker, now, lease_s)
-        return multiple(*(claim.attempt for claim in claims))
 
-    @rule(attempts=st.lists(held, max_size=3), lease_s=LEASES)
-    def beat(self, attempts: list[Attempt], lease_s: float) -> None:
-        tokens = [attempt.token for attempt in attempts]
+    @precondition(lambda self: self.running())
+    @rule(place=PLACES, state=ENDINGS, chance=CHANCES)
+    def finish(self, place: int, state: A, chance: float) -> None:
+        running = self.running()
+        self.end(running[place % len(running)], state, chance)
+
+    @precondition(lambda self: self.running())
+    @rule(state=ENDINGS, chance=CHANCES)
+    def finish_everything(self, state: A, chance: float) -> None:
+        for attempt in self.running():
+            self.end(attempt, state, chance)
+
+    @precondition(lambda self: self.attempts)
+    @rule(place=PLACES, write=st.sampled_from(["end", "beat", "trace"]), state=ENDINGS, lease_s=LEASES)
+    def write_whatever_became_of_it(self, place: int, write: str, state: A, lease_s: float) -> None:
+        attempt = self.attempts[place % len(self.attempts)]
+        if write == "end":
+            self.end(attempt, state, 0.5)
+        elif write == "beat":
+            self.beat([attempt.token, self.attempts[-1].token], lease_s)
+        else:
+            self.trace(attempt)
+
+    def end(self, attempt: Attempt, state: A, chance: float) -> None:
+        queue, now = self.store.queue, self.clock.now
+        self.both(
+            lambda: queue.finish(attempt, state, now=now, error="e", backoff=BACKOFF, chance=chance).result(),
+            lambda: self.model.finish(attempt.token, state, now, BACKOFF, chance),
+        )
+
+    def beat(self, tokens: list[int], lease_s: float) -> None:
         told = self.store.queue.beat(self.run, tokens, now=self.clock.now, lease_s=lease_s).result()
         assert told.alive == self.model.beat(tokens, self.clock.now, lease_s)
         assert told.wanted is self.model.wanted
 
-    @rule(attempt=held, many=st.integers(1, 2))
-    def trace(self, attempt: Attempt, many: int) -> None:
+    def trace(self, attempt: Attempt) -> None:
         first = self.written[attempt.token] + 1
-        spans = [span(first + n) for n in range(many)]
         signal = Signal(name="n", value=1.0, source="test")
 
         def write() -> None:
-            self.store.traces.add(attempt, spans, now=self.clock.now).result()
+            self.store.traces.add(attempt, [span(first), span(first + 1)], now=self.clock.now).result()
             self.store.traces.score(attempt, [signal], now=self.clock.now, first=first).result()
-            self.written[attempt.token] += many
+            self.written[attempt.token] += 2
 
         self.both(write, lambda: self.model.write(attempt.token, self.clock.now))
         assert len(self.store.traces.spans(attempt.token)) == self.written[attempt.token]
 
-    @rule(attempt=held, state=st.sampled_from(sorted(ENDS)), chance=CHANCES)
-    def finish(self, attempt: Attempt, state: AttemptState, chance: float) -> None:
-        now, how = self.clock.now, {"backoff": BACKOFF, "chance": chance}
-        self.both(
-            lambda: self.store.queue.finish(attempt, state, now=now, error="e", **how).result(),  # type: ignore[arg-type]
-            lambda: self.model.finish(attempt.token, state, now, BACKOFF, chance),
-        )
-
-    @rule(chance=CHANCES)
-    def sweep(self, chance: float) -> None:
+    @precondition(lambda self: self.running())
+    @rule(chance=CHANCES, late=st.booleans())
+    def sweep(self, chance: float, late: bool) -> None:
+        """Now, or when the first lease is over."""
+        if late:
+            self.clock.now = min(self.model.leases())
         now = self.clock.now
         swept = self.store.queue.sweep(now=now, backoff=BACKOFF, chance=chance).result()
         assert swept == self.model.sweep(now, BACKOFF, chance)
 
-    @rule(name=NAMES)
-    def cancel(self, name: str) -> None:
-        self.both(
-            lambda: self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why="w").result(),
-            lambda: self.model.cancel(name),
-        )
+    @rule(seconds=st.sampled_from([0.5, 6.0, 40.0, -1.0, -7.0]), early_s=st.sampled_from([0.0, 0.25]))
+    def wait(self, seconds: float, early_s: float) -> None:
+        """Until the last lease is over, or just before, or for some time; clocks jump back, too."""
+        leases = self.model.leases()
+        self.clock.now = max(leases) - early_s if leases and seconds == 0.5 else self.clock.now + seconds
 
-    @rule(name=NAMES)
-    def requeue(self, name: str) -> None:
-        self.both(
-            lambda: self.store.queue.requeue(f"{self.run}/{name}", now=self.clock.now).result(),
-            lambda: self.model.requeue(name, self.clock.now),
-        )
+    @rule(act=st.sampled_from(["cancel", "requeue", "requeue", "hold", "go on", "open again", "over"]), place=PLACES)
+    def operate(self, act: str, place: int) -> None:
+        names = list(self.model.entries) or ["ghost"]
+        name = names[place % len(names)]
+        if act == "cancel":
+            self.both(
+                lambda: self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why="w").result(),
+                lambda: self.model.cancel(name),
+            )
+        elif act == "requeue":
+            self.both(
+                lambda: self.store.queue.requeue(f"{self.run}/{name}", now=self.clock.now).result(),
+                lambda: self.model.requeue(name, self.clock.now),
+            )
+        elif act == "hold":
+            self.order(Wanted.PAUSED if place % 2 else Wanted.DRAINING)
+        elif act == "go on":
+            self.order(Wanted.RUNNING)
+        elif act == "open again":
+            self.store.close()
+            self.store = open_store(self.url)
+        elif place == 0:  # seldom: nothing can be claimed afterwards
+            self.order(Wanted.CANCELLED)
+            cancelled = self.store.queue.cancel_open(self.run, now=self.clock.now, why="over").result()
+            assert cancelled == self.model.cancel_open()
 
-    @rule(wanted=st.sampled_from([Wanted.RUNNING, Wanted.RUNNING, Wanted.PAUSED, Wanted.DRAINING]))
     def order(self, wanted: Wanted) -> None:
         self.both(
             lambda: self.store.runs.want(self.run, wanted, who="op", why="w", now=self.clock.now).result(),
             lambda: self.model.want(wanted),
         )
-
-    @rule(sure=st.sampled_from([False] * 9 + [True]))
-    def cancel_everything(self, sure: bool) -> None:
-        if sure:
-            self.order(Wanted.CANCELLED)
-            cancelled = self.store.queue.cancel_open(self.run, now=self.clock.now, why="over").result()
-            assert cancelled == self.model.cancel_open()
-
-    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 2.0, 5.0, 9.0, 40.0, -1.0, -7.0]))  # clocks jump back, too
-    def wait(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
-    @rule(sure=st.sampled_from([False, False, True]))
-    def open_again(self, sure: bool) -> None:
-        if sure:
-            self.store.close()
-            self.store = open_store(self.url)
 
     @invariant()
     def each_rollout_stands_where_the_model_has_it(self) -> None:
@@ -195,21 +227,23 @@ class Lifecycle(RuleBasedStateMachine):
 
 def must_always_hold(rollout: Rollout, attempts: list[Attempt]) -> None:
     """Without asking the model."""
-    assert sum(a.status is AttemptState.RUNNING for a in attempts) == (rollout.status is R.RUNNING)
-    assert sum(a.status is AttemptState.SUCCEEDED for a in attempts) == (rollout.status is R.SUCCEEDED)
+    assert sum(a.status is A.RUNNING for a in attempts) == (rollout.status is R.RUNNING)
+    assert sum(a.status is A.SUCCEEDED for a in attempts) == (rollout.status is R.SUCCEEDED)
     assert [a.number for a in attempts] == list(range(1, rollout.attempt_count + 1))
     assert rollout.faults <= rollout.max_attempts
     assert all(a.deadline is None or a.lease_until <= a.deadline for a in attempts)
 
 
+@pytest.mark.timeout(400)  # a failure is shrunk before it is shown
 def test_the_store_does_what_the_model_does(places: Files | Databases) -> None:
     machine = type("Here", (Lifecycle,), {"places": places})
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=EXAMPLES[places.engine],
-            stateful_step_count=30,
+            stateful_step_count=40,
             deadline=None,
+            phases=set(Phase) - {Phase.explain},
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Float, Integer
 
+from holdfast.contracts.errors import StoreCorrupt
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.store import rows, schema
 
@@ -77,5 +78,5 @@ def test_what_is_not_there_is_none_or_empty() -> None:
 
 def test_a_state_that_no_version_knows_is_not_read() -> None:
     values = row_of(list(rows.ROLLOUT)) | {"status": "wandering"}
-    with pytest.raises(KeyError, match="wandering"):
+    with pytest.raises(StoreCorrupt, match="wandering"):
         rows.rollout(tuple(values.values()), "run-1-a")

@@ -34,11 +34,11 @@ def obeying(control: Stoppable) -> Iterator[Caught]:
         if caught.count > 2:
             os._exit(caught.exit_code)  # nothing is lost: what is unfinished is claimed again when its lease runs out
         if number is signal.SIGTERM and caught.count == 1:
+            control.drain()  # before it is said: nobody may be there to hear it
             print("holdfast: finishing what runs (again to stop now)", file=sys.stderr, flush=True)
-            control.drain()
         else:
-            print("holdfast: stopping, running work is handed back", file=sys.stderr, flush=True)
             control.stop()
+            print("holdfast: stopping, running work is handed back", file=sys.stderr, flush=True)
 
     kinds = (signal.SIGINT, signal.SIGTERM)
     for number in kinds:

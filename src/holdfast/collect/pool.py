@@ -113,9 +113,9 @@ class Pool:
         return self.tally
 
     async def _until_failure(self, wanted: asyncio.Task[None], watchers: list[asyncio.Task[None]]) -> None:
-        """Wait for one task; an error of a watcher or of any attempt's bookkeeping is ours to raise."""
+        """Wait for one task; its error, a watcher's or that of any attempt's bookkeeping is ours to raise."""
         await asyncio.wait([wanted, self._failure, *watchers], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*watchers, self._failure):
+        for task in (wanted, *watchers, self._failure):
             if task.done():
                 task.result()
 

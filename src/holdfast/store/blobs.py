@@ -54,7 +54,7 @@ class Blobs:
         """What is wrong with recorded blobs, one sentence each."""
         for sha256, size in self._db.all(ALL, {}):
             try:
-                data = self.get(sha256)
+                data = self.get(str(sha256))  # in a damaged store it may be anything
             except StoreError as error:
                 yield str(error)
             else:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Column
 
+from holdfast.contracts.errors import BadRecord, StoreCorrupt
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.contracts.shapes import Unfit
 from holdfast.store import schema
 from holdfast.store.sql import from_json
 
@@ -45,11 +49,31 @@ ATTEMPT: tuple[Column[Any], ...] = (
     _a.ended_at,
     _a.error,
 )
+P = ParamSpec("P")
+T = TypeVar("T")
 _SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
 _ROLLOUT_STATES = {str(state): state for state in RolloutState}
 _ATTEMPT_STATES = {str(state): state for state in AttemptState}
 
 
+def whole(read: Callable[P, T]) -> Callable[P, T]:
+    """A row that does not make its record is damage to the store, and is called so."""
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BadRecord, Unfit) as error:
+            raise StoreCorrupt(
+                f"a stored {read.__name__.replace('_', ' ')}",
+                why=f"cannot be read: {type(error).__name__}: {error}",
+                remedy="run 'holdfast store check', or restore the store from a copy",
+            ) from error
+
+    return reading
+
+
+@whole
 def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
     """From the columns of ROLLOUT, the run's id, and the number of the attempt that decided it."""
     name = row[1]
@@ -77,6 +101,7 @@ def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
     )
 
 
+@whole
 def attempt(row: Any, rollout_id: str) -> Attempt:
     return Attempt(
         id=f"{rollout_id}:attempt-{row[1]}",
@@ -94,6 +119,13 @@ def attempt(row: Any, rollout_id: str) -> Attempt:
     )
 
 
+@whole
+def output(row: Any) -> Any:
+    """From the column of that name."""
+    return None if row[0] is None else from_json(row[0])
+
+
+@whole
 def run(row: Any) -> Run:
     """From all columns of `runs` in their order."""
     return Run(
@@ -112,6 +144,7 @@ def run(row: Any) -> Run:
     )
 
 
+@whole
 def resource_version(row: Any) -> ResourceVersion:
     """From all columns of `resources` in their order."""
     return ResourceVersion(
@@ -124,6 +157,7 @@ def resource_version(row: Any) -> ResourceVersion:
     )
 
 
+@whole
 def worker(row: Any) -> WorkerRecord:
     """From all columns of `workers` in their order."""
     return WorkerRecord(
@@ -131,6 +165,7 @@ def worker(row: Any) -> WorkerRecord:
     )
 
 
+@whole
 def ledger_entry(row: Any) -> LedgerEntry:
     """From all columns of `ledger` in their order."""
     return LedgerEntry(

@@ -38,7 +38,7 @@ class SQLite:
     def connect(self, *, read_only: bool) -> sqlite3.Connection:
         try:
             return self._connect(read_only)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self.translate(error) from error
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
@@ -74,11 +74,12 @@ class SQLite:
             connection.close()
 
     def translate(self, error: Exception) -> Exception:
-        if not isinstance(error, sqlite3.Error):
-            return error
-        text = str(error)
+        where, text = f"store {self.path}", " ".join(str(error).split())
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        where = f"store {self.path}"
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a damaged schema, Python cannot read it
+            text, code = f"its schema is damaged ({text})", sqlite3.SQLITE_CORRUPT
+        elif not isinstance(error, sqlite3.Error):
+            return error
         if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR:
             return StoreFull(
                 where, why=text, remedy="free some disk space and call again: nothing of this write was kept"

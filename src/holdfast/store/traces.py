@@ -11,7 +11,7 @@ from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.shapes import shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
-from holdfast.store import schema
+from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.queue import FENCE, stale
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
@@ -62,8 +62,7 @@ class Traces:
         return [span(row) for row in self._db.all(SPANS, {"token": token})]
 
     def sheet(self, token: int) -> Sheet:
-        found = self._db.all(SIGNALS, {"token": token})
-        return Sheet(signals=tuple(Signal(name=r[2], value=r[3], weight=r[4], source=r[5], turn=r[6]) for r in found))
+        return Sheet(signals=tuple(signal(row) for row in self._db.all(SIGNALS, {"token": token})))
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> Pending[None]:
         def operation(tx: Transaction) -> None:
@@ -77,6 +76,13 @@ class Traces:
 _MODEL, _TOOL, _EVENTS = shape(ModelCall), shape(ToolCall), shape(tuple[SpanEvent, ...])
 
 
+@rows.whole
+def signal(row: Any) -> Signal:
+    """From all columns of `signals` in their order."""
+    return Signal(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6])
+
+
+@rows.whole
 def span(row: Any) -> Span:
     """From all columns of `spans` in their order."""
     rest = from_json(row[6]) if row[6] else {}

@@ -13,7 +13,6 @@ from holdfast.contracts.run import SplitRewards
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import from_json
 
 _r, _a = schema.rollouts.c, schema.attempts.c
 _mine = _r.run == bindparam("run")
@@ -76,7 +75,7 @@ class Views:
     def output(self, attempt: Attempt) -> Any:
         """What the agent returned."""
         row = self._db.one(OUTPUT, {"token": attempt.token})
-        return None if row is None or row[0] is None else from_json(row[0])
+        return None if row is None else rows.output(row)
 
     def counts(self, run: str) -> dict[RolloutState, int]:
         found = dict(self._db.all(COUNTS, {"run": self._runs.key(run)}))

@@ -1,0 +1,437 @@
+"""`holdfast optimize` as a user runs it: real processes, real signals, a real endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.rollout import DONE, RolloutState
+from holdfast.contracts.run import RunState, Status
+from holdfast.operate.status import read_status
+from holdfast.store.store import open_store
+from tests.cli.conftest import Answer
+from tests.conftest import Databases
+from tests.endpoint import Endpoint, serving
+
+EXAMPLE = Path(__file__).parents[2] / "examples/arithmetic.json"
+PATIENCE_S = 60.0
+BIN = Path(sys.executable).parent
+
+AGENTS = '''
+import asyncio, os, time
+from pathlib import Path
+
+async def quick(task, context):
+    return task.get("expected", "4")
+
+async def gated(task, context):
+    """Tasks of "wait" wait until there is a file `go`; each says that it has begun."""
+    if task["prompt"] == "wait":
+        name = context.assignment.attempt.rpartition("/")[2]
+        Path(f"begun-{name}").touch()
+        while not Path("go").exists():
+            await asyncio.sleep(0.01)
+    return "4"
+
+def printing(task, context):
+    print("printed by an agent")
+    os.system("echo printed by a child of an agent")
+    return "4"
+
+async def failing(task, context):
+    raise ValueError("no idea")
+
+def slow(task, context):
+    time.sleep(0.01)
+    return "4"
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of the commands, with agents in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "my_agents.py").write_text(AGENTS)
+    return tmp_path
+
+
+def config(folder: Path, prompts: list[str], name: str = "config.json", **fields: Any) -> str:
+    """A config file in the folder; every prompt expects a 4."""
+    quick: dict[str, Any] = {"heartbeat_interval_ms": 100, "lease_secs": 1.0, "poll_interval_ms": 10}
+    tasks = [{"prompt": prompt, "expected": "4"} for prompt in prompts]
+    (folder / name).write_text(json.dumps({"optimize": tasks, **quick, **fields}))
+    return name
+
+
+def holdfast(*words: object, **how: Any) -> Answer:
+    command = [sys.executable, "-m", "holdfast.cli", *map(str, words)]
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, **how)
+    return Answer(ran.returncode, ran.stdout, ran.stderr)
+
+
+def optimize(*words: object, **how: Any) -> Answer:
+    return holdfast("optimize", "--store", "store.db", *words, **how)
+
+
+@contextmanager
+def running(*words: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command while it goes on."""
+    command = [sys.executable, "-m", "holdfast.cli", "optimize", "--store", "store.db", *map(str, words)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def ended(child: subprocess.Popen[str]) -> Answer:
+    out, err = child.communicate(timeout=PATIENCE_S)
+    return Answer(child.returncode, out, err)
+
+
+def until(condition: Callable[[], object]) -> None:
+    patience = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < patience, "it never came true"
+        time.sleep(0.01)
+
+
+def begun(folder: Path, count: int) -> Callable[[], bool]:
+    return lambda: len(list(folder.glob("begun-*"))) >= count
+
+
+def status_in(folder: Path) -> Status:
+    return read_status(folder / "status.json")
+
+
+def attempts_by_rollout(folder: Path, run: str) -> dict[str, list[str]]:
+    """After a look that every rollout ended exactly once."""
+    with open_store(folder / "store.db", create=False) as store:
+        found = {}
+        for rollout in store.views.rollouts(run, most=1000):
+            states = [str(attempt.status) for attempt in store.views.attempts(rollout.id)]
+            assert rollout.status in DONE
+            assert states.count("succeeded") == (rollout.status is RolloutState.SUCCEEDED)
+            found[rollout.name] = states
+    return found
+
+
+# Whole runs
+
+
+def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path) -> None:
+    first, second = optimize("--config", EXAMPLE), optimize("--config", EXAMPLE)
+    assert (first.code, first.err) == (second.code, second.err) == (0, "")
+    listed = holdfast("runs", "--store", "store.db", "--json").json
+    assert [(run["state"], run["model_ref"]) for run in listed] == [
+        ("completed", "agent/holdfast.workloads.arithmetic:agent")
+    ] * 2
+    ids = [run["id"] for run in listed]
+    assert first.lines[0].startswith(f"{ids[1]} completed in ")
+    assert first.lines[1:5] == [
+        "  rollouts   12: 12 succeeded, 0 failed",
+        "  rewards    train 0.750 (8 of 8), val 0.750 (4 of 4)",
+        "  model      agent/holdfast.workloads.arithmetic:agent",
+        "  resources  resources-1",
+    ]
+    for run in ids:
+        assert list(attempts_by_rollout(folder, run).values()) == [["succeeded"]] * 12
+    status = status_in(folder)
+    assert (status.run_id, status.run_state, status.succeeded) == (ids[0], RunState.COMPLETED, 12)
+    assert {split: of.mean_reward for split, of in status.rewards.items()} == {"train": 0.75, "val": 0.75}
+
+
+def test_what_the_report_says_to_do_next_can_be_done(folder: Path) -> None:
+    config(folder, ["hi"], agent="my_agents:gated", completion_timeout_secs=0.8)
+    shutil.copy("config.json", "later.json")
+    config(folder, ["hi", "wait"], "later.json", agent="my_agents:gated", completion_timeout_secs=0.8)
+    ran = holdfast("optimize", "--config", "later.json", "--store", "a b/s.db", "--project", "it's")
+    assert ran.code == 4
+    commands = [line.partition("#")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
+    assert [shlex.split(command)[1] for command in commands] == ["optimize", "rollouts", "spans"]
+    (folder / "go").touch()
+    for command in commands:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert read_status(folder / "a b/status.json").run_state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+def test_as_json_the_report_is_the_status_whatever_agents_print(folder: Path, kind: str) -> None:
+    ran = optimize("--config", config(folder, ["hi"] * 3, agent="my_agents:printing", worker_kind=kind), "--json")
+    assert ran.code == 0
+    assert ran.json == json.loads((folder / "status.json").read_text())
+    assert ran.json["succeeded"] == 3
+    assert sorted(ran.err.splitlines()) == ["printed by a child of an agent"] * 3 + ["printed by an agent"] * 3
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving() as found:
+        yield found
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, endpoint: Endpoint, kind: str) -> None:
+    name = config(folder, ["hi", "ho"], resources={"system_prompt": "Be brief."}, worker_kind=kind)
+    ran = optimize(
+        *("--config", name, "--model", "openai/tiny", "--base-url", endpoint.url),
+        env=os.environ | {"OPENAI_API_KEY": "s3cret"},
+    )
+    assert (ran.code, ran.err) == (0, "")  # and no connection was left open
+    assert [asked.headers["Authorization"] for asked in endpoint.asked] == ["Bearer s3cret"] * 2
+    assert endpoint.asked[0].body["messages"][0] == {"role": "system", "content": "Be brief."}
+    status = status_in(folder)
+    assert (status.model_ref, status.rewards["train"].mean_reward) == ("openai/tiny", 0.0)
+    with open_store(folder / "store.db") as store:
+        (attempt,) = store.views.attempts(f"{status.run_id}/train-1")
+        call = next(span.model for span in store.traces.spans(attempt.token) if span.model)
+        assert (call.completion_ids, call.logprobs) == ((5, 6, 7), (-0.5, -0.25, 0.0))
+        assert "s3cret" not in json.dumps(store.runs.get(status.run_id).settings)
+
+
+def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path) -> None:
+    name = config(folder, ["hi"], max_attempts=1)
+    ran = optimize("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1", "--json")
+    assert (ran.code, ran.json["run_state"], ran.json["dead"]) == (3, "failed", 1)
+    assert ran.json["rewards"]["train"] == {"total": 1, "rewarded": 0, "mean_reward": None}
+
+
+def test_an_agent_is_found_in_the_current_folder_and_flags_go_over_the_file(folder: Path) -> None:
+    name = config(folder, ["hi"], agent="holdfast.workloads.arithmetic:agent")
+    ran = optimize("--config", name, "--agent", "my_agents:quick", "--json")
+    assert (ran.code, ran.json["model_ref"]) == (0, "agent/my_agents:quick")
+    assert ran.json["rewards"]["train"]["mean_reward"] == 1.0
+
+
+def test_the_documented_names_of_the_flags_work(folder: Path) -> None:
+    name = config(folder, ["hi"], agent="my_agents:quick")
+    flags = ("--prompt-optimization-config", name, "--prompt-optimization-store-sqlite", "store.db")
+    ran = holdfast(*flags, "--prompt-optimization-json")
+    assert (ran.code, ran.err, ran.json["run_state"]) == (0, "", "completed")
+
+
+def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, databases: Databases) -> None:
+    ran = holdfast("optimize", "--config", EXAMPLE, "--store", databases.fresh(), "--state-dir", "state")
+    assert ran.code == 0
+    assert read_status(folder / "state/status.json").succeeded == 12
+
+
+def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path) -> None:
+    ran = optimize("--config", config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1))
+    assert ran.code == 3
+    assert ran.lines[0].endswith("(no rollout succeeded)")
+    assert ran.lines[1] == "  rollouts   2: 0 succeeded, 2 failed"
+    assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
+
+
+def test_a_run_over_its_time_exits_with_4(folder: Path) -> None:
+    name = config(folder, ["hi", "wait", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
+    ran = optimize("--config", name)
+    assert ran.code == 4
+    status = status_in(folder)
+    assert (status.run_state, status.error) == (RunState.TIMED_OUT, "not done after 0.8 s")
+    assert (status.succeeded, status.running, status.waiting) == (1, 0, 2)
+
+
+def test_the_status_is_whole_whenever_it_is_read(folder: Path) -> None:
+    path, seen, broken = folder / "status.json", list[Status](), list[Exception]()
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                if path.exists():
+                    seen.append(read_status(path))
+            except Exception as error:
+                broken.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    ran = optimize("--config", config(folder, ["hi"] * 300, agent="my_agents:slow"))
+    over.set()
+    reader.join()
+    assert (ran.code, broken) == (0, [])
+    states = [status.run_state for status in seen]
+    assert states[0] is RunState.RUNNING
+    assert len({status.updated_unix_ms for status in seen}) >= 3
+    assert [status.updated_unix_ms for status in seen] == sorted(status.updated_unix_ms for status in seen)
+    assert status_in(folder).run_state is RunState.COMPLETED
+
+
+# What stops it
+
+
+HALF = ["hi"] * 3 + ["wait"] * 5
+
+
+def stopped_half_way(folder: Path, number: signal.Signals, **fields: Any) -> Answer:
+    """Three of eight are done and two are being worked on when the signal comes."""
+    name = config(folder, HALF, agent="my_agents:gated", **fields)
+    with running("--config", name) as child:
+        until(begun(folder, 2))
+        until(lambda: status_in(folder).succeeded == 3)
+        child.send_signal(number)
+        if number is signal.SIGTERM:
+            assert child.stderr is not None
+            assert child.stderr.readline() == "holdfast: finishing what runs (again to stop now)\n"
+            (folder / "go").touch()
+        return ended(child)
+
+
+def resumed(folder: Path, run: str) -> Answer:
+    (folder / "go").touch()
+    return optimize("--resume", run, "--json")
+
+
+def test_ctrl_c_hands_back_and_the_run_can_be_taken_up_again(folder: Path) -> None:
+    ran = stopped_half_way(folder, signal.SIGINT)
+    assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back\n")
+    status = status_in(folder)
+    assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
+    assert (status.succeeded, status.running, status.waiting) == (3, 0, 5)
+    again = resumed(folder, status.run_id)
+    assert (again.code, again.json["run_id"], again.json["succeeded"]) == (0, status.run_id, 8)
+    found = attempts_by_rollout(folder, status.run_id)
+    assert sorted(found.values()) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 6
+
+
+def test_sigterm_lets_running_work_finish(folder: Path) -> None:
+    ran = stopped_half_way(folder, signal.SIGTERM)
+    assert ran.code == 143
+    status = status_in(folder)
+    assert (status.run_state, status.succeeded, status.waiting) == (RunState.CANCELLED, 5, 3)
+    assert resumed(folder, status.run_id).code == 0
+    assert list(attempts_by_rollout(folder, status.run_id).values()) == [["succeeded"]] * 8
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.6, 1.2])
+def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(folder: Path, after_s: float) -> None:
+    name = config(folder, ["wait"] * 4, agent="my_agents:gated", worker_kind="processes")
+    with running("--config", name, start_new_session=True) as child:
+        until((folder / "status.json").exists)
+        time.sleep(after_s)  # while they start, or later
+        os.killpg(child.pid, signal.SIGINT)
+        ran = ended(child)
+    assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back\n")
+    status = status_in(folder)
+    assert (status.run_state, status.running, status.waiting) == (RunState.CANCELLED, 0, 4)
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, kind: str) -> None:
+    name = config(folder, HALF, agent="my_agents:gated", worker_kind=kind)
+    with running("--config", name) as child:
+        until(begun(folder, 2))
+        until(lambda: status_in(folder).succeeded == 3)
+        child.kill()
+        ended(child)
+    status = status_in(folder)
+    assert status.run_state is RunState.RUNNING  # nobody was left to say more
+    until(lambda: (again := resumed(folder, status.run_id)).code == 0 or _is_refused(again))
+    assert status_in(folder).run_state is RunState.COMPLETED
+    found = attempts_by_rollout(folder, status.run_id)
+    assert sorted(found.values()) == [["succeeded"]] * 6 + [["unresponsive", "succeeded"]] * 2
+
+
+def _is_refused(answer: Answer) -> bool:
+    """While the dead process may still live, nobody else takes over; False: try again."""
+    assert answer.code == 5
+    assert "another process drives it" in answer.err
+    return False
+
+
+def test_an_order_to_cancel_ends_it(folder: Path) -> None:
+    name = config(folder, HALF, agent="my_agents:gated")
+    with running("--config", name) as child:
+        until(begun(folder, 2))
+        run = status_in(folder).run_id
+        assert holdfast("order", run, "cancelled", "--why", "enough", "--store", "store.db").code == 0
+        assert ended(child).code == 130
+    status = status_in(folder)
+    assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
+    assert (status.succeeded, status.cancelled) == (3, 5)
+    refused = resumed(folder, run)
+    assert (refused.code, refused.err) == (5, f"holdfast: error: run {run}: was cancelled for good; start a new run\n")
+
+
+def test_a_completed_run_is_not_taken_up_again(folder: Path) -> None:
+    optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
+    run = status_in(folder).run_id
+    again = optimize("--resume", run)
+    assert (again.code, again.err) == (5, f"holdfast: error: run {run}: is completed; start a new run\n")
+    assert status_in(folder).run_state is RunState.COMPLETED
+
+
+def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path) -> None:
+    (folder / "status.json").mkdir()
+    ran = optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith("holdfast: error: file status.json: ")
+    with open_store(folder / "store.db") as store:
+        assert [run.state for run in store.runs.newest()] == [RunState.FAILED]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--config: is missing; give the file with the run's settings, or --resume RUN"),
+        (
+            ["--config", "good.json", "--resume", "run-1"],
+            "--config: and --resume were both given; give the file with the run's settings, or --resume RUN",
+        ),
+        (["--config", "none.json"], "none.json: there is no such file; check the path"),
+        (["--config", "empty.json"], "empty.json: optimize, validate: there is nothing to run; "),
+        (["--config", "good.json", "--agent", "my_agents:nobody"], "agent my_agents:nobody: my_agents has no function"),
+        (["--config", "good.json", "--agent", "nowhere"], '--agent "nowhere": is not module:function; '),
+        (["--config", "bare.json"], "these settings: name neither an agent nor a model; give --agent or --model"),
+        (["--config", "bare.json", "--model", "local/x"], "--model local/x: this version has no local models; "),
+        (
+            ["--config", "bare.json", "--model", "x", "--base-url", "here"],
+            '--base-url "here": is not an http or https ',
+        ),
+        (["--resume", "run-1"], "store store.db: there is none; check the path; "),
+        (
+            ["--config", "good.json", "--prompt-optimization-proxy-server"],
+            "--prompt-optimization-proxy-*: the capture proxy is not part of this version; leave these flags out",
+        ),
+        (["--config", "good.json", "--project", " "], "project ' ': must be 1 to 100 characters, not blank"),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
+)
+def test_bad_input_is_refused_before_the_store_is_touched(folder: Path, words: list[str], message: str) -> None:
+    config(folder, ["hi"], "good.json", agent="my_agents:quick")
+    config(folder, ["hi"], "bare.json")
+    config(folder, [], "empty.json", agent="my_agents:quick")
+    ran = optimize(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"holdfast: error: {message}")
+    assert len(ran.err.splitlines()) == 1
+    assert not list(folder.glob("store.db*")) + list(folder.glob("status.json"))
+
+
+def test_an_unknown_run_cannot_be_taken_up(folder: Path) -> None:
+    optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
+    ran = optimize("--resume", "run-7")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("holdfast: error: run 'run-7': there is none in project 'default'; ")

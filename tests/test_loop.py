@@ -1,0 +1,512 @@
+"""The loop: a plan is run to its end, every state of it is told, and whatever stops it, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.collect.agent import Agent, Context, Score
+from holdfast.collect.plan import Plan
+from holdfast.collect.pool import Pace, Tally
+from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.errors import Conflict, IllegalMove, StoreError, StoreFull
+from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split, Task
+from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.loop import Control, assist, optimize
+from holdfast.store.store import Store, open_store
+from tests.collect.agents import no_score, ones
+from tests.collect.scene import PATIENCE_S, until
+from tests.conftest import Files
+
+PACE = Pace(heartbeat_s=0.05, lease_s=1.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+
+
+async def echo(task: Any, context: Context) -> Any:
+    return task
+
+
+async def failing(task: Any, context: Context) -> None:
+    raise ValueError("no")
+
+
+def tasks(count: int, **fields: Any) -> list[Task]:
+    splits = [Split.TRAIN, Split.TRAIN, Split.VAL]
+    return [Task(name=f"t{n}", input=n, split=splits[n % 3], **fields) for n in range(count)]
+
+
+def plan_of(agent: Agent, todo: list[Task], score: Score = no_score, **fields: Any) -> Plan:
+    home = Home(agent, score, None, time.time)
+    given: dict[str, Any] = {
+        "tasks": todo,
+        "resources": {},
+        "model_ref": "agent/test",
+        "settings": {},
+        "seats": lambda: Seat(home.place()),
+        "close": home.close,
+        "workers": 2,
+        "pace": PACE,
+        "report_s": 0.05,
+        "look_s": 0.01,
+    }
+    return Plan(**{**given, **fields})
+
+
+class Gate:
+    """An agent that lets the first so many pass and holds the others until it is opened."""
+
+    def __init__(self, passes: int = 0) -> None:
+        self.opened, self.held, self._passes = threading.Event(), 0, passes
+        self._lock = threading.Lock()
+
+    async def __call__(self, task: Any, context: Context) -> Any:
+        with self._lock:
+            self._passes -= 1
+            is_held = self._passes < 0
+            self.held += is_held
+        while is_held and not self.opened.is_set():  # noqa: ASYNC110 - the test is on another event loop
+            await asyncio.sleep(0.005)
+        return task
+
+
+@dataclass
+class Watched:
+    """One call of optimize, and every status it told."""
+
+    store: Store
+    plan: Plan
+    control: Control = field(default_factory=Control)
+    statuses: list[Status] = field(default_factory=list)
+    resume: str | None = None
+    slow_s: float = 0.0  # how long an observer takes
+
+    def observe(self, status: Status) -> None:
+        time.sleep(self.slow_s)
+        self.statuses.append(status)
+
+    async def run(self) -> Status:
+        optimizing = optimize(
+            self.store,
+            self.plan,
+            self.control,
+            clock=time.time,
+            observe=self.observe,
+            who="test",
+            salt="abcd",
+            resume=self.resume,
+        )
+        return await asyncio.wait_for(optimizing, PATIENCE_S)
+
+    @asynccontextmanager
+    async def going(self) -> AsyncIterator[asyncio.Task[Status]]:
+        running = asyncio.create_task(self.run())
+        await until(lambda: self.statuses or running.done())
+        yield running
+        await asyncio.wait([running])
+
+    @property
+    def run_id(self) -> str:
+        return self.statuses[0].run_id
+
+    def told(self) -> list[RunState]:
+        """The states as told: the same one twice in a row is told once here."""
+        states = [status.run_state for status in self.statuses]
+        return [state for place, state in enumerate(states) if place == 0 or states[place - 1] is not state]
+
+    def ended(self) -> tuple[RunState, str | None]:
+        run = self.store.runs.get(self.run_id)
+        assert run.state is RunState.RUNNING or run.ended_at is not None
+        return run.state, run.error
+
+
+def attempts(store: Store, run: str, count: int) -> list[list[str]]:
+    return [[str(a.status) for a in store.views.attempts(f"{run}/t{n}")] for n in range(count)]
+
+
+# Ends
+
+
+async def test_a_plan_that_is_done_is_completed(store: Store) -> None:
+    watched = Watched(store, plan_of(echo, tasks(20), ones, resources={"prompt": "brief"}))
+    status = await watched.run()
+    assert watched.told() == [RunState.RUNNING, RunState.COMPLETED]
+    assert watched.statuses[-1] == status
+    assert watched.statuses[0].total_rollouts == 20  # planned, and not yet enqueued
+    counts = (status.succeeded, status.failed, status.cancelled, status.dead, status.running, status.waiting)
+    assert counts == (20, 0, 0, 0, 0, 0)
+    found = {split: (of.total, of.rewarded, of.mean_reward) for split, of in status.rewards.items()}
+    assert found == {"train": (14, 14, 1.0), "val": (6, 6, 1.0)}
+    assert (status.model_ref, status.resources_id, status.error) == ("agent/test", "resources-1", None)
+    assert watched.ended() == (RunState.COMPLETED, None)
+    assert attempts(store, status.run_id, 20) == [["succeeded"]] * 20
+    assert {store.views.rollout(f"{status.run_id}/t{n}").resources for n in range(20)} == {1}
+    assert [entry.body for entry in store.ledger.entries()] == [
+        {"begin": "optimize", "model_ref": "agent/test"},
+        {"end": "completed", "error": None},
+    ]
+
+
+async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None:
+    watched = Watched(store, plan_of(failing, tasks(3, max_attempts=1), ones))
+    status = await watched.run()
+    assert watched.told() == [RunState.RUNNING, RunState.FAILED]
+    assert (status.error, status.failed, status.dead) == ("no rollout succeeded", 3, 0)
+    assert status.rewards["train"].mean_reward is None
+    assert watched.ended() == (RunState.FAILED, "no rollout succeeded")
+
+
+async def test_a_run_of_which_something_succeeded_is_completed(files: Files) -> None:
+    async def odd(task: int, context: Context) -> int:
+        return 1 // (task % 2)
+
+    with open_store(files.fresh()) as store:
+        status = await Watched(store, plan_of(odd, tasks(4, max_attempts=1))).run()
+    assert (status.run_state, status.succeeded, status.failed) == (RunState.COMPLETED, 2, 2)
+
+
+async def test_what_was_given_up_without_an_answer_is_told_apart(files: Files) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ValueError("no judge")
+
+    with open_store(files.fresh()) as store:
+        status = await Watched(store, plan_of(echo, tasks(3, max_attempts=1), broken)).run()
+    assert (status.run_state, status.failed, status.dead) == (RunState.FAILED, 3, 3)
+    assert status.rewards["train"].rewarded == 0
+
+
+async def test_the_last_word_is_the_last_however_slow_its_observer_is(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, plan_of(echo, tasks(40), report_s=0.001), slow_s=0.03)
+        await watched.run()
+        await asyncio.sleep(0.2)
+    assert watched.told() == [RunState.RUNNING, RunState.COMPLETED]
+    moments = [status.updated_unix_ms for status in watched.statuses]
+    assert moments == sorted(moments)
+
+
+async def test_a_run_lets_go_of_what_its_seats_share(files: Files) -> None:
+    home = Home(echo, no_score, None, time.time)
+    with open_store(files.fresh()) as store:
+        plan = plan_of(echo, tasks(2), seats=lambda: Seat(home.place()), close=home.close)
+        await Watched(store, plan).run()
+    assert not home.current.thread.is_alive()
+
+
+async def test_two_runs_on_one_store_have_nothing_in_common(store: Store) -> None:
+    first, second = Watched(store, plan_of(echo, tasks(6))), Watched(store, plan_of(echo, tasks(6)))
+    statuses = await asyncio.gather(first.run(), second.run())
+    assert {status.succeeded for status in statuses} == {6}
+    assert statuses[0].run_id != statuses[1].run_id
+    assert all(attempts(store, status.run_id, 6) == [["succeeded"]] * 6 for status in statuses)
+
+
+# Stopping and going on
+
+
+async def stopped_half_way(store: Store, ask: Callable[[Control], None]) -> tuple[Watched, Gate]:
+    """A run of ten of which three are done and two are being worked on when it is asked to end."""
+    gate = Gate(passes=3)
+    watched = Watched(store, plan_of(gate, tasks(10), ones))
+    async with watched.going() as running:
+        await until(lambda: gate.held == 2)
+        ask(watched.control)
+        if ask is not Control.stop:
+            await asyncio.sleep(0.3)
+            assert not running.done()
+            gate.opened.set()
+    return watched, gate
+
+
+async def test_a_run_that_is_stopped_hands_back_and_can_be_finished_later(store: Store) -> None:
+    stopped, _ = await stopped_half_way(store, Control.stop)
+    assert stopped.told() == [RunState.RUNNING, RunState.CANCELLED]
+    last = stopped.statuses[-1]
+    assert (last.error, last.succeeded, last.running, last.waiting) == ("interrupted", 3, 0, 7)
+    assert stopped.ended() == (RunState.CANCELLED, "interrupted")
+
+    resumed = Watched(store, plan_of(echo, tasks(10), ones), resume=stopped.run_id)
+    status = await resumed.run()
+    assert resumed.told() == [RunState.RUNNING, RunState.COMPLETED]
+    assert (status.run_id, status.succeeded, status.total_rollouts) == (stopped.run_id, 10, 10)
+    found = attempts(store, status.run_id, 10)
+    assert sorted(found) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 8
+    assert [entry.body for entry in store.ledger.entries()][1:3] == [
+        {"end": "cancelled", "error": "interrupted"},
+        {"resume": "cancelled"},
+    ]
+
+
+async def test_a_run_that_is_drained_finishes_what_runs(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        drained, _ = await stopped_half_way(store, Control.drain)
+        last = drained.statuses[-1]
+        assert (last.run_state, last.error) == (RunState.CANCELLED, "interrupted")
+        assert (last.succeeded, last.running, last.waiting) == (5, 0, 5)
+        assert {tuple(found) for found in attempts(store, last.run_id, 10)} == {("succeeded",), ()}
+
+
+async def test_draining_does_not_take_for_ever(files: Files) -> None:
+    gate = Gate()
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, plan_of(gate, tasks(2), drain_s=0.3))
+        async with watched.going():
+            await until(lambda: gate.held == 2)
+            watched.control.drain()
+        assert watched.statuses[-1].waiting == 2
+        assert attempts(store, watched.run_id, 2) == [["released"]] * 2
+
+
+async def test_a_second_wish_to_stop_ends_a_drain(files: Files) -> None:
+    gate = Gate()
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, plan_of(gate, tasks(2), drain_s=PATIENCE_S))
+        async with watched.going():
+            await until(lambda: gate.held == 2)
+            watched.control.drain()
+            await asyncio.sleep(0.1)
+            watched.control.stop()
+        assert attempts(store, watched.run_id, 2) == [["released"]] * 2
+
+
+async def test_a_run_over_its_time_has_timed_out_and_can_be_finished_later(store: Store) -> None:
+    late = Watched(store, plan_of(Gate(passes=1), tasks(4), timeout_s=0.7))
+    status = await late.run()
+    assert late.told() == [RunState.RUNNING, RunState.TIMED_OUT]
+    assert (status.error, status.succeeded, status.running, status.waiting) == ("not done after 0.7 s", 1, 0, 3)
+    assert late.ended() == (RunState.TIMED_OUT, "not done after 0.7 s")
+    again = await Watched(store, plan_of(echo, tasks(4)), resume=late.run_id).run()
+    assert (again.run_state, again.succeeded) == (RunState.COMPLETED, 4)
+
+
+async def test_a_run_whose_process_died_is_finished_by_another(store: Store) -> None:
+    """As kill -9 leaves it: some done, some claimed, some not even enqueued."""
+    todo, now = tasks(8), time.time()
+    run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="d", who="test", now=now).result()
+    await store.queue.enqueue(run.id, todo[:5], now=now)
+    done, _ = await store.queue.claim(run.id, "dead", now=now, lease_s=0.5, most=2)
+    await store.queue.finish(done.attempt, AttemptState.SUCCEEDED, now=now)
+    with pytest.raises(IllegalMove, match="another process drives it"):
+        await Watched(store, plan_of(echo, todo), resume=run.id).run()
+    await asyncio.sleep(PACE.lease_s)
+    status = await Watched(store, plan_of(echo, todo), resume=run.id).run()
+    assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 8)
+    assert attempts(store, run.id, 8) == [["succeeded"], ["unresponsive", "succeeded"], *[["succeeded"]] * 6]
+
+
+async def test_a_run_that_is_driven_cannot_be_taken_up_however_slow_its_observer_is(files: Files) -> None:
+    gate, url = Gate(), files.fresh()
+    with open_store(url) as store, open_store(url) as other:
+        watched = Watched(store, plan_of(gate, tasks(2)), slow_s=1.5)  # longer than the lease
+        async with watched.going():
+            for _ in range(8):
+                await asyncio.sleep(0.3)
+                with pytest.raises(IllegalMove, match="another process drives it"):
+                    await Watched(other, plan_of(echo, tasks(2)), resume=watched.run_id).run()
+            gate.opened.set()
+        assert watched.statuses[-1].run_state is RunState.COMPLETED
+
+
+async def test_a_run_that_is_taken_up_with_other_tasks_under_the_same_names_is_refused(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        late = Watched(store, plan_of(Gate(), tasks(2), timeout_s=0.3))
+        await late.run()
+        other = [Task(name="t0", input="something else", split=Split.TRAIN)]
+        again = Watched(store, plan_of(echo, other), resume=late.run_id)
+        with pytest.raises(Conflict):
+            await again.run()
+        assert again.told() == [RunState.RUNNING, RunState.FAILED]
+
+
+# Orders
+
+
+@pytest.fixture
+def operator(url: str, store: Store) -> Iterator[Store]:
+    """The same store as another process has it."""
+    with open_store(url) as opened:
+        yield opened
+
+
+def order(operator: Store, run: str, wanted: Wanted) -> None:
+    operator.runs.want(run, wanted, who="operator", why="because", now=time.time()).result()
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["all at once", "by the run itself"])
+async def test_an_order_to_cancel_ends_the_run_for_good(store: Store, operator: Store, at_once: bool) -> None:
+    gate = Gate(passes=2)
+    # A beat that never comes: the order itself must be enough.
+    slow = Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+    watched = Watched(store, plan_of(gate, tasks(8), pace=slow))
+    async with watched.going():
+        await until(lambda: gate.held == 2)
+        order(operator, watched.run_id, Wanted.CANCELLED)
+        if at_once:  # as `holdfast order` does it
+            while operator.queue.cancel_open(watched.run_id, now=time.time(), why="enough").result():
+                continue
+    assert watched.told() == [RunState.RUNNING, RunState.CANCELLED]
+    last = watched.statuses[-1]
+    assert (last.error, last.succeeded, last.cancelled) == ("cancelled by an order", 2, 6)
+    assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")
+    with pytest.raises(IllegalMove, match="was cancelled for good"):
+        await Watched(store, plan_of(echo, tasks(8)), resume=watched.run_id).run()
+
+
+async def test_an_order_to_drain_ends_the_run_and_it_can_be_taken_up_again(store: Store, operator: Store) -> None:
+    gate = Gate(passes=2)
+    watched = Watched(store, plan_of(gate, tasks(8)))
+    async with watched.going() as running:
+        await until(lambda: gate.held == 2)
+        order(operator, watched.run_id, Wanted.DRAINING)
+        await asyncio.sleep(0.3)
+        assert not running.done()
+        gate.opened.set()
+    last = watched.statuses[-1]
+    assert (last.run_state, last.error) == (RunState.CANCELLED, "drained by an order")
+    assert (last.succeeded, last.waiting) == (4, 4)
+    again = await Watched(store, plan_of(echo, tasks(8)), resume=watched.run_id).run()
+    assert again.succeeded == 8
+
+
+async def test_an_order_to_drain_that_is_taken_back_too_late_still_ends_the_run(files: Files) -> None:
+    gate, url = Gate(), files.fresh()
+    with open_store(url) as store, open_store(url) as operator:
+        watched = Watched(store, plan_of(gate, tasks(4)))
+        async with watched.going():
+            await until(lambda: gate.held == 2)
+            order(operator, watched.run_id, Wanted.DRAINING)
+            await asyncio.sleep(0.3)
+            order(operator, watched.run_id, Wanted.RUNNING)
+            await asyncio.sleep(0.3)
+            gate.opened.set()
+        last = watched.statuses[-1]
+        assert (last.run_state, last.error, last.succeeded) == (RunState.CANCELLED, "drained by an order", 2)
+
+
+async def test_a_paused_run_waits_and_goes_on(files: Files) -> None:
+    url = files.fresh()
+    with open_store(url) as store, open_store(url) as operator:
+        gate = Gate(passes=1)
+        watched = Watched(store, plan_of(gate, tasks(6)))
+        async with watched.going() as running:
+            await until(lambda: gate.held == 2)
+            order(operator, watched.run_id, Wanted.PAUSED)
+            await asyncio.sleep(0.3)
+            gate.opened.set()
+            await until(lambda: store.views.counts(watched.run_id)[RolloutState.SUCCEEDED] == 3)
+            await asyncio.sleep(0.3)
+            assert not running.done()
+            assert store.views.counts(watched.run_id)[RolloutState.QUEUING] == 3
+            order(operator, watched.run_id, Wanted.RUNNING)
+        assert watched.statuses[-1].run_state is RunState.COMPLETED
+
+
+# A bounded queue
+
+
+async def test_a_producer_waits_where_the_queue_is_bounded(store: Store) -> None:
+    deepest = 0
+
+    def depth(run: str) -> int:
+        return store.views.counts(run)[RolloutState.QUEUING]
+
+    async def slow(task: Any, context: Context) -> Any:
+        await asyncio.sleep(0.02)
+        return task
+
+    watched = Watched(store, plan_of(slow, tasks(30), queue_limit=3))
+    async with watched.going() as running:
+        while not running.done():
+            deepest = max(deepest, depth(watched.run_id))
+            await asyncio.sleep(0)
+    assert deepest == 3
+    assert watched.statuses[-1].succeeded == 30
+    assert attempts(store, watched.run_id, 30) == [["succeeded"]] * 30
+
+
+async def test_a_bounded_run_that_was_stopped_is_finished_later(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        late = Watched(store, plan_of(Gate(passes=4), tasks(12), queue_limit=2, timeout_s=0.7))
+        await late.run()
+        assert sum(store.views.counts(late.run_id).values()) == 8  # done, handed back, waiting; the rest never came in
+        status = await Watched(store, plan_of(echo, tasks(12), queue_limit=2), resume=late.run_id).run()
+        assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 12)
+
+
+# More hands
+
+
+async def test_another_process_helps_until_the_run_ends(store: Store, operator: Store) -> None:
+    gate = Gate()
+    watched = Watched(store, plan_of(gate, tasks(6), ones))
+    async with watched.going():
+        await until(lambda: gate.held == 2)
+        helping = asyncio.create_task(
+            assist(operator, plan_of(gate, [], ones), watched.run_id, Control(), clock=time.time)
+        )
+        await until(lambda: gate.held == 4)
+        gate.opened.set()
+    tally: Tally = await asyncio.wait_for(helping, PATIENCE_S)
+    assert tally.succeeded >= 2
+    assert watched.statuses[-1].succeeded == 6
+    assert attempts(store, watched.run_id, 6) == [["succeeded"]] * 6
+
+
+async def test_a_helper_that_is_not_wanted_any_more_hands_back(files: Files) -> None:
+    gate, url = Gate(), files.fresh()
+    with open_store(url) as store, open_store(url) as other:
+        watched = Watched(store, plan_of(gate, tasks(3), workers=1))
+        async with watched.going():
+            await until(lambda: gate.held == 1)
+            control = Control()
+            helping = asyncio.create_task(
+                assist(other, plan_of(gate, [], workers=2), watched.run_id, control, clock=time.time)
+            )
+            await until(lambda: gate.held == 3)
+            control.stop()
+            assert (await asyncio.wait_for(helping, PATIENCE_S)).interrupted == 2
+            gate.opened.set()
+        assert watched.statuses[-1].succeeded == 3
+
+
+async def test_nobody_helps_a_run_that_is_over(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        status = await Watched(store, plan_of(echo, tasks(2))).run()
+        helping = assist(store, plan_of(echo, []), status.run_id, Control(), clock=time.time)
+        assert (await asyncio.wait_for(helping, PATIENCE_S)).claimed == 0
+
+
+# Failing
+
+
+async def test_a_store_that_fails_fails_the_run_and_the_error_is_raised(files: Files) -> None:
+    gate = Gate()
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, plan_of(gate, tasks(2)))
+        async with watched.going() as running:
+            await until(lambda: gate.held == 2)
+            store.db.write(lambda tx: tx._execute("ALTER TABLE spans RENAME TO lost")).result()
+            gate.opened.set()
+        with pytest.raises(StoreError, match="no such table: spans") as caught:
+            await running
+        assert watched.told() == [RunState.RUNNING, RunState.FAILED]
+        assert watched.ended() == (RunState.FAILED, str(caught.value))
+
+
+async def test_a_status_that_cannot_be_told_fails_the_run_and_leaves_it_ended(files: Files, tmp_path: Path) -> None:
+    def full(status: Status) -> None:
+        raise StoreFull("status.json", why="No space left on device")
+
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, plan_of(echo, tasks(2)))
+        with pytest.raises(StoreFull, match="No space left"):
+            await optimize(store, watched.plan, Control(), clock=time.time, observe=full, who="test", salt="s")
+        (run,) = store.runs.newest()
+        assert (run.state, run.error) == (RunState.FAILED, "status.json: No space left on device")
+        watched.plan.close()

@@ -1,0 +1,72 @@
+"""The bundled agent: right from left to right, wrong about precedence, and brief only when told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.collect.agent import Context
+from holdfast.collect.tracer import Tracer
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.trace import SpanKind
+from holdfast.workloads.arithmetic import agent
+from tests.collect.scene import assignment
+
+
+def context(prompt: str = "You are a concise assistant.") -> Context:
+    given = assignment(resources={"system_prompt": prompt} if prompt else {})
+    return Context(assignment=given, trace=Tracer(lambda span: None, time.time), model=None)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is 2 + 2?", "4"),
+        ("What is 9 - 12?", "-3"),
+        ("What is 100 / 4 - 5?", "20"),
+        ("What is 7 / 2?", "3"),  # whole numbers only
+        ("What is 2 + 3 * 4?", "20"),  # it knows no precedence
+        ("What is 12?", "12"),
+        ("What?", "0"),
+    ],
+)
+def test_it_calculates_from_left_to_right(question: str, answer: str) -> None:
+    assert asyncio.run(agent({"prompt": question}, context())) == answer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("Be BRIEF.", "4"),
+        ("Give only the number.", "4"),
+        ("Be shortsighted.", "The answer is 4."),  # a word, not a piece of one
+        ("Be kind.", "The answer is 4."),
+        ("", "The answer is 4."),
+    ],
+)
+def test_it_is_brief_only_when_its_prompt_asks_for_that(prompt: str, answer: str) -> None:
+    assert asyncio.run(agent("What is 2 + 2?", context(prompt))) == answer
+
+
+def test_every_step_is_a_tool_call_between_two_messages() -> None:
+    given = context()
+    asyncio.run(agent("What is 2 + 3 * 4?", given))
+    kinds = [span.kind for span in given.trace.spans]
+    assert kinds == [SpanKind.MESSAGE, SpanKind.TOOL, SpanKind.TOOL, SpanKind.MESSAGE]
+    calls = [span.tool for span in given.trace.spans if span.tool is not None]
+    assert [(call.arguments, call.result) for call in calls] == [
+        ({"left": 2, "sign": "+", "right": 3}, 5),
+        ({"left": 5, "sign": "*", "right": 4}, 20),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [("What is 1 / 0?", ZeroDivisionError), ("What is 1 + + 2?", Exception), ({"question": "?"}, BadInput)],
+)
+def test_what_it_cannot_do_it_fails_at(task: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        asyncio.run(agent(task, context()))

@@ -1,0 +1,149 @@
+"""From settings to a plan: what runs, where, with which model and at which pace; what is wrong is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.collect.plan import Plan
+from holdfast.collect.worker import Outcome
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.rollout import Backoff, Split
+from holdfast.contracts.settings import OptimizeSettings, load_settings
+from holdfast.workloads.plans import plan_for
+from tests.collect.scene import assignment
+from tests.endpoint import Endpoint, serving
+
+ARITHMETIC = "holdfast.workloads.arithmetic:agent"
+EXAMPLE = Path(__file__).parents[2] / "examples/arithmetic.json"
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving() as found:
+        yield found
+
+
+def planned(**fields: Any) -> Plan:
+    given = {"optimize": [{"prompt": "2 + 2?", "expected": "4"}, "3 + 3?"], "validate": ["4 + 4?"]}
+    return plan_for(OptimizeSettings.model_validate({**given, **fields}))
+
+
+def test_tasks_are_named_by_split_and_number() -> None:
+    plan = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0)
+    assert [(task.name, task.split) for task in plan.tasks] == [
+        ("train-1", Split.TRAIN),
+        ("train-2", Split.TRAIN),
+        ("val-1", Split.VAL),
+    ]
+    assert plan.tasks[0].input == {"prompt": "2 + 2?", "expected": "4"}
+    assert {(task.max_attempts, task.timeout_s) for task in plan.tasks} == {(5, 9.0)}
+    plan.close()
+
+
+def test_the_pace_is_that_of_the_settings() -> None:
+    plan = planned(
+        agent=ARITHMETIC,
+        heartbeat_interval_ms=200,
+        retry_initial_ms=100,
+        retry_max_ms=400,
+        completion_timeout_secs=7.0,
+        completion_poll_interval_ms=20,
+        worker_count=6,
+        queue_limit=9,
+        seed=11,
+    )
+    assert (plan.pace.heartbeat_s, plan.pace.lease_s) == (0.2, 1.0)  # a lease is five beats
+    assert plan.pace.backoff == Backoff(initial_s=0.1, cap_s=0.4)
+    assert (plan.timeout_s, plan.look_s, plan.workers, plan.queue_limit, plan.seed) == (7.0, 0.02, 6, 9, 11)
+    plan.close()
+
+
+def test_a_plan_keeps_its_settings_so_that_it_can_be_made_again() -> None:
+    first = plan_for(load_settings(EXAMPLE))
+    again = plan_for(OptimizeSettings.model_validate(first.settings))
+    assert (again.tasks, again.resources, again.settings) == (first.tasks, first.resources, first.settings)
+    assert first.model_ref == f"agent/{ARITHMETIC}"
+    first.close()
+    again.close()
+
+
+async def outcome(plan: Plan, task: Any) -> Outcome:
+    seat = plan.seats()
+    await seat.prepare()
+    found = await seat.run(assignment(task), lambda span: None)
+    seat.close()
+    plan.close()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_the_agent_answers_and_is_scored_by_the_expected_text(kind: str) -> None:
+    found = await outcome(planned(agent=ARITHMETIC, worker_kind=kind), {"prompt": "2 + 2?", "expected": "4"})
+    assert (found.output, found.reward) == ("The answer is 4.", 0.0)
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_a_model_is_asked_at_its_endpoint_with_the_key_from_the_environment(
+    kind: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    plan = planned(model="openai/tiny", base_url=endpoint.url, worker_kind=kind)
+    assert plan.model_ref == "openai/tiny"
+    found = await outcome(plan, {"prompt": "hi", "expected": "echo: hi"})
+    assert (found.output, found.reward) == ("echo: hi", 1.0)
+    assert endpoint.asked[0].body["model"] == "tiny"  # only openai/ is a prefix
+    assert endpoint.asked[0].headers["Authorization"] == "Bearer s3cret"
+
+
+async def test_a_model_of_another_house_keeps_its_whole_name(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    await outcome(planned(model="qwen/qwen-3"), {"prompt": "hi"})
+    assert endpoint.asked[0].body["model"] == "qwen/qwen-3"
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "these settings: name neither an agent nor a model; give --agent or --model"),
+        ({"model": "local/sprout"}, "--model local/sprout: this version has no local models; give an endpoint with"),
+        ({"model": "qwen/qwen-3"}, "--model qwen/qwen-3: no endpoint is known for it; give --base-url"),
+        ({"agent": "no_such_module:f"}, "agent no_such_module:f: cannot import no_such_module: "),
+        (
+            {"agent": f"{ARITHMETIC}s"},
+            "agent holdfast.workloads.arithmetic:agents: holdfast.workloads.arithmetic has no",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_started(kind: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(worker_kind=kind, **fields)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+def test_a_bad_address_in_the_environment_is_found_before_anything_is_started(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
+    with pytest.raises(BadInput, match="base URL 'localhost:8000': is not http"):
+        planned(model="openai/tiny", worker_kind=kind)
+
+
+def test_the_public_endpoint_is_only_assumed_for_its_own_models() -> None:
+    plan = planned(model="openai/tiny")
+    assert plan.model_ref == "openai/tiny"
+    plan.close()
