@@ -1,4 +1,4 @@
-"""`holdfast optimize` as a user runs it: real processes, real signals, a real endpoint."""
+"""`holdfast optimize` as a user runs it; where signals and prints matter, in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.contracts.rollout import DONE, RolloutState
 from holdfast.contracts.run import RunState, Status
 from holdfast.operate.status import read_status
 from holdfast.store.store import open_store
-from tests.cli.conftest import Answer
+from tests.cli.conftest import Answer, Cli
 from tests.conftest import Databases
 from tests.endpoint import Endpoint, serving
 
@@ -54,6 +54,11 @@ def printing(task, context):
 async def failing(task, context):
     raise ValueError("no idea")
 
+async def moody(task, context):
+    if task["prompt"] == "ho" and not Path("go").exists():
+        raise ValueError("not in the mood")
+    return "4"
+
 def slow(task, context):
     time.sleep(0.01)
     return "4"
@@ -64,6 +69,8 @@ def slow(task, context):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder of the commands, with agents in it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_agents", raising=False)
     for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "OPENAI_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
@@ -79,20 +86,13 @@ def config(folder: Path, prompts: list[str], name: str = "config.json", **fields
     return name
 
 
-def holdfast(*words: object, **how: Any) -> Answer:
-    command = [sys.executable, "-m", "holdfast.cli", *map(str, words)]
-    ran = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, **how)
-    return Answer(ran.returncode, ran.stdout, ran.stderr)
-
-
-def optimize(*words: object, **how: Any) -> Answer:
-    return holdfast("optimize", "--store", "store.db", *words, **how)
+STORE = ("--store", "store.db")
 
 
 @contextmanager
 def running(*words: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
     """The command while it goes on."""
-    command = [sys.executable, "-m", "holdfast.cli", "optimize", "--store", "store.db", *map(str, words)]
+    command = [sys.executable, "-m", "holdfast.cli", "optimize", *STORE, *map(str, words)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
     try:
         yield child
@@ -136,10 +136,10 @@ def attempts_by_rollout(folder: Path, run: str) -> dict[str, list[str]]:
 # Whole runs
 
 
-def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path) -> None:
-    first, second = optimize("--config", EXAMPLE), optimize("--config", EXAMPLE)
+def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path, cli: Cli) -> None:
+    first, second = (cli.real("optimize", "--config", EXAMPLE, *STORE) for _ in range(2))
     assert (first.code, first.err) == (second.code, second.err) == (0, "")
-    listed = holdfast("runs", "--store", "store.db", "--json").json
+    listed = cli("runs", *STORE, "--json").json
     assert [(run["state"], run["model_ref"]) for run in listed] == [
         ("completed", "agent/holdfast.workloads.arithmetic:agent")
     ] * 2
@@ -158,24 +158,23 @@ def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path) -> 
     assert {split: of.mean_reward for split, of in status.rewards.items()} == {"train": 0.75, "val": 0.75}
 
 
-def test_what_the_report_says_to_do_next_can_be_done(folder: Path) -> None:
-    config(folder, ["hi"], agent="my_agents:gated", completion_timeout_secs=0.8)
-    shutil.copy("config.json", "later.json")
-    config(folder, ["hi", "wait"], "later.json", agent="my_agents:gated", completion_timeout_secs=0.8)
-    ran = holdfast("optimize", "--config", "later.json", "--store", "a b/s.db", "--project", "it's")
+def test_what_the_report_says_to_do_next_can_be_done(folder: Path, cli: Cli) -> None:
+    config(folder, ["hi", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
+    ran = cli("optimize", "--config", "config.json", "--store", "a b/s.db", "--project", "it's")
     assert ran.code == 4
     commands = [line.partition("#")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
     assert [shlex.split(command)[1] for command in commands] == ["optimize", "rollouts", "spans"]
     (folder / "go").touch()
     for command in commands:
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        done = cli(*shlex.split(command)[1:])
+        assert done.code == 0, f"{command}\n{done.out}{done.err}"
     assert read_status(folder / "a b/status.json").run_state is RunState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
-def test_as_json_the_report_is_the_status_whatever_agents_print(folder: Path, kind: str) -> None:
-    ran = optimize("--config", config(folder, ["hi"] * 3, agent="my_agents:printing", worker_kind=kind), "--json")
+def test_as_json_the_report_is_the_status_whatever_agents_print(folder: Path, cli: Cli, kind: str) -> None:
+    name = config(folder, ["hi"] * 3, agent="my_agents:printing", worker_kind=kind)
+    ran = cli.real("optimize", "--config", name, *STORE, "--json")
     assert ran.code == 0
     assert ran.json == json.loads((folder / "status.json").read_text())
     assert ran.json["succeeded"] == 3
@@ -189,12 +188,10 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
-def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, endpoint: Endpoint, kind: str) -> None:
+def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, cli: Cli, endpoint: Endpoint, kind: str) -> None:
     name = config(folder, ["hi", "ho"], resources={"system_prompt": "Be brief."}, worker_kind=kind)
-    ran = optimize(
-        *("--config", name, "--model", "openai/tiny", "--base-url", endpoint.url),
-        env=os.environ | {"OPENAI_API_KEY": "s3cret"},
-    )
+    flags = ("--config", name, "--model", "openai/tiny", "--base-url", endpoint.url)
+    ran = cli.real("optimize", *flags, *STORE, env=os.environ | {"OPENAI_API_KEY": "s3cret"})
     assert (ran.code, ran.err) == (0, "")  # and no connection was left open
     assert [asked.headers["Authorization"] for asked in endpoint.asked] == ["Bearer s3cret"] * 2
     assert endpoint.asked[0].body["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -207,51 +204,52 @@ def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, endpoint: En
         assert "s3cret" not in json.dumps(store.runs.get(status.run_id).settings)
 
 
-def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path) -> None:
+def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi"], max_attempts=1)
-    ran = optimize("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1", "--json")
+    flags = ("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1")
+    ran = cli("optimize", *flags, *STORE, "--json")
     assert (ran.code, ran.json["run_state"], ran.json["dead"]) == (3, "failed", 1)
     assert ran.json["rewards"]["train"] == {"total": 1, "rewarded": 0, "mean_reward": None}
 
 
-def test_an_agent_is_found_in_the_current_folder_and_flags_go_over_the_file(folder: Path) -> None:
+def test_an_agent_is_found_in_the_current_folder_and_flags_go_over_the_file(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi"], agent="holdfast.workloads.arithmetic:agent")
-    ran = optimize("--config", name, "--agent", "my_agents:quick", "--json")
+    ran = cli("optimize", "--config", name, *STORE, "--agent", "my_agents:quick", "--json")
     assert (ran.code, ran.json["model_ref"]) == (0, "agent/my_agents:quick")
     assert ran.json["rewards"]["train"]["mean_reward"] == 1.0
 
 
-def test_the_documented_names_of_the_flags_work(folder: Path) -> None:
+def test_the_documented_names_of_the_flags_work_without_a_command(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi"], agent="my_agents:quick")
     flags = ("--prompt-optimization-config", name, "--prompt-optimization-store-sqlite", "store.db")
-    ran = holdfast(*flags, "--prompt-optimization-json")
+    ran = cli.real(*flags, "--prompt-optimization-json")
     assert (ran.code, ran.err, ran.json["run_state"]) == (0, "", "completed")
 
 
-def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, databases: Databases) -> None:
-    ran = holdfast("optimize", "--config", EXAMPLE, "--store", databases.fresh(), "--state-dir", "state")
+def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, cli: Cli, databases: Databases) -> None:
+    ran = cli("optimize", "--config", EXAMPLE, "--store", databases.fresh(), "--state-dir", "state")
     assert ran.code == 0
     assert read_status(folder / "state/status.json").succeeded == 12
 
 
-def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path) -> None:
-    ran = optimize("--config", config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1))
+def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -> None:
+    name = config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1)
+    ran = cli("optimize", "--config", name, *STORE)
     assert ran.code == 3
     assert ran.lines[0].endswith("(no rollout succeeded)")
     assert ran.lines[1] == "  rollouts   2: 0 succeeded, 2 failed"
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
 
 
-def test_a_run_over_its_time_exits_with_4(folder: Path) -> None:
+def test_a_run_over_its_time_exits_with_4(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi", "wait", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
-    ran = optimize("--config", name)
-    assert ran.code == 4
+    assert cli("optimize", "--config", name, *STORE).code == 4
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.TIMED_OUT, "not done after 0.8 s")
     assert (status.succeeded, status.running, status.waiting) == (1, 0, 2)
 
 
-def test_the_status_is_whole_whenever_it_is_read(folder: Path) -> None:
+def test_the_status_is_whole_whenever_it_is_read(folder: Path, cli: Cli) -> None:
     path, seen, broken = folder / "status.json", list[Status](), list[Exception]()
     over = threading.Event()
 
@@ -260,12 +258,13 @@ def test_the_status_is_whole_whenever_it_is_read(folder: Path) -> None:
             try:
                 if path.exists():
                     seen.append(read_status(path))
+                time.sleep(0.001)
             except Exception as error:
                 broken.append(error)
 
     reader = threading.Thread(target=read)
     reader.start()
-    ran = optimize("--config", config(folder, ["hi"] * 300, agent="my_agents:slow"))
+    ran = cli.real("optimize", "--config", config(folder, ["hi"] * 300, agent="my_agents:slow"), *STORE)
     over.set()
     reader.join()
     assert (ran.code, broken) == (0, [])
@@ -296,29 +295,29 @@ def stopped_half_way(folder: Path, number: signal.Signals, **fields: Any) -> Ans
         return ended(child)
 
 
-def resumed(folder: Path, run: str) -> Answer:
+def resumed(folder: Path, cli: Cli, run: str) -> Answer:
     (folder / "go").touch()
-    return optimize("--resume", run, "--json")
+    return cli("optimize", "--resume", run, *STORE, "--json")
 
 
-def test_ctrl_c_hands_back_and_the_run_can_be_taken_up_again(folder: Path) -> None:
+def test_ctrl_c_hands_back_and_the_run_can_be_taken_up_again(folder: Path, cli: Cli) -> None:
     ran = stopped_half_way(folder, signal.SIGINT)
     assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back\n")
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
     assert (status.succeeded, status.running, status.waiting) == (3, 0, 5)
-    again = resumed(folder, status.run_id)
+    again = resumed(folder, cli, status.run_id)
     assert (again.code, again.json["run_id"], again.json["succeeded"]) == (0, status.run_id, 8)
     found = attempts_by_rollout(folder, status.run_id)
     assert sorted(found.values()) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 6
 
 
-def test_sigterm_lets_running_work_finish(folder: Path) -> None:
+def test_sigterm_lets_running_work_finish(folder: Path, cli: Cli) -> None:
     ran = stopped_half_way(folder, signal.SIGTERM)
     assert ran.code == 143
     status = status_in(folder)
     assert (status.run_state, status.succeeded, status.waiting) == (RunState.CANCELLED, 5, 3)
-    assert resumed(folder, status.run_id).code == 0
+    assert resumed(folder, cli, status.run_id).code == 0
     assert list(attempts_by_rollout(folder, status.run_id).values()) == [["succeeded"]] * 8
 
 
@@ -336,7 +335,7 @@ def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(fold
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
-def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, kind: str) -> None:
+def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, cli: Cli, kind: str) -> None:
     name = config(folder, HALF, agent="my_agents:gated", worker_kind=kind)
     with running("--config", name) as child:
         until(begun(folder, 2))
@@ -345,7 +344,7 @@ def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, kind
         ended(child)
     status = status_in(folder)
     assert status.run_state is RunState.RUNNING  # nobody was left to say more
-    until(lambda: (again := resumed(folder, status.run_id)).code == 0 or _is_refused(again))
+    until(lambda: (again := resumed(folder, cli, status.run_id)).code == 0 or _is_refused(again))
     assert status_in(folder).run_state is RunState.COMPLETED
     found = attempts_by_rollout(folder, status.run_id)
     assert sorted(found.values()) == [["succeeded"]] * 6 + [["unresponsive", "succeeded"]] * 2
@@ -358,31 +357,34 @@ def _is_refused(answer: Answer) -> bool:
     return False
 
 
-def test_an_order_to_cancel_ends_it(folder: Path) -> None:
+def test_an_order_to_cancel_ends_it(folder: Path, cli: Cli) -> None:
     name = config(folder, HALF, agent="my_agents:gated")
     with running("--config", name) as child:
         until(begun(folder, 2))
         run = status_in(folder).run_id
-        assert holdfast("order", run, "cancelled", "--why", "enough", "--store", "store.db").code == 0
+        assert cli("order", run, "cancelled", "--why", "enough", *STORE).code == 0
         assert ended(child).code == 130
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
     assert (status.succeeded, status.cancelled) == (3, 5)
-    refused = resumed(folder, run)
+    refused = resumed(folder, cli, run)
     assert (refused.code, refused.err) == (5, f"holdfast: error: run {run}: was cancelled for good; start a new run\n")
 
 
-def test_a_completed_run_is_not_taken_up_again(folder: Path) -> None:
-    optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
+def test_a_completed_run_is_taken_up_again_for_what_was_queued_again(folder: Path, cli: Cli) -> None:
+    name = config(folder, ["hi", "ho"], agent="my_agents:moody", max_attempts=1)
+    assert cli("optimize", "--config", name, *STORE).code == 0
     run = status_in(folder).run_id
-    again = optimize("--resume", run)
-    assert (again.code, again.err) == (5, f"holdfast: error: run {run}: is completed; start a new run\n")
-    assert status_in(folder).run_state is RunState.COMPLETED
+    assert status_in(folder).failed == 1
+    assert cli("requeue", f"{run}/train-2", *STORE).code == 0
+    again = resumed(folder, cli, run)
+    assert (again.code, again.json["run_state"], again.json["succeeded"]) == (0, "completed", 2)
+    assert attempts_by_rollout(folder, run) == {"train-1": ["succeeded"], "train-2": ["failed", "succeeded"]}
 
 
-def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path) -> None:
+def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path, cli: Cli) -> None:
     (folder / "status.json").mkdir()
-    ran = optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
+    ran = cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE)
     assert (ran.code, ran.out) == (5, "")
     assert ran.err.startswith("holdfast: error: file status.json: ")
     with open_store(folder / "store.db") as store:
@@ -419,19 +421,21 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
 )
-def test_bad_input_is_refused_before_the_store_is_touched(folder: Path, words: list[str], message: str) -> None:
+def test_bad_input_is_refused_before_the_store_is_touched(
+    folder: Path, cli: Cli, words: list[str], message: str
+) -> None:
     config(folder, ["hi"], "good.json", agent="my_agents:quick")
     config(folder, ["hi"], "bare.json")
     config(folder, [], "empty.json", agent="my_agents:quick")
-    ran = optimize(*words)
+    ran = cli("optimize", *STORE, *words)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"holdfast: error: {message}")
     assert len(ran.err.splitlines()) == 1
     assert not list(folder.glob("store.db*")) + list(folder.glob("status.json"))
 
 
-def test_an_unknown_run_cannot_be_taken_up(folder: Path) -> None:
-    optimize("--config", config(folder, ["hi"], agent="my_agents:quick"))
-    ran = optimize("--resume", "run-7")
+def test_an_unknown_run_cannot_be_taken_up(folder: Path, cli: Cli, template: Path) -> None:
+    shutil.copy(template, "store.db")
+    ran = cli("optimize", "--resume", "run-7", *STORE)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("holdfast: error: run 'run-7': there is none in project 'default'; ")

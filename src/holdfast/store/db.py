@@ -32,7 +32,9 @@ def engine_for(url: str) -> Engine:
         url = url.removeprefix("sqlite:///")
     if "://" in url or not url.strip():
         raise BadInput(
-            f"store {hide_password(url)!r}", why="not a store address", remedy="give a file path or postgresql://user@host/name"
+            f"store {hide_password(url)!r}",
+            why="not a store address",
+            remedy="give a file path or postgresql://user@host/name",
         )
     return SQLite(Path(url).expanduser())
 

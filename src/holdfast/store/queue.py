@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import bindparam, case, func, select, update
+from sqlalchemy import bindparam, case, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
@@ -36,15 +36,19 @@ from holdfast.store.writer import Pending
 
 _r, _a = schema.rollouts.c, schema.attempts.c
 SWEEP_LIMIT = 500
+CLOCKS_S = 60.0  # clocks may disagree by so much; a time further ahead comes from a clock that has been set back since
 
 _CONTENT = ("input", "split", "priority", "max_attempts", "timeout_s", "resources", "metadata")
-_is_queuing = _r.status == "queuing"
-_is_waiting = _r.status == "requeuing"
-_is_held = _a.status == "running"
 
 
 def _param(name: str) -> Any:
     return bindparam(name)
+
+
+_is_queuing = _r.status == "queuing"
+_is_waiting = _r.status == "requeuing"
+_is_wanted = exists().where(schema.runs.c.key == _param("run"), schema.runs.c.wanted == "running")
+_is_held = _a.status == "running"
 
 
 # A fence: the attempt still runs and its lease has not run out.
@@ -85,6 +89,26 @@ RIPEN = (
     )
     .values(status="queuing")
 )
+# So may those whose backoff began in what is now the future; seen from the far end, the few first tell it all.
+_furthest = (
+    select(_r.key)
+    .where(_r.run == _param("run"), _is_waiting, _r.ready_at > _param("trusted"))
+    .order_by(_r.ready_at.desc())
+    .limit(SWEEP_LIMIT)
+    .with_for_update(skip_locked=True)
+    .subquery()
+)
+RIPEN_AHEAD = (
+    update(schema.rollouts)
+    .where(
+        _r.key.in_(
+            select(_furthest.c.key).where(
+                select(func.max(_a.ended_at)).where(_a.rollout == _furthest.c.key).scalar_subquery() > _param("trusted")
+            )
+        )
+    )
+    .values(status="queuing")
+)
 NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
 # The heads of the queue become running; locked ones are passed over, another worker has them.
 TAKE = (
@@ -92,7 +116,7 @@ TAKE = (
     .where(
         _r.key.in_(
             select(_r.key)
-            .where(_r.run == _param("run"), _is_queuing)
+            .where(_r.run == _param("run"), _is_queuing, _is_wanted)
             .order_by(_r.priority.desc(), _r.key)
             .limit(_param("most"))
             .with_for_update(skip_locked=True)
@@ -165,6 +189,12 @@ EXPIRED = (
     .limit(SWEEP_LIMIT)
     .with_for_update(skip_locked=True)
 )
+# A lease from what is now the future lasts its ordinary length from now on: whoever lives beats in that time.
+RECALL = (
+    update(schema.attempts)
+    .where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
+    .values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
+)
 EXPIRE = (
     update(schema.attempts)
     .where(_a.key == _param("token"), _is_held)
@@ -232,10 +262,10 @@ class Queue:
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> tuple[Claim, ...]:
-            if self._runs.wanted_in(tx, key) is not Wanted.RUNNING:
-                return ()
             tx.run(RIPEN, {"run": key, "now": now})
             taken = tx.all(TAKE, {"run": key, "most": most, "now": now})
+            if not taken and tx.run(RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
+                taken = tx.all(TAKE, {"run": key, "most": most, "now": now})
             if not taken:
                 return ()
             taken.sort(key=lambda row: (-row[5], row[0]))
@@ -305,6 +335,7 @@ class Queue:
         """Write off up to a few hundred attempts whose lease has run out, in any run; call until it answers 0."""
 
         def operation(tx: Transaction) -> int:
+            tx.run(RECALL, {"now": now, "trusted": now + CLOCKS_S})
             expired = tx.all(EXPIRED, {"now": now})
             for token, rollout, deadline, worker, beat_at in expired:
                 if deadline is not None and deadline <= now:
@@ -386,7 +417,7 @@ def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
         "run": run,
         "name": task.name,
         "input": to_json(task.input),
-        "split": task.split,
+        "split": None if task.split is None else task.split.value,
         "priority": task.priority,
         "max_attempts": task.max_attempts,
         "timeout_s": task.timeout_s,

@@ -177,7 +177,7 @@ class Runs:
             run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
             if run.wanted is Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")
-            if run.state is RunState.RUNNING and now - run.beat_at < silent_s:
+            if run.state is RunState.RUNNING and abs(now - run.beat_at) < silent_s:  # a beat from the future is none
                 raise IllegalMove(
                     f"run {run_id}",
                     why=f"another process drives it (last sign of life {now - run.beat_at:.1f} s ago)",

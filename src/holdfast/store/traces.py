@@ -97,7 +97,7 @@ def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
         "token": attempt.token,
         "now": now,
         "seq": span.seq,
-        "kind": span.kind,
+        "kind": span.kind.value,
         "name": plain_text(span.name),
         "started_at": span.started_at,
         "ended_at": span.ended_at,

@@ -25,9 +25,10 @@ _gate = threading.Lock()  # orders "is it settled?" against "wake me when it is"
 class Pending(Generic[T]):
     """An answer that is on its way."""
 
-    __slots__ = ("_error", "_settled", "_value", "_waiters")
+    __slots__ = ("_error", "_hurry", "_settled", "_value", "_waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, hurry: Callable[[], None] | None = None) -> None:
+        self._hurry = hurry  # to be called before anyone blocks
         self._settled = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -40,6 +41,8 @@ class Pending(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """Block until settled; TimeoutError when that takes longer than `timeout` seconds (the work goes on)."""
         if not self._settled:
+            if self._hurry is not None:
+                self._hurry()
             event = threading.Event()
             if self._wake_by(event) and not event.wait(timeout):
                 raise TimeoutError(f"no answer from the store within {timeout} s")
@@ -117,21 +120,33 @@ class Writer:
         self._queue: deque[Item] = deque()
         self._ready = threading.Condition()
         self._closed = False
+        self._woken_by: asyncio.AbstractEventLoop | None = None  # the loop that has promised to
         self._broken: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
         self._thread.start()
 
     def submit(self, operation: Operation) -> Pending[Any]:
-        pending: Pending[Any] = Pending()
+        pending: Pending[Any] = Pending(self._wake)
         with self._ready:
             if self._broken is not None:
                 raise _broke_down(self._broken)
             if self._closed:
                 raise StoreError("the store is closed", why="this write came after close()")
             self._queue.append((operation, pending))
-            if len(self._queue) == 1:
+            # From an event loop: wake the writer once all that are ready to run have had their say, so that they share
+            # a commit. Others wake it at once, and with it whatever a loop that is blocked by now had handed over.
+            loop = asyncio._get_running_loop()
+            if loop is None:
                 self._ready.notify()
+            elif loop is not self._woken_by:
+                self._woken_by = loop
+                loop.call_soon(self._wake)
         return pending
+
+    def _wake(self) -> None:
+        with self._ready:
+            self._woken_by = None
+            self._ready.notify()
 
     def close(self) -> None:
         """Commit what was handed over, then stop."""
