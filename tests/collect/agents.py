@@ -133,6 +133,7 @@ DEEDS = {
     "crash once": _crash_the_first_time,
     "raise": lambda task, context: 1 / 0,
     "unpicklable": lambda task, context: context.trace.event("look", found=threading.Lock()),
+    "digits": lambda task, context: context.trace.event("look", found=10**5000),
     "talker": _leave_a_talker,
     "threads": _talk_from_many_threads,
     "ask": _ask,

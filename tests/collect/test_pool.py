@@ -169,6 +169,19 @@ async def test_any_text_of_an_agent_can_be_kept(bench: Bench, text: str) -> None
     assert (bench.attempts("t2")[0].error or "").startswith("ValueError: ")
 
 
+@pytest.mark.parametrize("found", [10**5000, float("nan"), object()], ids=["digits", "nan", "object"])
+async def test_what_no_store_can_keep_is_the_agents_failure_and_nobody_elses(file_bench: Bench, found: Any) -> None:
+    async def agent(task: Any, context: Context) -> str:
+        if task == "odd":
+            context.trace.event("look", found=found)
+        return "fine"
+
+    file_bench.enqueue("odd", "even", max_attempts=1)
+    await file_bench.work_off(file_bench.pool(agent))
+    assert file_bench.rollout("t1").status is RolloutState.FAILED
+    assert file_bench.rollout("t2").status is RolloutState.SUCCEEDED
+
+
 # What an agent is given
 
 

@@ -131,11 +131,22 @@ async def test_what_an_agent_prints_does_not_get_in_the_way(
     assert capfd.readouterr().out == "printed by an agent\nwritten by an agent\n"
 
 
-async def test_what_cannot_travel_is_refused_where_the_agent_learns_of_it(open_booth: Open) -> None:
-    outcome = await open_booth().do("unpicklable")
+@pytest.mark.parametrize(
+    ("deed", "error"),
+    [
+        ("unpicklable", "Span.attributes['found'] = <unlocked _thread.lock object"),
+        ("digits", "Span: cannot be written: Exceeds the limit (4300 digits)"),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused_where_the_agent_learns_of_it(
+    open_booth: Open, deed: str, error: str
+) -> None:
+    booth = open_booth()
+    outcome = await booth.do(deed)
     assert outcome.state is AttemptState.FAILED
     assert outcome.error is not None
-    assert outcome.error.startswith("Span.attributes['found'] = <unlocked _thread.lock object")
+    assert outcome.error.startswith(error)
+    assert [span.name for span in booth.spans] == ["agent.run"]
 
 
 async def test_a_thread_left_behind_does_not_talk_into_the_next_attempt(open_booth: Open) -> None:

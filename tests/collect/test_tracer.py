@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.tracer import Tracer, told
-from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.errors import BadInput, BadRecord, StoreFull
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from tests.conftest import Clock
 
@@ -161,9 +161,14 @@ def test_a_tool_call_that_no_store_could_keep_is_refused(trace: Tracer) -> None:
         trace.tool(ToolCall(tool="search", arguments={}, result=Custom()))
 
 
-def test_a_number_of_thousands_of_digits_is_refused(trace: Tracer) -> None:
-    with pytest.raises(BadRecord, match="Span: cannot be written"):
-        trace.event("look", found=10**5000)
+def test_a_span_that_could_not_be_recorded_is_not_shown_to_the_scorer_either(clock: Clock) -> None:
+    def full(span: Span) -> None:
+        raise StoreFull("disk")
+
+    trace = Tracer(full, lambda: clock.now)
+    with pytest.raises(StoreFull):
+        trace.event("look")
+    assert trace.spans == []
 
 
 class Mute(Exception):

@@ -49,6 +49,7 @@ def examine(account: Account, picture: Picture, *, is_over: bool = True) -> Find
     findings.lost += _lost(account, picture)
     findings.twice += _twice(account, picture)
     findings.other += _half(account, picture)
+    findings.other += _gaps(account, picture)
     findings.other += _history(picture)
     if is_over:
         findings.lost += _open(picture)
@@ -152,6 +153,16 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
             there = [(call.name, call.facts["token"], seq) in kept for seq in call.facts["seqs"]]
             if any(there) and (call.ok is False or not all(there)):
                 yield f"{TABLE_OF[call.name]} of attempt {call.facts['token']}: {call.error or 'no answer'}, yet some are there"
+
+
+def _gaps(account: Account, picture: Picture) -> Iterator[str]:
+    """Who succeeded has all the spans and rewards that were written before: one that was refused would be missing."""
+    kept, attempts = _kept(picture), picture.attempts
+    for call in account.calls:
+        if call.name in TABLE_OF and attempts.get(call.facts["token"], {}).get("status") == "succeeded":
+            missing = [seq for seq in call.facts["seqs"] if (call.name, call.facts["token"], seq) not in kept]
+            if missing:
+                yield f"attempt {call.facts['token']} succeeded without its {TABLE_OF[call.name]} {missing}: {call.error} {call.why}"
 
 
 def _stale(account: Account, picture: Picture, findings: Findings) -> None:

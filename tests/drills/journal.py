@@ -98,3 +98,5 @@ def _read_one(path: Path, account: Account) -> None:
                 continue  # an answer may be taken more than once: the first time counts
             call.ended_ns, call.ok, call.answer = at, facts["ok"], facts.get("answer")
             call.error, call.why = facts.get("error", ""), facts.get("why", "")
+            if call.why.startswith("connection lost"):
+                call.ok = None  # the answer itself is that nobody knows

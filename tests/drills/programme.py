@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.drills.faults import disk_full, jumping_clock, main_process, torn_file, two_processes, workers, zombies
+from tests.drills.faults import disk_full, jumping_clock, main_process, power_loss, server, torn_file, two_processes, workers, zombies
 from tests.drills.scene import Setting, Tally
 
 Drill = Callable[[Setting], Tally]
@@ -38,6 +38,8 @@ PROGRAMME = (
     Part("full", disk_full.drill),
     Part("torn", torn_file.drill),
     Part("clock", jumping_clock.drill),
+    Part("power", power_loss.drill),
+    Part("server-postgres", server.drill, postgres=True),
 )
 _databases = count(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 
 from holdfast.collect.pool import Pace, Pool
 from holdfast.collect.seats import Home, Seat
-from holdfast.contracts.errors import StaleLease, StoreFull
+from holdfast.contracts.errors import Refused, StaleLease, StoreError, StoreFull
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Task
 from holdfast.contracts.run import Wanted
@@ -252,3 +253,41 @@ def _any_call(store: Witness, run: str, number: int, held: list[Claim], chance: 
     else:
         tasks = [Task(name=f"task-{number}-{place}", input={"prompt": PADDING[:300]}) for place in range(4)]
         store.queue.enqueue(run, tasks, now=now).result()
+
+
+def persistent(journal: Journal, url: str, run: str, who: str) -> None:
+    """Keeps its store whatever becomes of the server, and repeats what it got no answer to, until it is told to stop."""
+    told, number, seq = told_to_stop(), 0, itertools.count(1)
+    with open_store(url, poll_s=0.02) as opened:
+        store = Witness(opened, journal)
+        while not told.is_set():
+            tasks = [task(f"{who}-{number}-{place}") for place in range(2)]
+            _until_answered(lambda tasks=tasks: store.queue.enqueue(run, tasks, now=time.time()))
+            number += 1
+            _until_answered(lambda: store.queue.sweep(now=time.time(), backoff=SOON))
+            claims = _until_answered(lambda: store.queue.claim(run, who, now=time.time(), lease_s=2.0, most=2))
+            for claim in claims:
+                with suppress(StaleLease):
+                    _until_answered(lambda a=claim.attempt: store.traces.add(a, [span(next(seq))], now=time.time()))
+                    _until_answered(lambda a=claim.attempt: _succeed(store, a))
+
+
+def _until_answered(call: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return call().result()
+        except StoreError as error:
+            if isinstance(error, Refused):
+                raise
+            time.sleep(0.05)
+
+
+def supervised(journal: Journal, url: str, run: str, work: Work) -> None:
+    """A pool that is started again whenever the store failed it."""
+    while True:
+        try:
+            pool_worker(journal, url, run, work)
+            return
+        except StoreError as error:
+            journal.notes(restarted=str(error))
+            time.sleep(0.1)

@@ -102,9 +102,8 @@ class Answer:
     def __init__(self, pending: Any, journal: Journal, number: int, told: Callable[[Any], Any]) -> None:
         self._pending, self._journal, self._number, self._told = pending, journal, number, told
 
-    @property
-    def settled(self) -> bool:
-        return bool(self._pending.settled)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pending, name)
 
     def result(self, timeout: float | None = None) -> Any:
         try:

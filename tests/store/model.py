@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import DONE, OPEN, AttemptState, Backoff, RolloutState, Task
 from holdfast.contracts.run import Wanted
+from holdfast.store.queue import CLOCKS_S
 
 A, R = AttemptState, RolloutState
 
@@ -18,9 +19,14 @@ class Try:
 
     token: int
     worker: str
+    beat_at: float
     lease_until: float
     deadline: float | None
     status: A = A.RUNNING
+    ended_at: float | None = None
+
+    def end(self, status: A, now: float) -> None:
+        self.status, self.ended_at = status, now
 
 
 @dataclass
@@ -63,18 +69,22 @@ class Model:
 
     def claim(self, most: int, now: float) -> list[Entry]:
         """Those that a claim takes, in order; `started` adds what only the store knows."""
-        if self.wanted is not Wanted.RUNNING:
-            return []
-        for entry in self.entries.values():
-            if entry.status is R.REQUEUING and entry.ready_at <= now:
+        waiting = [entry for entry in self.entries.values() if entry.status is R.REQUEUING]
+        for entry in waiting:
+            if entry.ready_at <= now:
                 entry.status = R.QUEUING
-        queue = [entry for entry in self.entries.values() if entry.status is R.QUEUING]
-        return sorted(queue, key=lambda entry: (-entry.task.priority, entry.place))[:most]
+        if not (heads := self._heads(most)):
+            for entry in waiting:
+                ended_at = max(held.ended_at or 0.0 for held in entry.tries)
+                if entry.status is R.REQUEUING and min(entry.ready_at, ended_at) > now + CLOCKS_S:
+                    entry.status = R.QUEUING  # it began to wait in what is now the future
+            heads = self._heads(most)
+        return heads
 
     def started(self, entry: Entry, token: int, worker: str, now: float, lease_s: float) -> Try:
         deadline = None if entry.task.timeout_s is None else now + entry.task.timeout_s
         entry.status = R.RUNNING
-        entry.tries.append(Try(token, worker, _capped(now + lease_s, deadline), deadline))
+        entry.tries.append(Try(token, worker, now, _capped(now + lease_s, deadline), deadline))
         return entry.tries[-1]
 
     def beat(self, tokens: Iterable[int], now: float, lease_s: float) -> set[int]:
@@ -82,7 +92,7 @@ class Model:
         for token in tokens:
             found = self._holding(token, now)
             if found is not None:
-                found[1].lease_until = _capped(now + lease_s, found[1].deadline)
+                found[1].beat_at, found[1].lease_until = now, _capped(now + lease_s, found[1].deadline)
                 alive.add(token)
         return alive
 
@@ -95,7 +105,7 @@ class Model:
         if found is None:
             raise StaleLease(str(token))
         entry, held = found
-        held.status = state
+        held.end(state, now)
         if state is A.SUCCEEDED:
             entry.status, entry.final = R.SUCCEEDED, len(entry.tries)
         elif state is A.RELEASED:
@@ -108,27 +118,29 @@ class Model:
         swept = 0
         for entry in self.entries.values():
             for held in entry.tries:
+                if held.status is A.RUNNING and min(held.lease_until, held.beat_at) > now + CLOCKS_S:
+                    held.lease_until, held.beat_at = now + (held.lease_until - held.beat_at), now
                 if held.status is A.RUNNING and held.lease_until <= now:
                     overdue = held.deadline is not None and held.deadline <= now
-                    held.status = A.TIMEOUT if overdue else A.UNRESPONSIVE
+                    held.end(A.TIMEOUT if overdue else A.UNRESPONSIVE, now)
                     spread = (chance + held.token * 0.6180339887) % 1.0
                     self._failed(entry, held, now, backoff.delay_s(entry.faults + 1, spread))
                     swept += 1
         return swept
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, now: float) -> None:
         entry = self._named(name)
         if entry.status not in OPEN:
             raise IllegalMove(name)
         for held in entry.tries:
             if held.status is A.RUNNING:
-                held.status = A.CANCELLED
+                held.end(A.CANCELLED, now)
         entry.status = R.CANCELLED
 
-    def cancel_open(self) -> int:
+    def cancel_open(self, now: float) -> int:
         open_ones = [name for name, entry in self.entries.items() if entry.status in OPEN]
         for name in open_ones:
-            self.cancel(name)
+            self.cancel(name, now)
         return len(open_ones)
 
     def requeue(self, name: str, now: float) -> None:
@@ -145,6 +157,11 @@ class Model:
     def leases(self) -> list[float]:
         """When those that hold a rollout will lose it."""
         return [t.lease_until for entry in self.entries.values() for t in entry.tries if t.status is A.RUNNING]
+
+    def _heads(self, most: int) -> list[Entry]:
+        queue = [entry for entry in self.entries.values() if entry.status is R.QUEUING]
+        heads = sorted(queue, key=lambda entry: (-entry.task.priority, entry.place))[:most]
+        return heads if self.wanted is Wanted.RUNNING else []
 
     def _failed(self, entry: Entry, held: Try, now: float, delay_s: float) -> None:
         entry.faults += 1

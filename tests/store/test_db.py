@@ -53,9 +53,6 @@ def migrate_to(url: str, target: str) -> None:
     bound.dispose()
 
 
-# New, old, newer
-
-
 def test_a_new_store_is_made(places: Files | Databases) -> None:
     url = places.blank()
     assert revision(engine_for(url)) is None
@@ -145,9 +142,6 @@ def test_nothing_is_made_when_only_looking(places: Files | Databases) -> None:
         assert not Path(url).exists()
 
 
-# What is no store
-
-
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "holiday.png"
     path.write_bytes(b"\x89PNG, a picture of the sea")
@@ -191,9 +185,6 @@ def test_the_home_folder_may_be_written_as_a_tilde(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(tmp_path))
     open_store("~/store.db").close()
     assert (tmp_path / "store.db").is_file()
-
-
-# What may not be read or written
 
 
 @contextmanager
@@ -275,9 +266,6 @@ def test_a_disk_too_full_for_a_new_store_is_one_line_and_leaves_nothing_in_the_w
     assert revision(engine_for(str(path))) == HEAD
 
 
-# Several processes
-
-
 TOGETHER = """
 import sys
 from holdfast.contracts.rollout import Task
@@ -335,9 +323,6 @@ with open_store(sys.argv[1]) as store:
 def test_a_forked_child_cannot_use_its_parents_store_nor_spoil_it(url: str) -> None:
     refusal = "this store was opened by another process; open it again after a fork"
     assert run_child(FORK, url).splitlines() == ["running", refusal, refusal, "0", "3.0"]
-
-
-# Reading
 
 
 def test_a_snapshot_sees_one_moment(url: str) -> None:

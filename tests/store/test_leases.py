@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import StaleLease
 from holdfast.contracts.rollout import AttemptState, Claim, RolloutState
-from holdfast.store.queue import SWEEP_LIMIT
+from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from holdfast.store.store import open_store
 from tests.conftest import Clock
 from tests.store.scene import LEASE_S, Scene, begin, signal, span
@@ -239,3 +239,25 @@ def test_a_clock_that_jumps_back_frees_nobody_too_early(scene: Scene) -> None:
     assert scene.sweep() == 0
     assert scene.beat(claim) == {claim.attempt.token}
     assert scene.finish(claim, A.SUCCEEDED) is R.SUCCEEDED
+
+
+def test_a_clock_that_is_set_back_gives_nobody_an_endless_lease(scene: Scene) -> None:
+    """The dead are found an ordinary lease later; the living have that long to beat."""
+    scene.enqueue("dead", "alive")
+    _, alive = scene.claims(2)
+    scene.clock.advance(-1e6)
+    assert scene.sweep() == 0
+    assert [scene.attempts(name)[0].lease_until for name in ("dead", "alive")] == [scene.clock.now + LEASE_S] * 2
+    scene.clock.advance(LEASE_S - 1)
+    assert scene.beat(alive) == {alive.attempt.token}
+    scene.clock.advance(1)
+    assert scene.sweep() == 1
+    assert [scene.rollout(name).status for name in ("dead", "alive")] == [R.REQUEUING, R.RUNNING]
+
+
+def test_clocks_that_disagree_a_little_do_not_shorten_a_lease(scene: Scene) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    scene.clock.advance(-CLOCKS_S)
+    assert scene.sweep() == 0
+    assert scene.attempts("t")[0].lease_until == claim.attempt.lease_until

@@ -170,7 +170,7 @@ class Lifecycle(RuleBasedStateMachine):
         swept = self.store.queue.sweep(now=now, backoff=BACKOFF, chance=chance).result()
         assert swept == self.model.sweep(now, BACKOFF, chance)
 
-    @rule(seconds=st.sampled_from([0.5, 6.0, 40.0, -1.0, -7.0]), early_s=st.sampled_from([0.0, 0.25]))
+    @rule(seconds=st.sampled_from([0.5, 6.0, 40.0, -7.0, -100.0]), early_s=st.sampled_from([0.0, 0.25]))
     def wait(self, seconds: float, early_s: float) -> None:
         """Until the last lease is over, or just before, or for some time; clocks jump back, too."""
         leases = self.model.leases()
@@ -183,7 +183,7 @@ class Lifecycle(RuleBasedStateMachine):
         if act == "cancel":
             self.both(
                 lambda: self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why="w").result(),
-                lambda: self.model.cancel(name),
+                lambda: self.model.cancel(name, self.clock.now),
             )
         elif act == "requeue":
             self.both(
@@ -200,7 +200,7 @@ class Lifecycle(RuleBasedStateMachine):
         elif place == 0:  # seldom: nothing can be claimed afterwards
             self.order(Wanted.CANCELLED)
             cancelled = self.store.queue.cancel_open(self.run, now=self.clock.now, why="over").result()
-            assert cancelled == self.model.cancel_open()
+            assert cancelled == self.model.cancel_open(self.clock.now)
 
     def order(self, wanted: Wanted) -> None:
         self.both(
@@ -234,7 +234,6 @@ def must_always_hold(rollout: Rollout, attempts: list[Attempt]) -> None:
     assert all(a.deadline is None or a.lease_until <= a.deadline for a in attempts)
 
 
-@pytest.mark.timeout(400)  # a failure is shrunk before it is shown
 def test_the_store_does_what_the_model_does(places: Files | Databases) -> None:
     machine = type("Here", (Lifecycle,), {"places": places})
     run_state_machine_as_test(
@@ -243,7 +242,7 @@ def test_the_store_does_what_the_model_does(places: Files | Databases) -> None:
             max_examples=EXAMPLES[places.engine],
             stateful_step_count=40,
             deadline=None,
-            phases=set(Phase) - {Phase.explain},
+            phases=set(Phase) - {Phase.shrink, Phase.explain},  # they take minutes: for a failure, put shrink back
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -84,7 +84,18 @@ def plan(store: Store, statement: Executable) -> list[str]:
 
 def _sample(name: str) -> object:
     numbers = ("run", "rollout", "token", "most", "after", "before", "version", "number", "attempt", "seq", "size")
-    times = ("now", "until", "lease_until", "deadline", "ready_at", "at", "created_at", "started_at", "ended_at")
+    times = (
+        "now",
+        "until",
+        "lease_until",
+        "deadline",
+        "ready_at",
+        "at",
+        "created_at",
+        "started_at",
+        "ended_at",
+        "trusted",
+    )
     others: dict[str, object] = {
         "reward": 1.0,
         "value": 1.0,

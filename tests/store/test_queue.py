@@ -1,4 +1,4 @@
-"""The queue on both engines: order, claims, ends, retries, cancelling, orders. Leases are in test_leases."""
+"""The queue: what goes in, who gets it and in which order. Leases are in test_leases, ends in test_ends."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
-from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Split, Task
+from holdfast.contracts.errors import BadRecord, Conflict, NotFound, QueueFull, StaleLease
+from holdfast.contracts.rollout import Attempt, AttemptState, Claim, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import Wanted
-from holdfast.store.queue import SWEEP_LIMIT
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, span
@@ -20,9 +19,6 @@ A, R = AttemptState, RolloutState
 
 def names(claims: tuple[Claim, ...]) -> list[str]:
     return [claim.rollout.name for claim in claims]
-
-
-# Order
 
 
 def test_first_in_first_out(scene: Scene) -> None:
@@ -143,9 +139,6 @@ def test_many_workers_at_once_never_hold_the_same_rollout(scene: Scene, url: str
     assert scene.store.views.counts(scene.run)[R.SUCCEEDED] == 80
 
 
-# Putting tasks in
-
-
 def test_the_same_task_twice_is_one_rollout(scene: Scene) -> None:
     fields: dict[str, Any] = {"input": {"b": 1, "a": [2]}, "metadata": {"y": 1, "x": 2}, "timeout_s": 0.1}
     assert scene.enqueue("t", **fields) == 1
@@ -255,236 +248,6 @@ def test_a_task_that_is_there_needs_no_room(store: Store, clock: Clock) -> None:
         scene.enqueue("a", input="other", up_to=True)
 
 
-# Ends
-
-
-@pytest.mark.parametrize(
-    ("ends", "max_attempts", "status", "faults", "reason", "final"),
-    [
-        ([A.SUCCEEDED], 1, R.SUCCEEDED, 0, None, 1),
-        # the agent itself failed, on its last try: that is data
-        ([A.FAILED], 1, R.FAILED, 1, "failed: boom (attempt 1 of 1)", 1),
-        ([A.FAILED, A.FAILED, A.FAILED], 3, R.FAILED, 3, "failed: boom (attempt 3 of 3)", 3),
-        # our side failed: missing, not zero
-        ([A.FAULT], 1, R.DEAD, 1, "fault: boom (attempt 1 of 1)", None),
-        ([A.TIMEOUT], 1, R.DEAD, 1, "timeout: boom (attempt 1 of 1)", None),
-        # the last attempt decides which of the two it is
-        ([A.FAILED, A.FAULT], 2, R.DEAD, 2, "fault: boom (attempt 2 of 2)", None),
-        ([A.FAULT, A.FAILED], 2, R.FAILED, 2, "failed: boom (attempt 2 of 2)", 2),
-        # there are tries left
-        ([A.FAILED], 2, R.REQUEUING, 1, "failed: boom", None),
-        ([A.FAULT, A.TIMEOUT], 3, R.REQUEUING, 2, "timeout: boom", None),
-        # in the end it worked: what went before is no reason any more
-        ([A.FAILED, A.SUCCEEDED], 2, R.SUCCEEDED, 1, None, 2),
-        # handed back unharmed: does not count, however often
-        ([A.RELEASED], 1, R.QUEUING, 0, None, None),
-        ([A.RELEASED, A.RELEASED, A.FAILED], 1, R.FAILED, 1, "failed: boom (attempt 1 of 1)", 3),
-        ([A.FAILED, A.RELEASED, A.SUCCEEDED], 2, R.SUCCEEDED, 1, None, 3),
-    ],
-)
-def test_how_attempts_end_decides_where_the_rollout_goes(
-    scene: Scene, ends: list[A], max_attempts: int, status: R, faults: int, reason: str | None, final: int | None
-) -> None:
-    scene.enqueue("t", max_attempts=max_attempts)
-    answer = None
-    for end in ends:
-        error = None if end in (A.SUCCEEDED, A.RELEASED) else "boom"
-        answer = scene.finish(scene.claim(), end, error=error, reward=1.0, backoff=AT_ONCE)
-    rollout = scene.rollout("t")
-    assert answer is rollout.status is status
-    assert (rollout.attempt_count, rollout.faults, rollout.reason) == (len(ends), faults, reason)
-    assert rollout.final_attempt == (None if final is None else f"{rollout.id}:attempt-{final}")
-    assert rollout.ended_at == (scene.clock.now if status in (R.SUCCEEDED, R.FAILED, R.DEAD) else None)
-    assert rollout.reward == (1.0 if status is R.SUCCEEDED else None)
-    assert [(a.number, a.status) for a in scene.attempts("t")] == list(enumerate(ends, 1))
-
-
-def test_an_end_without_a_message_is_named_by_its_state(scene: Scene) -> None:
-    scene.enqueue("t", max_attempts=1)
-    scene.finish(scene.claim(), A.FAULT)
-    assert scene.rollout("t").reason == "fault (attempt 1 of 1)"
-
-
-@pytest.mark.parametrize("message", ["a\x00b", "half a character: \ud83d", "Grüße 🐚", "x" * 100_000])
-def test_whatever_an_agent_says_when_it_fails_can_be_kept(scene: Scene, message: str) -> None:
-    scene.enqueue("t", max_attempts=1)
-    scene.finish(scene.claim(), A.FAILED, error=message)
-    kept = message.replace("\x00", "\ufffd").replace("\ud83d", "\ufffd")
-    assert scene.attempts("t")[0].error == kept
-    assert scene.rollout("t").reason == f"failed: {kept} (attempt 1 of 1)"
-
-
-@pytest.mark.parametrize("reward", [None, 0.0, -2.5, 1e300])
-def test_a_reward_is_kept_and_none_is_missing(scene: Scene, reward: float | None) -> None:
-    scene.enqueue("t")
-    scene.finish(scene.claim(), A.SUCCEEDED, reward=reward)
-    assert scene.rollout("t").reward == reward
-
-
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
-def test_a_reward_that_is_no_number_is_refused(scene: Scene, reward: float) -> None:
-    scene.enqueue("t")
-    claim = scene.claim()
-    with pytest.raises(BadRecord, match=rf"^attempt {claim.attempt.id}: reward {reward}: must be finite"):
-        scene.finish(claim, A.SUCCEEDED, reward=reward)
-    assert scene.rollout("t").status is R.RUNNING
-
-
-@pytest.mark.parametrize("state", [A.RUNNING, A.UNRESPONSIVE, A.CANCELLED])
-def test_a_worker_cannot_end_an_attempt_in_a_state_that_others_give(scene: Scene, state: A) -> None:
-    scene.enqueue("t")
-    claim = scene.claim()
-    with pytest.raises(IllegalMove) as refused:
-        scene.finish(claim, state)
-    assert str(refused.value) == (
-        f"attempt {claim.attempt.id}: cannot be finished as {state}; "
-        "use one of failed, fault, released, succeeded, timeout"
-    )
-    assert scene.rollout("t").status is R.RUNNING
-
-
-# Waiting for a retry
-
-
-@pytest.mark.parametrize(
-    ("faults", "chance", "wait_s"),
-    [
-        (1, 0.0, 0.25),  # half of 0.5
-        (1, 0.5, 0.375),
-        (2, 0.5, 0.75),  # doubled
-        (3, 0.0, 1.0),
-        (4, 0.5, 2.25),  # half and a half of the cap of 3, not of 4
-    ],
-)
-def test_the_wait_doubles_up_to_a_cap_and_leaves_half_to_chance(
-    scene: Scene, faults: int, chance: float, wait_s: float
-) -> None:
-    scene.enqueue("t", max_attempts=9)
-    for n in range(1, faults + 1):
-        how = {"backoff": Backoff(initial_s=0.5, cap_s=3.0), "chance": chance} if n == faults else {"backoff": AT_ONCE}
-        scene.finish(scene.claim(), A.FAILED, **how)
-    assert scene.rollout("t").ready_at == scene.clock.now + wait_s
-    assert scene.store.queue.next_ripe(scene.run) == scene.clock.now + wait_s
-
-
-def test_a_waiting_rollout_is_claimed_when_it_is_ripe_and_not_before(scene: Scene) -> None:
-    scene.enqueue("t", "next")
-    scene.finish(scene.claim(), A.FAILED, backoff=Backoff(initial_s=8.0), chance=0.0)
-    assert names(scene.claims()) == ["next"]  # nobody waits behind it
-    scene.clock.advance(3.999)
-    assert scene.claims() == ()
-    scene.clock.advance(0.001)
-    assert names(scene.claims()) == ["t"]
-    assert scene.store.queue.next_ripe(scene.run) is None
-
-
-def test_a_crowd_that_one_worker_left_behind_is_spread(scene: Scene) -> None:
-    scene.enqueue(*(f"t{n}" for n in range(20)))
-    scene.claims(20)
-    scene.clock.advance(LEASE_S)
-    assert scene.sweep() == 20
-    waits = sorted(r.ready_at - scene.clock.now for r in scene.store.views.rollouts(scene.run))
-    assert len(set(waits)) == 20
-    assert waits[0] >= 0.25 and waits[-1] < 0.5
-    assert waits[-1] - waits[0] > 0.2
-
-
-# Cancel, requeue
-
-
-@pytest.mark.parametrize("state", [R.QUEUING, R.REQUEUING, R.RUNNING])
-def test_what_is_not_done_can_be_cancelled(scene: Scene, state: R) -> None:
-    before = scene.brought_to(state)
-    scene.clock.advance(1.0)
-    answer = scene.cancel("t", why="enough")
-    assert answer == scene.rollout("t")
-    assert (answer.status, answer.reason, answer.ended_at) == (R.CANCELLED, "enough", scene.clock.now)
-    assert answer.faults == before.faults
-    assert scene.claims() == ()
-    scene.clock.advance(1000)
-    assert (scene.sweep(), scene.claims()) == (0, ())
-    if state is R.RUNNING:
-        (attempt,) = scene.attempts("t")
-        assert (attempt.status, attempt.error) == (A.CANCELLED, "enough")
-
-
-@pytest.mark.parametrize(
-    ("state", "allowed"),
-    [
-        (R.SUCCEEDED, "nothing: it is final"),
-        (R.FAILED, "queuing"),
-        (R.DEAD, "queuing"),
-        (R.CANCELLED, "queuing"),
-    ],
-)
-def test_what_is_done_cannot_be_cancelled(scene: Scene, state: R, allowed: str) -> None:
-    before = scene.brought_to(state)
-    with pytest.raises(IllegalMove) as refused:
-        scene.cancel("t")
-    assert str(refused.value) == (
-        f"rollout {scene.run}/t: cannot go from {state} to cancelled; from {state} it may go to {allowed}"
-    )
-    assert scene.rollout("t") == before
-
-
-@pytest.mark.parametrize("state", [R.FAILED, R.DEAD, R.CANCELLED])
-def test_a_requeued_rollout_has_a_fresh_set_of_attempts_and_new_numbers(scene: Scene, state: R) -> None:
-    tried = scene.brought_to(state).attempt_count
-    scene.clock.advance(5)
-    answer = scene.requeue("t")
-    assert answer == scene.rollout("t")
-    assert (answer.status, answer.faults, answer.reason, answer.ended_at) == (R.QUEUING, 0, None, None)
-    assert (answer.final_attempt, answer.reward, answer.ready_at) == (None, None, scene.clock.now)
-    claim = scene.claim()
-    assert claim.attempt.number == tried + 1
-    assert scene.finish(claim, A.SUCCEEDED) is R.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    ("state", "why"),
-    [
-        (R.QUEUING, "is queuing, not done; cancel it first"),
-        (R.REQUEUING, "is requeuing, not done; cancel it first"),
-        (R.RUNNING, "is running, not done; cancel it first"),  # its attempt still holds it
-        (R.SUCCEEDED, "cannot go from succeeded to queuing; from succeeded it may go to nothing: it is final"),
-    ],
-)
-def test_only_what_ended_without_success_can_be_requeued(scene: Scene, state: R, why: str) -> None:
-    before = scene.brought_to(state)
-    with pytest.raises(IllegalMove) as refused:
-        scene.requeue("t")
-    assert str(refused.value) == f"rollout {scene.run}/t: {why}"
-    assert scene.rollout("t") == before
-
-
-@pytest.mark.parametrize("call", ["cancel", "requeue"])
-def test_a_rollout_that_is_not_there_is_named(scene: Scene, call: str) -> None:
-    with pytest.raises(NotFound) as refused:
-        getattr(scene, call)("ghost")
-    assert str(refused.value) == f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"
-
-
-def test_everything_open_in_a_run_is_cancelled_a_few_hundred_at_a_time(scene: Scene, clock: Clock) -> None:
-    other = Scene(scene.store, clock, begin(scene.store, clock, salt="b"))
-    other.enqueue("t")
-    scene.enqueue("done", "waits", "runs", *(f"t{n}" for n in range(SWEEP_LIMIT)))
-    done, waits, _ = scene.claims(3)
-    scene.finish(done, A.SUCCEEDED)
-    scene.finish(waits, A.FAULT)
-
-    def cancel_open() -> int:
-        return scene.store.queue.cancel_open(scene.run, now=clock.now, why="over").result()
-
-    assert [cancel_open(), cancel_open(), cancel_open()] == [SWEEP_LIMIT, 2, 0]
-    counts = scene.store.views.counts(scene.run)
-    assert (counts[R.CANCELLED], counts[R.SUCCEEDED]) == (SWEEP_LIMIT + 2, 1)
-    assert scene.attempts("runs")[0].status is A.CANCELLED
-    assert other.rollout("t").status is R.QUEUING
-
-
-# Orders
-
-
 @pytest.mark.parametrize(
     ("wanted", "claimable"),
     [(Wanted.RUNNING, True), (Wanted.PAUSED, False), (Wanted.DRAINING, False), (Wanted.CANCELLED, False)],
@@ -506,9 +269,6 @@ def test_a_paused_run_goes_on_where_it_was(scene: Scene) -> None:
         assert scene.claims(9) == () if wanted is not Wanted.PAUSED else True
         scene.store.runs.want(scene.run, wanted, who="op", why="test", now=scene.clock.now).result()
     assert names(scene.claims(9)) == ["a", "b"]
-
-
-# Runs and projects
 
 
 def test_runs_with_the_same_task_names_do_not_collide(scene: Scene, clock: Clock) -> None:

@@ -152,6 +152,38 @@ def test_callers_on_one_event_loop_share_commits_and_each_get_their_own_answer(r
     assert room.commits < 50
 
 
+def test_calls_in_one_turn_of_an_event_loop_share_one_commit(room: Room) -> None:
+    async def everyone() -> list[int]:
+        return await asyncio.gather(*(_awaited(room.note(n)) for n in range(1, 201)))
+
+    assert asyncio.run(everyone()) == list(range(1, 201))
+    assert room.commits == 1
+
+
+async def _awaited(answer: Pending[int]) -> int:
+    return await answer
+
+
+def test_a_loop_that_blocks_on_its_own_call_is_answered(room: Room) -> None:
+    async def block() -> int:
+        room.note(1)
+        return room.note(2).result(20)
+
+    assert asyncio.run(block()) == 2
+    assert room.kept() == ["note 1", "note 2"]
+
+
+def test_what_a_loop_handed_over_before_it_ended_is_not_forgotten(room: Room) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def hand_over() -> Pending[int]:
+        return room.note(1)
+
+    answer = loop.run_until_complete(hand_over())
+    loop.close()
+    assert answer.result(20) == 1
+
+
 def test_two_event_loops_may_await_one_answer(room: Room) -> None:
     release = room.busy()
     answer = room.note(1)

@@ -27,7 +27,9 @@ from holdfast.collect.seats import Home, Record, Report, finish_now, plainly
 from holdfast.collect.worker import Outcome, run_one
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.policy import Complete
+from holdfast.contracts.records import dumps
 from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.trace import Span
 
 _spawn = multiprocessing.get_context("spawn")
 LOST = (EOFError, OSError)  # what a pipe raises when the other end is gone
@@ -49,10 +51,11 @@ class ProcessPlace:
         self._child: Any = None
         self._pipe: Connection | None = None
 
+    def is_ready(self) -> bool:
+        return self._child is not None and bool(self._child.is_alive())
+
     def prepare(self) -> None:
         """Have a child that has loaded the agent: its start is not on any attempt's time."""
-        if self._child is not None and self._child.is_alive():
-            return
         ours, theirs = _spawn.Pipe()
         self._child = _spawn.Process(target=work, args=(theirs, self._recipe), name="holdfast-agent", daemon=True)
         # A child begins with its maker's mask: Ctrl-C, which reaches the whole group, must not meet it half started.
@@ -141,7 +144,9 @@ def work(pipe: Connection, recipe: Recipe) -> None:
     home = Home(load_agent(recipe.agent), recipe.score, recipe.connect(), time.time)
     one_at_a_time = threading.Lock()
 
-    def send(attempt: str, message: Any) -> None:
+    def send(attempt: str, message: Span | Outcome) -> None:
+        if isinstance(message, Span):
+            dumps(message)  # what cannot be written is refused on this side, where the agent learns of it
         with one_at_a_time:  # an agent may record from many threads
             pipe.send((attempt, message))
 

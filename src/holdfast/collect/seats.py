@@ -30,6 +30,10 @@ Report = Callable[[Outcome | None, BaseException | None], None]  # may be called
 
 
 class Place(Protocol):
+    def is_ready(self) -> bool:
+        """Whether work can begin as it is."""
+        ...
+
     def prepare(self) -> None:
         """Get ready to begin; may take a while, and is called from a thread of its own."""
         ...
@@ -74,7 +78,8 @@ class Seat:
         return None if self._unwanted.is_set() else outcome  # what it says once it was told to stop is no answer
 
     async def prepare(self) -> None:
-        await asyncio.to_thread(self._place.prepare)
+        if not self._place.is_ready():
+            await asyncio.to_thread(self._place.prepare)
 
     async def is_hindered(self, within_s: float) -> bool:
         """Whether it is another agent's fault that this one makes no progress; if so, `run` returns at once."""
@@ -105,7 +110,7 @@ class LoopThread:
     def __init__(self) -> None:
         self.guests: set[Guest] = set()
         self._owners: WeakKeyDictionary[asyncio.Task[Any], Guest | None] = WeakKeyDictionary()
-        self._is_left = self._is_over = False
+        self.is_left = self._is_over = False
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(self._make_task)
         self.thread = threading.Thread(target=self._run, name="holdfast-agents", daemon=True)
@@ -129,11 +134,11 @@ class LoopThread:
 
     def leave(self) -> None:
         """Let it end as soon as its guests are gone; nobody waits for it."""
-        self._is_left = True
+        self.is_left = True
         self.call(self.wind_up)
 
     def wind_up(self) -> None:
-        if self._is_left and not self.guests and not self._is_over:
+        if self.is_left and not self.guests and not self._is_over:
             self._is_over = True
             self._ending = self.loop.create_task(self._end())
 
@@ -199,6 +204,9 @@ class InProcess:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+
+    def is_ready(self) -> bool:
+        return True
 
     def prepare(self) -> None:
         """There is nothing to wait for."""
@@ -278,7 +286,8 @@ class Guest:
 
     def _leave(self) -> None:
         self._host.guests.discard(self)
-        self._host.call(self._host.wind_up)
+        if self._host.is_left:
+            self._host.call(self._host.wind_up)
 
 
 class ThreadPlace(InProcess):

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from holdfast.contracts.errors import HoldfastError
-from holdfast.contracts.records import dumps
+from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 
@@ -72,9 +72,9 @@ class Tracer:
     def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
         ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span
         span = Span(seq=seq, kind=kind, name=name, started_at=started_at, ended_at=ended_at, parent=parent, **rest)
-        dumps(span)  # what no store could keep is refused here, where the agent learns of it
-        self.spans.append(span)
+        encode(span)  # what no record can hold is refused here, where the agent learns of it
         self._record(span)
+        self.spans.append(span)
 
 
 def told(error: BaseException) -> str:

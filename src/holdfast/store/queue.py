@@ -298,10 +298,12 @@ class Queue:
         error: str | None = None,
         backoff: Backoff = Backoff(),
         chance: float = 0.5,
+        after: Sequence[Pending[None]] = (),
     ) -> Pending[RolloutState]:
         """End the attempt and move its rollout on: done, waiting for a retry, given up, or back in the queue.
 
-        `chance` in [0, 1) spreads retries; the answer is where the rollout went.
+        `chance` in [0, 1) spreads retries; the answer is where the rollout went. `after` are writes handed over before:
+        should one of them fail, so does this, and nobody takes what is left of the attempt for the whole of it.
         """
         text = None if output is None else to_json(output)
         error = plain_text(error)
@@ -309,6 +311,9 @@ class Queue:
             raise BadRecord(f"attempt {attempt.id}: reward {reward}", why="must be finite; None is a missing one")
 
         def operation(tx: Transaction) -> RolloutState:
+            for write in after:
+                if write.failure is not None:
+                    raise write.failure
             ended = {"token": attempt.token, "now": now, "status": str(state), "error": error, "output": text}
             row = tx.one(END_ATTEMPT, ended)
             if row is None:

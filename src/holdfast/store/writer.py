@@ -38,6 +38,11 @@ class Pending(Generic[T]):
     def settled(self) -> bool:
         return self._settled
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it failed; None when it did not, or is still on its way."""
+        return self._error
+
     def result(self, timeout: float | None = None) -> T:
         """Block until settled; TimeoutError when that takes longer than `timeout` seconds (the work goes on)."""
         if not self._settled:

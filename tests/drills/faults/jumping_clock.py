@@ -37,7 +37,7 @@ class JumpyClock:
 def jump(seed: int, slot: int) -> float:
     """Seconds off, for the time of one slot; every other slot is right."""
     chance = random.Random(f"{seed}/{slot}")
-    return chance.choice((0.0, 1.0)) * chance.choice((-1.0, 1.0)) * chance.uniform(60.0, 3 * 3600.0)
+    return chance.choice((0.0, 1.0)) * chance.choice((-1.0, 1.0)) * chance.uniform(90.0, 3 * 3600.0)
 
 
 def drill(setting: Setting) -> Tally:
