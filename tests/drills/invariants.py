@@ -143,7 +143,9 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
     rollouts, kept = picture.rollouts, _kept(picture)
     good = [call for call in account.calls if call.ok]
     sure = {name for call in good if call.name == "enqueue" for name in call.facts["ids"]}
-    kept -= {(call.name, call.facts["token"], seq) for call in good if call.name in TABLE_OF for seq in call.facts["seqs"]}
+    kept -= {
+        (call.name, call.facts["token"], seq) for call in good if call.name in TABLE_OF for seq in call.facts["seqs"]
+    }
     for call in account.calls:
         if call.name == "enqueue" and not call.ok:
             mine = [name in rollouts for name in call.facts["ids"] if name not in sure]
@@ -191,7 +193,9 @@ def _leases(account: Account) -> dict[int, list[tuple[int, float]]]:
     """Token → when each lease was asked for, and until when it was to last by the asker's clock."""
     leases: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for call in account.calls:
-        tokens = [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else call.facts.get("tokens", [])
+        tokens = (
+            [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else call.facts.get("tokens", [])
+        )
         for token in tokens:
             leases[token].append((call.begun_ns, call.facts["until"]))
     return leases

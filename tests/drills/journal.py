@@ -100,3 +100,5 @@ def _read_one(path: Path, account: Account) -> None:
             call.error, call.why = facts.get("error", ""), facts.get("why", "")
             if call.why.startswith("connection lost"):
                 call.ok = None  # the answer itself is that nobody knows
+            elif "duplicate key" in call.why:
+                call.ok = True  # it was made again, and the store says that it has it

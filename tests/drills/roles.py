@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import signal
@@ -239,7 +238,9 @@ def _any_call(store: Witness, run: str, number: int, held: list[Claim], chance: 
             spans = [span(number * 10 + place) for place in range(3)]
             store.traces.add(attempt, spans, now=now).result()
         elif kind == "s":
-            store.traces.score(attempt, [Signal(name="n", value=1.0, source="rule:drill")], now=now, first=number).result()
+            store.traces.score(
+                attempt, [Signal(name="n", value=1.0, source="rule:drill")], now=now, first=number
+            ).result()
         else:
             state = chance.choice((AttemptState.SUCCEEDED, AttemptState.FAULT, AttemptState.RELEASED))
             store.queue.finish(held.pop(0).attempt, state, now=now, reward=0.5, output={"n": number}).result()
@@ -257,7 +258,7 @@ def _any_call(store: Witness, run: str, number: int, held: list[Claim], chance: 
 
 def persistent(journal: Journal, url: str, run: str, who: str) -> None:
     """Keeps its store whatever becomes of the server, and repeats what it got no answer to, until it is told to stop."""
-    told, number, seq = told_to_stop(), 0, itertools.count(1)
+    told, number = told_to_stop(), 0
     with open_store(url, poll_s=0.02) as opened:
         store = Witness(opened, journal)
         while not told.is_set():
@@ -268,7 +269,7 @@ def persistent(journal: Journal, url: str, run: str, who: str) -> None:
             claims = _until_answered(lambda: store.queue.claim(run, who, now=time.time(), lease_s=2.0, most=2))
             for claim in claims:
                 with suppress(StaleLease):
-                    _until_answered(lambda a=claim.attempt: store.traces.add(a, [span(next(seq))], now=time.time()))
+                    _until_answered(lambda a=claim.attempt: store.traces.add(a, [span(1)], now=time.time()))
                     _until_answered(lambda a=claim.attempt: _succeed(store, a))
 
 
@@ -279,6 +280,8 @@ def _until_answered(call: Callable[[], Any]) -> Any:
         except StoreError as error:
             if isinstance(error, Refused):
                 raise
+            if "duplicate key" in error.why:
+                return None  # the first try was kept after all
             time.sleep(0.05)
 
 

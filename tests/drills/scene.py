@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.store.check import check
@@ -29,7 +28,7 @@ class Setting:
     quick: bool
     fresh: Callable[[], str]  # the address of a store that is not there yet
     say: Callable[[str], None]  # progress
-    server: Any = None  # the Postgres server, where one may be killed
+    server: str | None = None  # the URL of the Postgres server, for who means to kill it
 
 
 @dataclass(slots=True, kw_only=True)

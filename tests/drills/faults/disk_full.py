@@ -137,7 +137,9 @@ def _optimize(setting: Setting, disk: Tmpfs | Limits, tally: Tally) -> None:
         if child.returncode != 5 or not _is_one_clear_line(err):
             problems.append(f"optimize on a full disk ended with {child.returncode}: {err.strip()}")
         said = json.loads(status.read_text())
-        tally.notes.append(f"{disk.kind}: optimize ended with {child.returncode}, status.json whole ({said['run_state']})")
+        tally.notes.append(
+            f"{disk.kind}: optimize ended with {child.returncode}, status.json whole ({said['run_state']})"
+        )
         disk.free([])
         problems += _resume(crew, url, said["run_id"])
         problems += crew.leftovers()

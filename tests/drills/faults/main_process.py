@@ -28,11 +28,11 @@ TOO_SOON = "another process drives it"
 
 def drill(setting: Setting) -> Tally:
     tally = Tally(fault="main process killed")
-    kills, kinds = (2, list(KINDS)) if setting.quick else (10, list(KINDS) * 2)
+    kills, kinds = (1, list(KINDS)) if setting.quick else (10, list(KINDS) * 2)
     for number, kind in enumerate(kinds, 1):
         folder = setting.folder / f"round-{number}"
         folder.mkdir()
-        story = Story(folder, kind, KINDS[kind][2] // (6 if setting.quick else 1))
+        story = Story(folder, kind, KINDS[kind][2] // (10 if setting.quick else 1))
         with Crew(folder) as crew:
             while not story.is_over:
                 story.live(crew, setting.rng if story.kills < kills else None)
@@ -137,7 +137,9 @@ class Story:
 
     def verdict(self) -> Findings:
         findings = verdict(self.url, self.folder, self._problems)
-        findings.lost += [f"{self.tasks - findings.rollouts} tasks were never enqueued"] * (findings.rollouts < self.tasks)
+        findings.lost += [f"{self.tasks - findings.rollouts} tasks were never enqueued"] * (
+            findings.rollouts < self.tasks
+        )
         said = json.loads((self.folder / "status.json").read_text())
         if (said["run_state"], said["succeeded"]) != ("completed", self.tasks):
             findings.other.append(f"at the end status.json says {said['run_state']}, {said['succeeded']} succeeded")

@@ -92,7 +92,9 @@ def _tear(setting: Setting, tape: Tape, number: int, findings: Findings) -> None
     if found.digest() != digest:
         digests = [mark[1] for mark in tape.marks]
         there = digests.index(found.digest()) if found.digest() in digests else None
-        text = f"{how}: {expected} transactions lie before it, the store has {'parts of some' if there is None else there}"
+        text = (
+            f"{how}: {expected} transactions lie before it, the store has {'parts of some' if there is None else there}"
+        )
         (findings.lost if there is not None and there < expected else findings.other).append(text)
     findings.rollouts = max(findings.rollouts, len(found.rollouts))
     findings.other += [f"{how}: {text}" for text in (*found.damage, *_goes_on(copy))]
@@ -132,7 +134,10 @@ def _damages(setting: Setting, tape: Tape, damages: int, tally: Tally) -> Findin
     Path(f"{whole}-wal").write_bytes(tape.log)
     picture.take(str(whole))  # closing the last connection brings the log into the file
     before = picture.take(str(whole))
-    findings, seen = Findings(rollouts=len(before.rollouts), chain=picture.chain(before.tables["ledger"])[0]), Counter[str]()
+    findings, seen = (
+        Findings(rollouts=len(before.rollouts), chain=picture.chain(before.tables["ledger"])[0]),
+        Counter[str](),
+    )
     for number in range(damages):
         copy = _copy(setting, whole, f"damaged-{number}.db")
         how = damage(copy, setting.rng)
@@ -140,7 +145,7 @@ def _damages(setting: Setting, tape: Tape, damages: int, tally: Tally) -> Findin
         seen[outcome.partition(":")[0]] += 1
         if outcome.startswith("wrong"):
             findings.other.append(f"{how}: {outcome}")
-        if number % (damages // 5) == 0:
+        if number % (damages // (1 if setting.quick else 8)) == 0:
             findings.other += [f"{how}: {text}" for text in _command(setting, copy, is_found=outcome == "found")]
         _remove(copy)
     tally.notes.append(f"{damages} damages: " + ", ".join(f"{n} {outcome}" for outcome, n in seen.most_common()))

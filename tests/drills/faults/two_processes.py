@@ -11,7 +11,7 @@ LEAST_SHARE = 0.2  # of the calls; below it one process starves the other
 
 
 def drill(setting: Setting) -> Tally:
-    tally = Tally(fault="two processes at once")
+    tally = Tally(fault="two processes")
     seconds = 1.0 if setting.quick else 10.0
     with scene(setting, queue_limit=None) as here:
         for who in ("ann", "bob"):
@@ -23,7 +23,9 @@ def drill(setting: Setting) -> Tally:
     share = min(done["ann"], done["bob"]) / done.total()
     slowest = max((call.ended_ns or 0) - call.begun_ns for call in calls) / 1e9
     tally.events = done.total()
-    tally.notes.append(f"{done['ann']} and {done['bob']} calls, the smaller share {share:.0%}; slowest call {slowest:.2f} s")
+    tally.notes.append(
+        f"{done['ann']} and {done['bob']} calls, the smaller share {share:.0%}; slowest call {slowest:.2f} s"
+    )
     if share < LEAST_SHARE:
         problems.append(f"one process got {share:.0%} of the calls, at least {LEAST_SHARE:.0%} is fair")
     tally.add(verdict(here.url, here.folder, problems))

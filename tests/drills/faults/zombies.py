@@ -18,14 +18,14 @@ LEASE_S = 0.4
 
 
 def drill(setting: Setting) -> Tally:
-    tally = Tally(fault="zombies (SIGSTOP)")
+    tally = Tally(fault="zombies")
     rounds, stops = (1, 4) if setting.quick else (2, 30)
     for number in range(rounds):
         with scene(setting) as here:
             overtaken = _round(setting, here, stops, f"round {number + 1} of {rounds}")
             problems = here.work_off(60.0)
         tally.events += stops
-        tally.notes.append(f"{overtaken} of {stops} stops cost the sleeper all it held; the others held the lock or nothing")
+        tally.notes.append(f"{overtaken} of {stops} sleepers lost all they held; the others held the lock, or nothing")
         if not overtaken:
             problems.append("no sleeper lost anything: this round shows nothing")
         tally.add(verdict(here.url, here.folder, problems))

@@ -55,7 +55,9 @@ class Server:
 
     def _control(self, *arguments: str) -> int:
         command = [*self._as, binary("pg_ctl"), "-D", str(self._data), "-w", "-l", str(self._data.parent / "log")]
-        return subprocess.run([*command, *arguments], cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            [*command, *arguments], cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ).returncode
 
 
 def drill(setting: Setting) -> Tally:
