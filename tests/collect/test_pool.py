@@ -343,18 +343,20 @@ async def cpu_share(during_s: float) -> float:
 
 @pytest.mark.parametrize("because", ["the run is paused", "all seats are taken"])
 async def test_a_retry_that_cannot_be_taken_up_is_waited_for_without_hurry(file_bench: Bench, because: str) -> None:
-    gate = Gate()
+    gate, queue = Gate(), file_bench.store.queue
     file_bench.enqueue("fails", "waits", max_attempts=2)
-    (claim,) = await file_bench.store.queue.claim(file_bench.run, "other", now=time.time(), lease_s=60)
-    await file_bench.store.queue.finish(
-        claim.attempt, AttemptState.FAILED, now=time.time(), backoff=Backoff(initial_s=0.0, cap_s=0.0)
-    )
+    (claim,) = await queue.claim(file_bench.run, "other", now=time.time(), lease_s=60)
+    pool = file_bench.pool(gate, 1)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 1)
+    soon = Backoff(initial_s=0.2, cap_s=0.2)
+    await queue.finish(claim.attempt, AttemptState.FAILED, now=time.time(), backoff=soon)
     if because == "the run is paused":
         file_bench.order(Wanted.PAUSED)
-    pool = file_bench.pool(gate, 1, pace=PACE)
-    working = asyncio.create_task(pool.work())
-    await asyncio.sleep(0.3)
-    assert await cpu_share(1.0) < 0.5
+        gate.let_go.set()
+    await asyncio.sleep(0.5)
+    assert file_bench.rollout().status is RolloutState.REQUEUING
+    assert await cpu_share(1.0) < 0.25
     file_bench.order(Wanted.RUNNING)
     gate.let_go.set()
     await until(lambda: file_bench.store.views.is_done(file_bench.run))

@@ -24,7 +24,7 @@ from tests.drills.journal import Journal
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HOLDFAST_DRILL"
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["tests.drills.roles"])
+_fork.set_forkserver_preload(["tests.drills.programme"])
 
 
 def _life(mark: str, folder: Path, role: Callable[..., None], name: str, arguments: tuple[Any, ...]) -> None:

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.drills.journal import Account, Call
 from tests.drills.picture import Picture, Row, chain
@@ -154,7 +155,8 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
         elif call.name in TABLE_OF and not call.ok:
             there = [(call.name, call.facts["token"], seq) in kept for seq in call.facts["seqs"]]
             if any(there) and (call.ok is False or not all(there)):
-                yield f"{TABLE_OF[call.name]} of attempt {call.facts['token']}: {call.error or 'no answer'}, yet some are there"
+                what = f"{TABLE_OF[call.name]} of attempt {call.facts['token']}"
+                yield f"some {what} are there: {call.error or 'no answer'}"
 
 
 def _gaps(account: Account, picture: Picture) -> Iterator[str]:
@@ -164,11 +166,12 @@ def _gaps(account: Account, picture: Picture) -> Iterator[str]:
         if call.name in TABLE_OF and attempts.get(call.facts["token"], {}).get("status") == "succeeded":
             missing = [seq for seq in call.facts["seqs"] if (call.name, call.facts["token"], seq) not in kept]
             if missing:
-                yield f"attempt {call.facts['token']} succeeded without its {TABLE_OF[call.name]} {missing}: {call.error} {call.why}"
+                what = f"{TABLE_OF[call.name]} {missing} of attempt {call.facts['token']}"
+                yield f"{what} are missing, and yet it succeeded: {call.error} {call.why}"
 
 
 def _stale(account: Account, picture: Picture, findings: Findings) -> None:
-    """A write begun after its attempt was known to be lost, or after its lease by the writer's own clock, is refused."""
+    """A write begun after its attempt was surely lost, or after its lease by the writer's own clock, is refused."""
     lost, leases = _lost_at(account), _leases(account)
     for call in account.calls:
         if call.name not in FENCED:
@@ -193,10 +196,8 @@ def _leases(account: Account) -> dict[int, list[tuple[int, float]]]:
     """Token → when each lease was asked for, and until when it was to last by the asker's clock."""
     leases: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for call in account.calls:
-        tokens = (
-            [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else call.facts.get("tokens", [])
-        )
-        for token in tokens:
+        claimed = [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else []
+        for token in claimed or call.facts.get("tokens", []):
             leases[token].append((call.begun_ns, call.facts["until"]))
     return leases
 
@@ -206,16 +207,15 @@ def _lost_at(account: Account) -> dict[int, int]:
     claims: dict[str, list[tuple[int, int]]] = defaultdict(list)
     lost: dict[int, int] = {}
     for call in account.calls:
-        assert call.ok is None or call.ended_ns is not None
+        at = call.ended_ns or 0
         if call.name == "claim" and call.ok:
             for token, rollout, _ in call.answer:
-                claims[rollout].append((token, call.ended_ns or 0))
-        over = call.ok if call.name == "finish" else call.error == "StaleLease" and call.why.startswith("it is ")
-        if over and "token" in call.facts:
-            lost[call.facts["token"]] = min(lost.get(call.facts["token"], call.ended_ns or 0), call.ended_ns or 0)
+                claims[rollout].append((token, at))
+        if (call.name == "finish" and call.ok) or (call.error == "StaleLease" and call.why.startswith("it is ")):
+            lost[call.facts["token"]] = min(lost.get(call.facts["token"], at), at)
     for taken in claims.values():
         taken.sort()
-        for (token, _), (_, at) in zip(taken, taken[1:], strict=False):
+        for (token, _), (_, at) in pairwise(taken):
             lost[token] = min(lost.get(token, at), at)
     return lost
 

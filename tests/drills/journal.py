@@ -82,7 +82,7 @@ def read(folder: Path) -> Account:
 
 def _read_one(path: Path, account: Account) -> None:
     open_calls: dict[int, Call] = {}
-    *lines, rest = path.read_text().split("\n")  # what follows the last newline was cut off by a kill
+    *lines, _cut_off = path.read_text().split("\n")  # a kill may cut a line in two
     for line in lines:
         facts = json.loads(line)
         at, number = facts.pop("t"), facts.pop("n", None)

@@ -15,12 +15,13 @@ from pathlib import Path
 import psycopg
 
 from tests.drills.faults import (
+    corrupt_file,
     disk_full,
     jumping_clock,
     main_process,
     power_loss,
     server_killed,
-    torn_file,
+    torn_log,
     two_processes,
     workers,
     zombies,
@@ -44,7 +45,8 @@ ON_SQLITE = (
     Part("zombies", zombies.drill),
     Part("two", two_processes.drill),
     Part("full", disk_full.drill),
-    Part("torn", torn_file.drill),
+    Part("torn", torn_log.drill),
+    Part("corrupt", corrupt_file.drill),
     Part("clock", jumping_clock.drill),
     Part("power", power_loss.drill),
 )

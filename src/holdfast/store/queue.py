@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, func, select, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
-
 from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import (
     OPEN,
@@ -28,193 +25,13 @@ from holdfast.contracts.rollout import (
     move,
 )
 from holdfast.contracts.run import Wanted
-from holdfast.store import changes, rows, schema
+from holdfast.store import changes, moves, rows
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, canonical, plain_text, to_json
 from holdfast.store.writer import Pending
 
-_r, _a = schema.rollouts.c, schema.attempts.c
-SWEEP_LIMIT = 500
 CLOCKS_S = 60.0  # clocks may disagree by so much; a time further ahead comes from a clock that has been set back since
-
-_CONTENT = ("input", "split", "priority", "max_attempts", "timeout_s", "resources", "metadata")
-
-
-def _param(name: str) -> Any:
-    return bindparam(name)
-
-
-_is_queuing = _r.status == "queuing"
-_is_waiting = _r.status == "requeuing"
-_is_wanted = exists().where(schema.runs.c.key == _param("run"), schema.runs.c.wanted == "running")
-_is_held = _a.status == "running"
-
-
-# A fence: the attempt still runs and its lease has not run out.
-FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
-
-ENQUEUE = (
-    insert(schema.rollouts)
-    .values(
-        {c.name: bindparam(c.name) for c in schema.rollouts.c if c.name in Task.__slots__}
-        | {
-            "run": _param("run"),
-            "status": "queuing",
-            "attempt_count": 0,
-            "faults": 0,
-            "enqueued_at": _param("now"),
-            "ready_at": _param("now"),
-        }
-    )
-    .on_conflict_do_nothing(index_elements=["run", "name"])
-)
-SAME_NAME = select(*(_r[name] for name in _CONTENT)).where(_r.run == _param("run"), _r.name == _param("name"))
-# Producers of a bounded run take turns, so that together they keep its limit.
-TURN = select(schema.runs.c.key).where(schema.runs.c.key == _param("run")).with_for_update(key_share=True)
-DEPTH = select(func.count()).select_from(
-    select(_r.key).where(_r.run == _param("run"), _is_queuing).limit(_param("most")).subquery()
-)
-# Those whose backoff is over may be claimed again.
-RIPEN = (
-    update(schema.rollouts)
-    .where(
-        _r.key.in_(
-            select(_r.key)
-            .where(_r.run == _param("run"), _is_waiting, _r.ready_at <= _param("now"))
-            .order_by(_r.ready_at)
-            .limit(SWEEP_LIMIT)
-            .with_for_update(skip_locked=True)
-        )
-    )
-    .values(status="queuing")
-)
-# So may those whose backoff began in what is now the future; seen from the far end, the few first tell it all.
-_furthest = (
-    select(_r.key)
-    .where(_r.run == _param("run"), _is_waiting, _r.ready_at > _param("trusted"))
-    .order_by(_r.ready_at.desc())
-    .limit(SWEEP_LIMIT)
-    .with_for_update(skip_locked=True)
-    .subquery()
-)
-RIPEN_AHEAD = (
-    update(schema.rollouts)
-    .where(
-        _r.key.in_(
-            select(_furthest.c.key).where(
-                select(func.max(_a.ended_at)).where(_a.rollout == _furthest.c.key).scalar_subquery() > _param("trusted")
-            )
-        )
-    )
-    .values(status="queuing")
-)
-NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
-# The heads of the queue become running; locked ones are passed over, another worker has them.
-TAKE = (
-    update(schema.rollouts)
-    .where(
-        _r.key.in_(
-            select(_r.key)
-            .where(_r.run == _param("run"), _is_queuing, _is_wanted)
-            .order_by(_r.priority.desc(), _r.key)
-            .limit(_param("most"))
-            .with_for_update(skip_locked=True)
-        )
-    )
-    .values(
-        status="running",
-        attempt_count=_r.attempt_count + 1,
-        started_at=func.coalesce(_r.started_at, _param("now")),
-    )
-    .returning(*rows.ROLLOUT)
-)
-START = (
-    insert(schema.attempts)
-    .values(
-        rollout=_param("rollout"),
-        number=_param("number"),
-        worker=_param("worker"),
-        status="running",
-        started_at=_param("now"),
-        beat_at=_param("now"),
-        lease_until=_param("lease_until"),
-        deadline=_param("deadline"),
-    )
-    .returning(_a.key)
-)
-# A lease never reaches past the attempt's deadline: one index finds both the silent and the overdue.
-BEAT = (
-    update(schema.attempts)
-    .where(FENCE)
-    .values(
-        beat_at=_param("now"),
-        lease_until=case((_a.deadline < _param("until"), _a.deadline), else_=_param("until")),
-    )
-    .returning(_a.key)
-)
-END_ATTEMPT = (
-    update(schema.attempts)
-    .where(FENCE)
-    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"), output=_param("output"))
-    .returning(_a.rollout)
-)
-SUCCEED = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(status="succeeded", ended_at=_param("now"), final=_param("token"), reward=_param("reward"), reason=None)
-)
-TRIES = select(_r.faults, _r.max_attempts).where(_r.key == _param("rollout"))
-RETRY = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(status="requeuing", faults=_r.faults + 1, ready_at=_param("ready_at"), reason=_param("reason"))
-)
-GIVE_UP = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(
-        status=_param("status"),
-        faults=_r.faults + 1,
-        ended_at=_param("now"),
-        reason=_param("reason"),
-        final=_param("final"),
-    )
-)
-HAND_BACK = update(schema.rollouts).where(_r.key == _param("rollout")).values(status="queuing")
-EXPIRED = (
-    select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
-    .where(_is_held, _a.lease_until <= _param("now"))
-    .order_by(_a.lease_until)
-    .limit(SWEEP_LIMIT)
-    .with_for_update(skip_locked=True)
-)
-# A lease from what is now the future lasts its ordinary length from now on: whoever lives beats in that time.
-RECALL = (
-    update(schema.attempts)
-    .where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
-    .values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
-)
-EXPIRE = (
-    update(schema.attempts)
-    .where(_a.key == _param("token"), _is_held)
-    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
-)
-HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
-STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
-KEY = select(_r.key).where(_r.run == _param("run"), _r.name == _param("name"))
-CANCEL = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(status="cancelled", ended_at=_param("now"), reason=_param("reason"))
-)
-REQUEUE = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(status="queuing", faults=0, ended_at=None, reason=None, final=None, reward=None, ready_at=_param("now"))
-)
-OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
-WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +58,12 @@ class Queue:
             room = len(params) if limit is None else _room(tx, key, limit)
             taken = 0
             for values in params:
-                if not room and tx.one(SAME_NAME, values) is None:
+                if not room and tx.one(moves.SAME_NAME, values) is None:
                     if up_to:
                         break
                     why = f"{len(params)} more would pass its queue limit of {limit}"
                     raise QueueFull(f"run {run}", why=why, remedy="wait until some are claimed")
-                if tx.run(ENQUEUE, values).rowcount == 1:
+                if tx.run(moves.ENQUEUE, values).rowcount == 1:
                     room -= 1
                 else:
                     _refuse_other_content(tx, run, values)
@@ -262,10 +79,10 @@ class Queue:
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> tuple[Claim, ...]:
-            tx.run(RIPEN, {"run": key, "now": now})
-            taken = tx.all(TAKE, {"run": key, "most": most, "now": now})
-            if not taken and tx.run(RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
-                taken = tx.all(TAKE, {"run": key, "most": most, "now": now})
+            tx.run(moves.RIPEN, {"run": key, "now": now})
+            taken = tx.all(moves.TAKE, {"run": key, "most": most, "now": now})
+            if not taken and tx.run(moves.RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
+                taken = tx.all(moves.TAKE, {"run": key, "most": most, "now": now})
             if not taken:
                 return ()
             taken.sort(key=lambda row: (-row[5], row[0]))
@@ -281,7 +98,7 @@ class Queue:
         def operation(tx: Transaction) -> Beats:
             until = now + lease_s
             alive = frozenset(
-                token for token in held if tx.one(BEAT, {"token": token, "now": now, "until": until}) is not None
+                token for token in held if tx.one(moves.BEAT, {"token": token, "now": now, "until": until}) is not None
             )
             return Beats(alive, self._runs.wanted_in(tx, key))
 
@@ -315,15 +132,15 @@ class Queue:
                 if write.failure is not None:
                     raise write.failure
             ended = {"token": attempt.token, "now": now, "status": str(state), "error": error, "output": text}
-            row = tx.one(END_ATTEMPT, ended)
+            row = tx.one(moves.END_ATTEMPT, ended)
             if row is None:
                 raise stale(tx, attempt, now)
             if state is AttemptState.SUCCEEDED:
-                tx.run(SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, "reward": reward})
+                tx.run(moves.SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, "reward": reward})
                 tx.touch(changes.FINISHED)
                 return RolloutState.SUCCEEDED
             if state is AttemptState.RELEASED:
-                tx.run(HAND_BACK, {"rollout": row[0]})
+                tx.run(moves.HAND_BACK, {"rollout": row[0]})
                 tx.touch(changes.QUEUE)
                 return RolloutState.QUEUING
             return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
@@ -340,14 +157,14 @@ class Queue:
         """Write off up to a few hundred attempts whose lease has run out, in any run; call until it answers 0."""
 
         def operation(tx: Transaction) -> int:
-            tx.run(RECALL, {"now": now, "trusted": now + CLOCKS_S})
-            expired = tx.all(EXPIRED, {"now": now})
+            tx.run(moves.RECALL, {"now": now, "trusted": now + CLOCKS_S})
+            expired = tx.all(moves.EXPIRED, {"now": now})
             for token, rollout, deadline, worker, beat_at in expired:
                 if deadline is not None and deadline <= now:
                     state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
                 else:
                     state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
-                tx.run(EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
+                tx.run(moves.EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
                 # Golden-ratio steps spread a whole crowd that one dead worker left behind.
                 _failed(tx, rollout, token, state, error, now, backoff.delay_s, (chance + token * 0.6180339887) % 1.0)
             return len(expired)
@@ -364,7 +181,7 @@ class Queue:
         """Give a failed, dead or cancelled rollout a fresh set of attempts."""
 
         def act(tx: Transaction, key: int, holder: int | None) -> None:
-            tx.run(REQUEUE, {"rollout": key, "now": now})
+            tx.run(moves.REQUEUE, {"rollout": key, "now": now})
             tx.touch(changes.QUEUE)
 
         return self._by_name(rollout_id, RolloutState.QUEUING, act)
@@ -377,19 +194,19 @@ class Queue:
             found = [
                 row[0]
                 for state in ("running", "queuing", "requeuing")
-                for row in tx.all(OPEN_IN, {"run": key, "status": state})
+                for row in tx.all(moves.OPEN_IN, {"run": key, "status": state})
             ]
-            for rollout in found[:SWEEP_LIMIT]:
+            for rollout in found[: moves.SWEEP_LIMIT]:
                 state, holder = _hold(tx, rollout)
                 if state in OPEN:  # it may have ended since it was found
                     _cancel(tx, rollout, holder, now, why)
-            return len(found[:SWEEP_LIMIT])
+            return len(found[: moves.SWEEP_LIMIT])
 
         return self._db.write(operation)
 
     def next_ripe(self, run: str) -> float | None:
         """When the earliest waiting retry may be claimed."""
-        at: float | None = self._db.one(NEXT_RIPE, {"run": self._runs.key(run)})[0]
+        at: float | None = self._db.one(moves.NEXT_RIPE, {"run": self._runs.key(run)})[0]
         return at
 
     def _by_name(self, rollout_id: str, to: RolloutState, act: Any) -> Pending[Rollout]:
@@ -397,7 +214,7 @@ class Queue:
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> Rollout:
-            row = tx.one(KEY, {"run": key, "name": name})
+            row = tx.one(moves.KEY, {"run": key, "name": name})
             if row is None:
                 remedy = "'holdfast rollouts RUN' lists them"
                 raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
@@ -406,7 +223,7 @@ class Queue:
                 raise IllegalMove(f"rollout {rollout_id}", why=f"is {state}, not done", remedy="cancel it first")
             move(rollout_id, state, to)
             act(tx, row[0], holder)
-            return rows.rollout(tx.one(BY_KEY, {"rollout": row[0]}), run)
+            return rows.rollout(tx.one(moves.BY_KEY, {"rollout": row[0]}), run)
 
         return self._db.write(operation)
 
@@ -414,7 +231,6 @@ class Queue:
 ENDS = frozenset(
     {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT, AttemptState.TIMEOUT, AttemptState.RELEASED}
 )
-BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
 
 
 def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
@@ -433,13 +249,13 @@ def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
 
 
 def _room(tx: Transaction, run: int, limit: int) -> int:
-    tx.run(TURN, {"run": run})
-    depth: int = tx.one(DEPTH, {"run": run, "most": limit})[0]
+    tx.run(moves.TURN, {"run": run})
+    depth: int = tx.one(moves.DEPTH, {"run": run, "most": limit})[0]
     return limit - depth
 
 
 def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> None:
-    found, given = tx.one(SAME_NAME, values), tuple(values[name] for name in _CONTENT)
+    found, given = tx.one(moves.SAME_NAME, values), tuple(values[name] for name in moves.CONTENT)
     if tuple(found) != given and _sorted(found) != _sorted(given):
         raise Conflict(
             f"rollout {run}/{values['name']}",
@@ -465,7 +281,7 @@ def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float,
         "lease_until": lease_until,
         "deadline": deadline,
     }
-    token = tx.one(START, started)[0]
+    token = tx.one(moves.START, started)[0]
     row = (token, number, worker, "running", now, now, lease_until, deadline, None, None)
     return Claim(rollout=rollout, attempt=rows.attempt(row, rollout.id))
 
@@ -481,17 +297,17 @@ def _failed(
     chance: float,
 ) -> RolloutState:
     """One more try while there are any left; then it has failed (the agent did) or is dead (we did)."""
-    faults, max_attempts = tx.one(TRIES, {"rollout": rollout})
+    faults, max_attempts = tx.one(moves.TRIES, {"rollout": rollout})
     reason = f"{state}: {error}" if error else str(state)
     if faults + 1 < max_attempts:
-        tx.run(RETRY, {"rollout": rollout, "ready_at": now + delay_s(faults + 1, chance), "reason": reason})
+        tx.run(moves.RETRY, {"rollout": rollout, "ready_at": now + delay_s(faults + 1, chance), "reason": reason})
         tx.touch(changes.QUEUE)
         return RolloutState.REQUEUING
     by_agent = state is AttemptState.FAILED
     end = RolloutState.FAILED if by_agent else RolloutState.DEAD
     reason += f" (attempt {faults + 1} of {max_attempts})"
     tx.run(
-        GIVE_UP,
+        moves.GIVE_UP,
         {"rollout": rollout, "status": str(end), "now": now, "reason": reason, "final": token if by_agent else None},
     )
     tx.touch(changes.FINISHED)
@@ -500,25 +316,25 @@ def _failed(
 
 def _hold(tx: Transaction, rollout: int) -> tuple[RolloutState, int | None]:
     """Where a rollout is and the token that holds it, with both kept as they are until the transaction ends."""
-    holder = tx.one(HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
-    state = RolloutState(tx.one(STATE, {"rollout": rollout})[0])
+    holder = tx.one(moves.HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
+    state = RolloutState(tx.one(moves.STATE, {"rollout": rollout})[0])
     if holder is None and state is RolloutState.RUNNING:  # claimed between the two looks
-        holder = tx.one(HOLDER, {"rollout": rollout})
+        holder = tx.one(moves.HOLDER, {"rollout": rollout})
     return state, None if holder is None else holder[0]
 
 
 def _cancel(tx: Transaction, rollout: int, holder: int | None, now: float, why: str) -> None:
     why = plain_text(why)
     if holder is not None:
-        tx.run(EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
-    tx.run(CANCEL, {"rollout": rollout, "now": now, "reason": why})
+        tx.run(moves.EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
+    tx.run(moves.CANCEL, {"rollout": rollout, "now": now, "reason": why})
     for topic in (changes.FINISHED, changes.ROOM, changes.ORDERS):
         tx.touch(topic)
 
 
 def stale(tx: Transaction, attempt: Attempt, now: float) -> StaleLease:
     """The refusal that says what became of the attempt."""
-    row = tx.one(WHERE_IS, {"token": attempt.token})
+    row = tx.one(moves.WHERE_IS, {"token": attempt.token})
     if row is None:
         why = "the store has no such attempt"
     elif row[0] != "running":

@@ -13,7 +13,8 @@ from holdfast.contracts.shapes import shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.queue import FENCE, stale
+from holdfast.store.moves import FENCE
+from holdfast.store.queue import stale
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
 from holdfast.store.writer import Pending
 

@@ -1,8 +1,7 @@
-"""A full disk, again and again, under two writers: they are told so, nothing acknowledged is lost, and once there is room
-the same processes go on. Then `holdfast optimize` in the middle of a run: one clear line, a whole status.json, a resume.
+"""A full disk, again and again, under two writers: they are told so, and once there is room the same processes go on.
 
-The disk is a small tmpfs where root can mount one; then, and everywhere else, the kernel's limit on the size of files is
-set from outside (journals stay below it).
+Then `holdfast optimize` in the middle of a run: one clear line, a whole status.json, and a resume. The disk is a small
+tmpfs where root can mount one; the kernel's limit on the size of files, set from outside, does elsewhere, and after it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tests.drills import agents, roles
+from holdfast.contracts.errors import StoreFull
+from holdfast.contracts.rollout import Task
+from holdfast.store.store import open_store
+from tests.drills import roles
 from tests.drills.crew import Crew, wait_until
+from tests.drills.journal import Journal
 from tests.drills.scene import Setting, Tally, scene, verdict
+from tests.drills.witness import Witness
 
 SIZE = "64m"
+MOST = 5 << 20  # bytes of a file: more than a journal has, less than the store soon needs
 DONE, REFUSED = b'"ok":true', b'"error":"StoreFull"'
 
 
@@ -63,6 +69,9 @@ class Limits:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+Disk = Tmpfs | Limits
+
+
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Tmpfs | None]:
     """None where we may not mount one."""
@@ -91,28 +100,28 @@ def drill(setting: Setting) -> Tally:
     return tally
 
 
-def _writers(setting: Setting, disk: Tmpfs | Limits, tally: Tally) -> None:
+def _writers(setting: Setting, disk: Disk, tally: Tally) -> None:
     times = 2 if setting.quick else 8
     with scene(setting, at=str(disk.folder / "store.db"), queue_limit=None) as here:
-        crew = [here.crew.start(roles.writer, here.url, here.run, who, name=who) for who in ("ann", "bob")]
-        pids, problems = [member.pid for member in crew], []
-        for number in range(times):
+        pids = [here.crew.start(writer, here.url, here.run, who, name=who).pid for who in ("ann", "bob")]
+        problems: list[str] = []
+        for number in range(1, times + 1):
             time.sleep(setting.rng.uniform(0.1, 0.4))
             before = _lines(here.folder, REFUSED)
-            disk.fill(pids, 5 << 20)
+            disk.fill(pids, MOST)
             if not wait_until(lambda before=before: _lines(here.folder, REFUSED) >= before + 4, 20.0):
-                problems.append(f"time {number + 1}: the disk was full and the writers were not told")
+                problems.append(f"time {number}: the disk was full and the writers were not told")
             disk.free(pids)
-            done = _lines(here.folder, DONE)
-            if not wait_until(lambda done=done: _lines(here.folder, DONE) > done + 10, 20.0):
-                problems.append(f"time {number + 1}: there was room again and the writers did not go on")
-            setting.say(f"filled {number + 1} of {times} times")
+            before = _lines(here.folder, DONE)
+            if not wait_until(lambda before=before: _lines(here.folder, DONE) > before + 10, 20.0):
+                problems.append(f"time {number}: there was room again and the writers did not go on")
+            setting.say(f"{disk.kind} filled {number} of {times} times")
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         problems += here.crew.finish() + here.work_off(10.0)
-    refused = _lines(here.folder, REFUSED)
     tally.events += times
-    tally.notes.append(f"{disk.kind}: {refused} writes were told StoreFull, and were made again once there was room")
+    refused = _lines(here.folder, REFUSED)
+    tally.notes.append(f"{disk.kind}: {refused} writes were told StoreFull, and made again once there was room")
     tally.add(verdict(here.url, here.folder, problems))
 
 
@@ -121,28 +130,49 @@ def _lines(folder: Path, kind: bytes) -> int:
     return sum(path.read_bytes().count(kind) for path in folder.glob("*.journal"))
 
 
-def _optimize(setting: Setting, disk: Tmpfs | Limits, tally: Tally) -> None:
-    """Full while a run goes on: it must end with one line and exit code 5, and be resumable."""
-    folder = disk.folder / "optimize"
+def writer(journal: Journal, url: str, run: str, who: str) -> None:
+    """Does everything, and again when there was no room for it. Told to stop, it works off what is left."""
+    told = roles.told_to_stop()
+    with open_store(url, poll_s=0.02) as opened:
+        store, number, claims = Witness(opened, journal), 0, ()
+        while claims or not told.is_set():
+            if not told.is_set():
+                new = Task(name=f"{who}-{number}", input={"prompt": roles.PADDING})
+                _until_there_is_room(lambda new=new: store.queue.enqueue(run, [new], now=time.time()))
+                number += 1
+            claims = _until_there_is_room(lambda: store.queue.claim(run, who, now=time.time(), lease_s=600.0, most=2))
+            for claim in claims:
+                spans = [roles.span(1), roles.span(2)]
+                _until_there_is_room(lambda a=claim.attempt, s=spans: store.traces.add(a, s, now=time.time()))
+                _until_there_is_room(lambda a=claim.attempt: roles.succeed(store, a))
+
+
+def _until_there_is_room(call: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return call().result()
+        except StoreFull:
+            time.sleep(0.02)
+
+
+def _optimize(setting: Setting, disk: Disk, tally: Tally) -> None:
+    """Full while a run goes on: it ends with one line and exit code 5, and can be resumed."""
+    folder, tasks = disk.folder / "optimize", 150
     folder.mkdir()
-    url, config, tasks = str(folder / "store.db"), setting.folder / f"{disk.kind}.json", 150
+    url, status, config = str(folder / "store.db"), folder / "status.json", setting.folder / f"{disk.kind}.json"
     config.write_text(json.dumps(_settings(tasks)))
     problems: list[str] = []
     with Crew(setting.folder) as crew:
         child = crew.command("optimize", "--config", str(config), "--store", url)
-        status = folder / "status.json"
-        wait_until(lambda: child.poll() is not None or (status.exists() and _succeeded(status) > 10), 30.0)
+        wait_until(lambda: child.poll() is not None or (status.exists() and _said(status)["succeeded"] > 10), 30.0)
         disk.fill([child.pid], 0)
         _, err = child.communicate(timeout=60.0)
         if child.returncode != 5 or not _is_one_clear_line(err):
             problems.append(f"optimize on a full disk ended with {child.returncode}: {err.strip()}")
-        said = json.loads(status.read_text())
-        tally.notes.append(
-            f"{disk.kind}: optimize ended with {child.returncode}, status.json whole ({said['run_state']})"
-        )
+        said = _said(status)
+        tally.notes.append(f"{disk.kind}: optimize ended with {child.returncode}, status.json whole")
         disk.free([])
-        problems += _resume(crew, url, said["run_id"])
-        problems += crew.leftovers()
+        problems += _resume(crew, url, said["run_id"]) + crew.leftovers()
     tally.events += 1
     findings = verdict(url, folder, problems)
     if findings.rollouts != tasks:
@@ -167,15 +197,15 @@ def _is_one_clear_line(err: str) -> bool:
     return len(lines) == 1 and lines[0].startswith("holdfast: error: ")
 
 
-def _succeeded(status: Path) -> int:
-    return int(json.loads(status.read_text())["succeeded"])
+def _said(status: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(status.read_text())
+    return said
 
 
-def _settings(tasks: int) -> dict[str, object]:
-    agent: Callable[..., object] = agents.busy
+def _settings(tasks: int) -> dict[str, Any]:
     return {
         "optimize": [{"prompt": f"task {n}", "expected": f"task {n}"} for n in range(tasks)],
-        "agent": f"{agent.__module__}:{agent.__name__}",
+        "agent": "tests.drills.agents:busy",
         "max_attempts": 1000,
         "retry_initial_ms": 10,
         "retry_max_ms": 100,

@@ -1,7 +1,7 @@
-"""Clocks that jump by minutes to hours, forward and back, each worker's for itself; some are killed in the middle of it.
+"""Clocks that jump by minutes to hours, forward and back, each worker's for itself; some die in the middle of it.
 
-While they jump, leases run out early and work is done again, but nothing breaks. Once the clocks tell the true time again,
-the run is worked off at once: no lease and no retry that was set in the future keeps anybody waiting until then.
+While they jump, leases run out early and work is done again, but nothing breaks. Once they tell the true time, the run
+is worked off at once: no lease and no retry that was set in the future keeps anybody waiting until then.
 """
 
 from __future__ import annotations

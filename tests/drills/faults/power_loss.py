@@ -1,8 +1,8 @@
 """Power loss cannot be had here; strace can: no call returns before its transaction is synced to the disk.
 
-A process is traced while it writes, alone and then from many threads that share commits. It marks each answer it gets. For
-every answer: the page that carries the call's own name was written to the log, then the frame that commits it, then a sync
-of the log began and ended without error, and only then came the mark.
+A process is traced while it writes, alone and then from many threads that share commits. It marks each answer it gets.
+For every answer: the page that carries the call's own name was written to the log, then the frame that commits it, then
+a sync of the log began and ended without error, and only then came the mark.
 """
 
 from __future__ import annotations

@@ -7,12 +7,23 @@ the sleeper holds SQLite's one write lock; then nobody can take its work, it is 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
+from contextlib import suppress
+from typing import Any
 
+from holdfast.contracts.errors import StaleLease
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import AttemptState, Claim
+from holdfast.contracts.run import Wanted
+from holdfast.store.changes import QUEUE
+from holdfast.store.store import open_store
 from tests.drills import picture, roles
 from tests.drills.crew import wait_until
+from tests.drills.journal import Journal
 from tests.drills.scene import Scene, Setting, Tally, scene, verdict
+from tests.drills.witness import Witness
 
 LEASE_S = 0.4
 
@@ -33,10 +44,11 @@ def drill(setting: Setting) -> Tally:
 
 
 def _round(setting: Setting, here: Scene, stops: int, where: str) -> int:
+    """How many sleepers woke to find that another had finished all they held."""
     work = roles.Work(lease_s=LEASE_S, size=2)
     for _ in range(2):
         here.crew.start(roles.pool_worker, here.url, here.run, work)
-    sleepers = [here.crew.start(roles.stubborn, here.url, here.run, LEASE_S, seed) for seed in range(2)]
+    sleepers = [here.crew.start(stubborn, here.url, here.run, seed) for seed in range(2)]
     sleepers.append(here.crew.start(roles.pool_worker, here.url, here.run, work, name="sleeper"))
     source = here.crew.start(roles.producer, here.url, here.run, "task")
     overtaken = 0
@@ -54,7 +66,7 @@ def _round(setting: Setting, here: Scene, stops: int, where: str) -> int:
     return overtaken
 
 
-def _held_by(here: Scene, sleeper: object) -> list[int]:
+def _held_by(here: Scene, sleeper: Any) -> list[int]:
     with picture.connected(here.url) as connection:
         found = connection.execute(
             f"SELECT rollout FROM attempts WHERE status = 'running' AND worker LIKE '%-{sleeper.pid}-%'"
@@ -67,3 +79,51 @@ def _unfinished(here: Scene, rollouts: list[int]) -> int:
     with picture.connected(here.url) as connection:
         found = connection.execute(f"SELECT count(*) FROM rollouts WHERE key IN ({keys}) AND status <> 'succeeded'")
         return int(found.fetchone()[0])
+
+
+def stubborn(journal: Journal, url: str, run: str, seed: int) -> None:
+    """A worker that, when told that its work is not wanted any more, insists."""
+    chance, me = random.Random(seed), f"stubborn-{os.getpid()}-{seed}"
+    with open_store(url, poll_s=0.02) as opened:
+        store = Witness(opened, journal)
+        while True:
+            seen, most = opened.changes.seen(QUEUE), chance.randint(1, 3)
+            claims = store.queue.claim(run, me, now=time.time(), lease_s=LEASE_S, most=most).result()
+            for place, claim in enumerate(claims):
+                try:
+                    _work(store, run, claim, claims[place:], chance)
+                except StaleLease:
+                    _insist(store, run, claim)
+            if not claims:
+                if opened.runs.get(run).wanted is not Wanted.RUNNING:
+                    return
+                opened.changes.wait(QUEUE, seen, 0.1)
+
+
+def _work(store: Witness, run: str, claim: Claim, held: tuple[Claim, ...], chance: random.Random) -> None:
+    """Spans with beats for all that is held between them, a reward, the end."""
+    tokens = [other.attempt.token for other in held]
+    for seq in range(1, chance.randint(2, 5)):
+        store.traces.add(claim.attempt, [roles.span(seq)], now=time.time()).result()
+        time.sleep(chance.uniform(0.0, 0.03))
+        store.queue.beat(run, tokens, now=time.time(), lease_s=LEASE_S).result()
+    store.traces.score(claim.attempt, [_reward()], now=time.time()).result()
+    roles.succeed(store, claim.attempt).result()
+
+
+def _insist(store: Witness, run: str, claim: Claim) -> None:
+    """Every kind of write once more: at the true time, and as if no time had passed since the claim."""
+    attempt = claim.attempt
+    for place, now in enumerate((time.time(), attempt.started_at)):
+        store.queue.beat(run, [attempt.token], now=now, lease_s=LEASE_S).result()
+        with suppress(StaleLease):
+            store.traces.add(attempt, [roles.span(1000 + place)], now=now).result()
+        with suppress(StaleLease):
+            store.traces.score(attempt, [_reward()], now=now, first=1000 + place).result()
+        for state in (AttemptState.SUCCEEDED, AttemptState.RELEASED):
+            with suppress(StaleLease):
+                store.queue.finish(attempt, state, now=now, reward=1.0).result()
+
+
+def _reward() -> Signal:
+    return Signal(name="done", value=1.0, source="rule:drill")

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import blobs, ledger, queue, runs, traces, versions, views, workers
+from holdfast.store import blobs, ledger, runs, traces, versions, views, workers
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.store.scene import Scene, begin
@@ -26,10 +26,10 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "versions.LOCK": "no query",
 }
 SORTED = {
-    "queue.TAKE",
-    "queue.RIPEN",
-    "queue.EXPIRED",
-    "queue.NEXT_RIPE",
+    "moves.TAKE",
+    "moves.RIPEN",
+    "moves.EXPIRED",
+    "moves.NEXT_RIPE",
     "traces.SPANS",
     "ledger.LAST",
     "ledger.AFTER",
@@ -38,7 +38,7 @@ BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs"
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (queue, traces, runs, views, ledger, versions, workers, blobs):
+    for module in (moves, traces, runs, views, ledger, versions, workers, blobs):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
