@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import blobs, ledger, runs, traces, versions, views, workers
+from holdfast.store import blobs, ledger, moves, runs, traces, versions, views, workers
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.store.scene import Scene, begin
