@@ -25,7 +25,7 @@ from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Spli
 from holdfast.contracts.run import Wanted
 from holdfast.store.store import Store, open_store
 from tests.collect.agents import no_model, no_score, ones
-from tests.collect.scene import PACE, PATIENCE_S, QUICK, Bench, until
+from tests.collect.scene import PATIENCE_S, QUICK, Bench, until
 
 
 async def echo(task: Any, context: Context) -> Any:

@@ -90,8 +90,8 @@ def _finish_gone(call: Call, rollouts: dict[str, Row], attempts: dict[int, Row])
     if status != state:
         yield f"end of attempt {token}: acknowledged to {call.who} as {state}, now {status}"
     elif state == "succeeded":
-        rollout = rollouts[call.facts["rollout"]]
-        now = (rollout["status"], rollout["final"], rollout["reward"])
+        rollout = rollouts.get(call.facts["rollout"], {})
+        now = tuple(rollout.get(name) for name in ("status", "final", "reward"))
         if now != ("succeeded", token, call.facts["reward"]):
             yield f"success of {call.facts['rollout']}: acknowledged for attempt {token}, now {now}"
 
@@ -160,13 +160,16 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
 
 
 def _gaps(account: Account, picture: Picture) -> Iterator[str]:
-    """Who succeeded has all the spans and rewards that were written before: one that was refused would be missing."""
+    """Who ends an attempt after its writes, in so many words, has not succeeded when one of them was refused."""
     kept, attempts = _kept(picture), picture.attempts
+    ended = {call.facts["token"] for call in account.calls if call.name == "finish" and call.facts["after"]}
+    whole = {token for token in ended & attempts.keys() if attempts[token]["status"] == "succeeded"}
     for call in account.calls:
-        if call.name in TABLE_OF and attempts.get(call.facts["token"], {}).get("status") == "succeeded":
-            missing = [seq for seq in call.facts["seqs"] if (call.name, call.facts["token"], seq) not in kept]
+        token = call.facts.get("token")
+        if call.name in TABLE_OF and token in whole:
+            missing = [seq for seq in call.facts["seqs"] if (call.name, token, seq) not in kept]
             if missing:
-                what = f"{TABLE_OF[call.name]} {missing} of attempt {call.facts['token']}"
+                what = f"{TABLE_OF[call.name]} {missing} of attempt {token}"
                 yield f"{what} are missing, and yet it succeeded: {call.error} {call.why}"
 
 
@@ -183,7 +186,8 @@ def _stale(account: Account, picture: Picture, findings: Findings) -> None:
                 if accepted:
                     findings.stale.append(f"{call.name} of attempt {token} by {call.who}, begun after it was lost")
             elif accepted and not any(
-                begun_ns < (call.ended_ns or 0) and until > call.facts["now"] for begun_ns, until in leases[token]
+                other is not call and other.begun_ns < (call.ended_ns or 0) and other.facts["until"] > call.facts["now"]
+                for other in leases[token]
             ):
                 findings.stale.append(f"{call.name} of attempt {token} by {call.who}, after its lease")
     for row in picture.tables["spans"]:
@@ -192,13 +196,13 @@ def _stale(account: Account, picture: Picture, findings: Findings) -> None:
             findings.stale.append(f"span {row['seq']} of attempt {row['attempt']} is there, made after it was lost")
 
 
-def _leases(account: Account) -> dict[int, list[tuple[int, float]]]:
-    """Token → when each lease was asked for, and until when it was to last by the asker's clock."""
-    leases: dict[int, list[tuple[int, float]]] = defaultdict(list)
+def _leases(account: Account) -> dict[int, list[Call]]:
+    """Token → the calls that asked for a lease of it, or for a longer one."""
+    leases: dict[int, list[Call]] = defaultdict(list)
     for call in account.calls:
         claimed = [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else []
         for token in claimed or call.facts.get("tokens", []):
-            leases[token].append((call.begun_ns, call.facts["until"]))
+            leases[token].append(call)
     return leases
 
 

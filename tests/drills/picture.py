@@ -71,15 +71,24 @@ def take(url: str) -> Picture:
     with connected(url) as connection:
         damage: list[str] = []
         if not is_postgres(url):
-            damage += [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
-            damage += [f"foreign key: {row}" for row in connection.execute("PRAGMA foreign_key_check")]
-        return Picture({name: _rows(connection, name) for name in TABLES}, tuple(damage))
+            damage += (row[0] for row in _try(connection, "PRAGMA integrity_check", damage) if row[0] != "ok")
+            damage += (f"foreign key: {row}" for row in _try(connection, "PRAGMA foreign_key_check", damage))
+        return Picture({name: _rows(connection, name, damage) for name in TABLES}, tuple(damage))
 
 
-def _rows(connection: Any, table: str) -> list[Row]:
-    found = connection.execute(f"SELECT * FROM {table}")
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+def _try(connection: Any, statement: str, damage: list[str]) -> list[Any]:
+    """What the database answers; when it cannot, that is damage."""
+    try:
+        found: list[Any] = connection.execute(statement).fetchall()
+    except sqlite3.Error as error:
+        damage.append(f"{statement}: {error}")
+        return []
+    return found
+
+
+def _rows(connection: Any, table: str, damage: list[str]) -> list[Row]:
+    names = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
+    return [dict(zip(names, row, strict=True)) for row in _try(connection, f"SELECT * FROM {table}", damage)]
 
 
 def chain(entries: list[Row]) -> tuple[int, list[str]]:

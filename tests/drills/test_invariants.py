@@ -73,10 +73,14 @@ def tell(opened: Store, url: str, folder: Path) -> Story:
 
 
 def finish(store: Witness, claim: Claim) -> None:
-    reward = Signal(name="done", value=1.0, source="rule:drill")
-    store.traces.add(claim.attempt, [roles.span(1), roles.span(2)], now=time.time()).result()
-    store.traces.score(claim.attempt, [reward], now=time.time()).result()
-    roles.succeed(store, claim.attempt).result()
+    attempt, now, reward = claim.attempt, time.time(), Signal(name="done", value=1.0, source="rule:drill")
+    writes = [
+        store.traces.add(attempt, [roles.span(1), roles.span(2)], now=now),
+        store.traces.score(attempt, [reward], now=now),
+    ]
+    store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=1.0, after=writes).result()
+    for write in writes:
+        write.result()
 
 
 def test_a_sound_store_has_no_findings(story: Story) -> None:
@@ -135,7 +139,14 @@ def test_a_write_after_the_lease_is_found(story: Story) -> None:
 
 
 def test_success_told_twice_is_found(story: Story) -> None:
-    facts = {"token": 1, "rollout": f"{story.run}/a", "now": time.time(), "state": "succeeded", "reward": 1.0}
+    facts = {
+        "token": 1,
+        "rollout": f"{story.run}/a",
+        "now": time.time(),
+        "state": "succeeded",
+        "reward": 1.0,
+        "after": 0,
+    }
     story.journal.told(story.journal.asks("finish", **facts), "succeeded")
     assert f"{story.run}/a: success acknowledged 2 times" in story.findings().twice
 

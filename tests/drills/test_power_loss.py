@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from pathlib import Path
 
@@ -45,19 +44,18 @@ def test_a_store_that_syncs_passes(good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("call", "why"),
     [
-        (r".*fdatasync.*-wal.*\n|.*fdatasync resumed.*\n", "before its commit was synced"),
-        (r".*pwrite64.*-wal.*\n", "before it was in the log"),
+        ("fdatasync", "before its commit was synced"),
+        ("pwrite64", "before it was in the log"),
     ],
 )
-def test_what_is_missing_from_a_trace_is_told(good: str, lines: str, why: str) -> None:
-    path = r"(?:\\x[0-9a-f]{2})+"
-    plain = re.sub(f"<({path})>", lambda m: f"<{bytes.fromhex(m.group(1).replace(chr(92) + 'x', '')).decode()}>", good)
-    found = examine(re.sub(lines, "", plain))
+def test_what_is_missing_from_a_trace_is_told(good: str, call: str, why: str) -> None:
+    found = examine("".join(line for line in good.splitlines(keepends=True) if call not in line[:60]))
     assert found.answers == 6 and all(text.endswith(why) for text in found.problems) and len(found.problems) == 6
 
 
 def test_a_sync_that_failed_is_none(good: str) -> None:
-    failed = re.sub(r"(f(?:data)?sync(?:\(.*\)| resumed>\)) += )0", r"\g<1>-1 EIO (Input/output error)", good)
-    assert len(examine(failed).problems) == 6
+    error = "-1 EIO (Input/output error)"
+    lines = [line.removesuffix("0") + error if "sync" in line else line for line in good.splitlines()]
+    assert len(examine("\n".join(lines)).problems) == 6

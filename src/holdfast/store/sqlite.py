@@ -43,16 +43,16 @@ class SQLite:
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
-        if read_only:
-            # A reader waits in SQLite: WAL readers only meet a lock while a crashed file is being recovered.
-            connection.execute("PRAGMA busy_timeout = 10000")
-            connection.execute("PRAGMA query_only = ON")
-        else:
-            connection.execute("PRAGMA busy_timeout = 0")  # its handler starves writers under FULL: see Session.begin
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
+        # Whoever only looks meets a lock while a file is made, or recovered after a crash: SQLite may wait for that.
+        connection.execute("PRAGMA busy_timeout = 10000")
         connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        else:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA busy_timeout = 0")  # its handler starves writers under FULL: see Session.begin
         return connection
 
     def session(self) -> SQLiteSession:
