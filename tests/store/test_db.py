@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import alembic.command
 import alembic.config
+import psycopg
 import pytest
 import sqlalchemy
 
@@ -297,6 +300,14 @@ def test_processes_that_make_one_store_at_once_all_find_it_whole(places: Files |
         assert store.ledger.verify() == 4
 
 
+def test_threads_that_make_different_stores_at_once_do_not_mix_them_up(places: Files | Databases) -> None:
+    urls = [places.blank() for _ in range(6)]
+    with ThreadPoolExecutor(len(urls)) as threads:
+        for store in threads.map(open_store, urls):
+            store.close()
+    assert [revision(engine_for(url)) for url in urls] == [HEAD] * len(urls)
+
+
 FORK = """
 import os, sys
 from holdfast.contracts.errors import StoreError
@@ -339,6 +350,24 @@ def test_a_snapshot_sees_one_moment(url: str) -> None:
     assert db.reading(look, snapshot=True) == [4, 4]
     assert db.reading(look) == [5, 5]
     db.close()
+
+
+def test_a_thread_that_ends_takes_its_connection_with_it(url: str, clock: Clock) -> None:
+    with open_store(url) as store:
+        run = begin(store, clock)
+        for _ in range(12):
+            thread = threading.Thread(target=store.runs.get, args=(run,))
+            thread.start()
+            thread.join()
+        assert connections(url) <= 3  # the writer's, perhaps the last thread's, and the one that counts
+
+
+def connections(url: str) -> int:
+    if "://" in url:
+        with psycopg.connect(url) as connection:
+            counted = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            return counted.fetchall()[0][0]
+    return sum(os.path.realpath(file) == url for file in Path("/proc/self/fd").iterdir())
 
 
 def test_what_is_read_cannot_be_written(url: str) -> None:

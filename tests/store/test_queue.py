@@ -152,6 +152,11 @@ def test_the_same_task_twice_is_one_rollout(scene: Scene) -> None:
     assert scene.claims(9) == ()
 
 
+def test_the_same_task_twice_in_one_call_is_one_rollout(scene: Scene) -> None:
+    assert scene.enqueue("t", "t") == 2
+    assert len(scene.store.views.rollouts(scene.run)) == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -193,7 +193,7 @@ class Pool:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failure.done():
             self._failure.set_exception(error)
-            self._failure.exception()  # seen: when work() is already failing for another reason, nobody else looks at it
+            self._failure.exception()  # seen: when work() already fails for another reason, nobody else looks at it
 
     async def _run(self, held: _Held) -> None:
         claim, began = held.claim, self._clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
 HEAD = REVISIONS[-1]
 MIGRATION_LOCK = 7046029254386353131  # any number, the same for every process
+_migrating = threading.Lock()  # alembic keeps the connection it works on in a global of its own
 Engine = SQLite | Postgres
 
 
@@ -39,6 +41,21 @@ def engine_for(url: str) -> Engine:
     return SQLite(Path(url).expanduser())
 
 
+class Reader:
+    """One thread's connection for looking; it ends with its thread."""
+
+    __slots__ = ("__weakref__", "_pid", "connection")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection, self._pid = connection, os.getpid()
+
+    def close(self) -> None:
+        if os.getpid() == self._pid:  # in a forked child it is still the parent's
+            self.connection.close()
+
+    __del__ = close
+
+
 class Db:
     """One opened database. Reads run on the caller's thread, writes on the writer's."""
 
@@ -46,7 +63,7 @@ class Db:
         self.engine = engine
         self._pid = os.getpid()
         self._local = threading.local()
-        self._readers: list[Any] = []
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._closed = False
         self.changes = Changes(engine, poll_s)
         self._writer = Writer(engine.session(), lambda transaction: self.changes.committed(transaction.topics))
@@ -68,10 +85,11 @@ class Db:
         if self._closed:
             raise StoreError("the store is closed", why="this read came after close()")
         try:
-            connection = getattr(self._local, "connection", None)
-            if connection is None or getattr(connection, "closed", False):
-                connection = self._local.connection = self.engine.connect(read_only=True)
-                self._readers.append(connection)
+            reader = getattr(self._local, "reader", None)
+            if reader is None or getattr(reader.connection, "closed", False):
+                reader = self._local.reader = Reader(self.engine.connect(read_only=True))
+                self._readers.add(reader)
+            connection = reader.connection
             view = Transaction(connection.execute, self.engine.book)
             if not snapshot:
                 return look(view)
@@ -89,8 +107,8 @@ class Db:
         self._closed = True
         self._writer.close()
         self.changes.close()
-        for connection in self._readers:
-            connection.close()
+        for reader in list(self._readers):
+            reader.close()
 
     def _refuse_children(self) -> None:
         if os.getpid() != self._pid:  # the writer's thread did not come along: nobody would ever answer
@@ -193,7 +211,8 @@ def upgrade(engine: Engine) -> None:
                 config = alembic.config.Config()
                 config.set_main_option("script_location", "holdfast.store:migrations")
                 config.attributes["connection"] = connection
-                alembic.command.upgrade(config, "head")
+                with _migrating:
+                    alembic.command.upgrade(config, "head")
     except Exception as error:
         raise engine.translate(getattr(error, "orig", None) or error) from error
     finally:
