@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -148,7 +148,7 @@ async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[
             continue
         return RunState.CANCELLED, "cancelled by an order"
     if drive.fed and store.views.is_done(run):
-        return _verdict(store.views.counts(run))
+        return _verdict(store, run)
     if control.asked.is_set():
         return RunState.CANCELLED, "interrupted"
     if is_late:
@@ -182,10 +182,13 @@ async def _work(
         await asyncio.to_thread(plan.close)
 
 
-def _verdict(counts: Mapping[RolloutState, int]) -> tuple[RunState, str | None]:
-    tried = sum(counts.values()) - counts[RolloutState.CANCELLED]
-    if tried and not counts[RolloutState.SUCCEEDED]:
-        return RunState.FAILED, "no rollout succeeded"
+def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
+    counts = store.views.counts(run)
+    if counts[RolloutState.SUCCEEDED]:
+        return RunState.COMPLETED, None
+    for state in (RolloutState.DEAD, RolloutState.FAILED):
+        for first in store.views.rollouts(run, status=state, most=1):
+            return RunState.FAILED, f"no rollout succeeded; {first.name}: {first.reason}"
     return RunState.COMPLETED, None
 
 

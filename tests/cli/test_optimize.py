@@ -47,7 +47,7 @@ async def gated(task, context):
     return "4"
 
 def printing(task, context):
-    print("printed by an agent")
+    print("printed by an agent\\n", end="", flush=True)
     os.system("echo printed by a child of an agent")
     return "4"
 
@@ -236,7 +236,7 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
     name = config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1)
     ran = cli("optimize", "--config", name, *STORE)
     assert ran.code == 3
-    assert ran.lines[0].endswith("(no rollout succeeded)")
+    assert ran.lines[0].endswith("(no rollout succeeded; train-1: failed: ValueError: no idea (attempt 1 of 1))")
     assert ran.lines[1] == "  rollouts   2: 0 succeeded, 2 failed"
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
 

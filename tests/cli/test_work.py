@@ -68,8 +68,10 @@ def test_an_unknown_run_and_a_missing_store_are_refused(folder: Path, cli: Cli) 
 
 def test_a_run_that_has_ended_needs_no_hands(folder: Path, cli: Cli) -> None:
     assert cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE).code == 0
+    run = status_in(folder).run_id
     done = cli("work", "run-1", *STORE)
-    assert (done.code, done.out.split(": ")[1]) == (0, "0 succeeded, 0 failed, 0 handed back here\n")
+    why = f"run {run}: is completed, not running; 'holdfast optimize --resume {run}' takes it up again"
+    assert (done.code, done.err) == (5, f"holdfast: error: {why}\n")
 
 
 def hands(*words: str) -> subprocess.Popen[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from holdfast.collect.agent import Agent, Assignment, Score
@@ -36,6 +39,24 @@ async def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -
     while not condition():
         assert time.monotonic() < patience, "it never came true"
         await asyncio.sleep(0.01)
+
+
+class Block:
+    """Waiting inside C: from the moment it is on until it is released, the thread runs no line of Python."""
+
+    def __init__(self) -> None:
+        self._on: SimpleQueue[None] = SimpleQueue()
+        self._off: SimpleQueue[None] = SimpleQueue()
+
+    def wait(self) -> None:
+        # All of it is C: nothing can break in between saying so and waiting.
+        list(map(operator.call, (partial(self._on.put, None), partial(self._off.get, True, PATIENCE_S))))
+
+    def is_on(self) -> bool:
+        return not self._on.empty()
+
+    def release(self) -> None:
+        self._off.put(None)
 
 
 @contextmanager

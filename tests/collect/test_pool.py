@@ -297,7 +297,7 @@ def early_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "LAST_LOOK_S", 0.25)
 
 
-@pytest.mark.usefixtures("early_look", "short_grace")
+@pytest.mark.usefixtures("early_look", "short_grace", "untraced")
 async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count(file_bench: Bench) -> None:
     release = threading.Event()
     both = asyncio.Barrier(2)
@@ -320,7 +320,7 @@ async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count
     assert (file_bench.rollout("t1").faults, file_bench.rollout("t2").faults) == (1, 0)
 
 
-@pytest.mark.usefixtures("early_look", "short_grace")
+@pytest.mark.usefixtures("early_look", "short_grace", "untraced")
 async def test_an_agent_that_blocks_by_a_task_of_its_own_is_not_taken_for_a_victim(file_bench: Bench) -> None:
     async def block() -> None:
         time.sleep(2.5)  # noqa: ASYNC251

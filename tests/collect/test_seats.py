@@ -17,7 +17,7 @@ from holdfast.collect.seats import Home, LoopPlace, ThreadPlace, break_into
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.rollout import AttemptState
 from tests.collect.agents import ones
-from tests.collect.scene import PATIENCE_S, Sitting, home_of, until
+from tests.collect.scene import PATIENCE_S, Block, Sitting, home_of, until
 
 pytestmark = pytest.mark.usefixtures("short_grace")
 
@@ -89,12 +89,12 @@ async def test_an_agent_that_tries_to_leave_has_failed_and_the_next_one_runs(kin
 
 
 @contextmanager
-def interrupted_once(began: threading.Event, sitting: Sitting) -> Iterator[asyncio.Task[Outcome | None]]:
-    """The seat's run; interrupt it as soon as the agent has begun."""
+def interrupted_once(began: threading.Event | Block, sitting: Sitting) -> Iterator[asyncio.Task[Outcome | None]]:
+    """The seat's run; it is interrupted as soon as the agent has begun, or is blocked."""
     running = asyncio.create_task(sitting.run("first"))
 
     async def interrupt() -> None:
-        await until(began.is_set)
+        await until(began.is_on if isinstance(began, Block) else began.is_set)
         sitting.seat.interrupt()
 
     waiting = asyncio.create_task(interrupt())
@@ -102,7 +102,7 @@ def interrupted_once(began: threading.Event, sitting: Sitting) -> Iterator[async
     waiting.cancel()
 
 
-async def ends_when_interrupted(agent: Agent, began: threading.Event) -> Home:
+async def ends_when_interrupted(agent: Agent, began: threading.Event | Block) -> Home:
     """What every agent below must do; the home is as it was left."""
     with home_of(agent) as home:
         sitting = Sitting(home.place())
@@ -163,37 +163,37 @@ async def test_a_task_that_an_agent_started_and_that_spins_is_broken_into_as_wel
     assert home.left_behind == 0
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_a_loop_that_is_blocked_inside_c_is_left_behind_and_the_others_go_on() -> None:
-    began, release = threading.Event(), threading.Event()
+    block = Block()
 
     async def blocking(task: Any, context: Context) -> str:
         if task == "first":
-            began.set()
-            release.wait(PATIENCE_S)
+            block.wait()
         return f"{task} is done"
 
     with home_of(blocking) as home:
         sitting, stuck = Sitting(home.place()), home.current
-        with interrupted_once(began, sitting) as running:
+        with interrupted_once(block, sitting) as running:
             assert await running is None
         assert home.left_behind == 1
         outcome = await sitting.run("second")
         assert outcome is not None
         assert outcome.output == "second is done"
         assert stuck.thread.is_alive()
-        release.set()
+        block.release()
         await until(lambda: not stuck.thread.is_alive())  # it ends as soon as it can
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_those_who_shared_a_loop_that_is_left_behind_are_sent_away_at_once() -> None:
-    began, release = threading.Event(), threading.Event()
+    block = Block()
     waiting: list[str] = []
 
     async def agent(task: Any, context: Context) -> None:
         if task == "first":
             await until(lambda: len(waiting) == 2)
-            began.set()
-            release.wait(PATIENCE_S)
+            block.wait()
         waiting.append(task)
         await asyncio.sleep(PATIENCE_S)
 
@@ -201,10 +201,10 @@ async def test_those_who_shared_a_loop_that_is_left_behind_are_sent_away_at_once
         others = [Sitting(home.place()) for _ in range(2)]
         running = [asyncio.create_task(other.run(f"other {n}")) for n, other in enumerate(others)]
         sitting = Sitting(home.place())
-        with interrupted_once(began, sitting) as first:
+        with interrupted_once(block, sitting) as first:
             assert await first is None
         assert await asyncio.gather(*running) == [None, None]
-        release.set()
+        block.release()
 
 
 async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> None:
@@ -267,16 +267,12 @@ async def test_a_plain_agent_that_spins_is_broken_into() -> None:
     assert home.left_behind == 0
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_a_plain_agent_that_sleeps_inside_c_is_left_behind() -> None:
-    began, release = threading.Event(), threading.Event()
-
-    def sleeping(task: Any, context: Context) -> None:
-        began.set()
-        release.wait(PATIENCE_S)
-
-    home = await ends_when_interrupted(sleeping, began)
+    block = Block()
+    home = await ends_when_interrupted(lambda task, context: block.wait(), block)
     assert home.left_behind == 1
-    release.set()
+    block.release()
 
 
 async def test_a_plain_agent_that_looks_whether_it_is_still_wanted_can_tidy_up() -> None:
@@ -374,13 +370,13 @@ async def test_what_one_agent_throws_at_the_shared_loop_ends_nobody_else(
         assert found.output == "steady is done"
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_an_agent_kept_from_running_by_another_says_so_and_is_sent_away() -> None:
-    began, release = threading.Event(), threading.Event()
+    block = Block()
 
     async def agent(task: Any, context: Context) -> None:
         if task == "blocking":
-            began.set()
-            release.wait(PATIENCE_S)
+            block.wait()
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
@@ -388,12 +384,12 @@ async def test_an_agent_kept_from_running_by_another_says_so_and_is_sent_away() 
         suffering = asyncio.create_task(victim.run("waiting"))
         await asyncio.sleep(0.05)
         blocking = asyncio.create_task(blocker.run("blocking"))
-        await until(began.is_set)
+        await until(block.is_on)
         assert not await blocker.seat.is_hindered(0.1)  # it is its own doing
         assert await victim.seat.is_hindered(0.1)
         assert await suffering is None
         assert not blocking.done()
-        release.set()
+        block.release()
         await asyncio.sleep(0.05)
         assert not blocking.done()  # whoever blocked keeps the loop, and goes on there
         blocker.seat.interrupt()
@@ -413,22 +409,23 @@ async def test_an_agent_that_just_takes_its_time_is_not_hindered() -> None:
         assert await running is None
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_a_block_that_nobody_can_be_named_for_excuses_nobody() -> None:
-    release = threading.Event()
+    block = Block()
 
     async def agent(task: Any, context: Context) -> None:
-        asyncio.get_running_loop().call_soon(release.wait, PATIENCE_S)  # no task's code
+        asyncio.get_running_loop().call_soon(block.wait)  # no task's code
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
         sitting = Sitting(home.place())
         running = asyncio.create_task(sitting.run())
-        await asyncio.sleep(0.1)
+        await until(block.is_on)
         assert not await sitting.seat.is_hindered(0.1)
         sitting.seat.interrupt()
         assert await running is None
         assert home.left_behind == 1
-        release.set()
+        block.release()
 
 
 # Ends
@@ -450,22 +447,22 @@ async def test_closing_a_home_ends_its_loop_even_with_a_deaf_agent_on_it() -> No
     release.set()
 
 
+@pytest.mark.usefixtures("untraced")
 def test_an_agent_left_behind_that_ends_after_everyone_has_gone_disturbs_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    began, release = threading.Event(), threading.Event()
+    block = Block()
     threads: list[threading.Thread] = []
 
     def sleeping(task: Any, context: Context) -> None:
         threads.append(threading.current_thread())
-        began.set()
-        release.wait(PATIENCE_S)
+        block.wait()
 
-    asyncio.run(ends_when_interrupted(sleeping, began))  # whose event loop is closed now
+    asyncio.run(ends_when_interrupted(sleeping, block))  # whose event loop is closed now
     assert threads[0].is_alive()
-    release.set()
+    block.release()
     threads[0].join(PATIENCE_S / 2)
     assert not threads[0].is_alive()
     assert raised == []

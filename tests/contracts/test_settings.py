@@ -154,8 +154,14 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"resources": ["x"]}, 'resources = ["x"]: is a list, not an object; give an object'),
         ({"model": " "}, 'model = " ": is blank or has control characters; give its name, or leave it out'),
         ({"model": 3}, "model = 3: is a whole number, not text; give text"),
-        ({"agent": "agent"}, 'agent = "agent": is not module:function; write it as in examples.arithmetic:agent'),
-        ({"agent": "a:b c"}, 'agent = "a:b c": is not module:function; write it as in examples.arithmetic:agent'),
+        (
+            {"agent": "agent"},
+            'agent = "agent": is not module:function; write it as in holdfast.workloads.arithmetic:agent',
+        ),
+        (
+            {"agent": "a:b c"},
+            'agent = "a:b c": is not module:function; write it as in holdfast.workloads.arithmetic:agent',
+        ),
         (
             {"base_url": "ftp://x"},
             'base_url = "ftp://x": is not an http or https address; write it as in http://127.0.0.1:8000/v1',

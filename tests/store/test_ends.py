@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord, IllegalMove, NotFound
+from holdfast.contracts.errors import BadRecord, IllegalMove, NotFound, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState
 from holdfast.store.moves import SWEEP_LIMIT
 from holdfast.store.queue import CLOCKS_S
 from tests.conftest import Clock
-from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin
+from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, span
 
 A, R = AttemptState, RolloutState
 
@@ -68,6 +68,22 @@ def test_whatever_an_agent_says_when_it_fails_can_be_kept(scene: Scene, message:
     kept = message.replace("\x00", "\ufffd").replace("\ud83d", "\ufffd")
     assert scene.attempts("t")[0].error == kept
     assert scene.rollout("t").reason == f"failed: {kept} (attempt 1 of 1)"
+
+
+@pytest.mark.parametrize("seqs", [[1, 2], [1, 1], [2, 1, 1]])
+def test_an_attempt_does_not_succeed_without_the_writes_that_went_before(scene: Scene, seqs: list[int]) -> None:
+    """All handed over at once, none waited for; a span whose number is taken is refused."""
+    scene.enqueue("t")
+    attempt, now = scene.claim().attempt, scene.clock.now
+    spans = [scene.store.traces.add(attempt, [span(seq)], now=now) for seq in seqs]
+    end = scene.store.queue.finish(attempt, A.SUCCEEDED, now=now, after=spans)
+    if len(set(seqs)) == len(seqs):
+        assert end.result() is R.SUCCEEDED
+        return
+    with pytest.raises(StoreError, match=r"(?i)unique"):
+        end.result()
+    assert scene.rollout("t").status is R.RUNNING
+    assert sorted(s.seq for s in scene.store.traces.spans(attempt.token)) == sorted(set(seqs))
 
 
 @pytest.mark.parametrize("reward", [None, 0.0, -2.5, 1e300])

@@ -227,6 +227,7 @@ def ledger(
 ) -> None:
     """List who decided what, oldest first."""
     with existing(store, project) as opened:
+        run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
         found = list(islice(entries, limit + 1))
         page = found[:limit]

@@ -67,6 +67,9 @@ def optimize(
     from holdfast.workloads.plans import plan_for
 
     flags = {"model": model, "base_url": base_url, "agent": agent}
+    if resume is not None and (model is not None or agent is not None):
+        why = "a run keeps the agent and the model it began with"
+        raise BadInput("--resume", why=why, remedy="leave --agent and --model out, or start a new run")
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")

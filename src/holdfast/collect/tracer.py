@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,7 +40,8 @@ class Tracer:
             notes["error"] = told(error)
             raise
         finally:
-            _parent.reset(token)
+            with suppress(ValueError):  # an agent that is thrown away may end in another context
+                _parent.reset(token)
             self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
 
     def model(self, call: ModelCall, *, started_at: float) -> None:

@@ -61,7 +61,7 @@ def _visible(value: str) -> str:
 
 def _agent(value: str) -> str:
     if not AGENT.fullmatch(value):
-        raise _rule("is not module:function", "write it as in examples.arithmetic:agent")
+        raise _rule("is not module:function", "write it as in holdfast.workloads.arithmetic:agent")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -102,11 +103,12 @@ class Runs:
         return self._db.write(operation)
 
     def get(self, run_id: str) -> Run:
-        """The run with this id, or with the only id that starts so."""
+        """The run with this id, or with the only id that starts so; `run-1` is run 1, and never run 10."""
         row = self._db.one(FIND, {"project": self.project, "id": run_id})
         if row is not None:
             return rows.run(row)
-        found = self._db.all(STARTING_WITH, {"project": self.project, "prefix": run_id})
+        prefix = f"{run_id}-" if re.fullmatch(r"run-\d+", run_id) else run_id
+        found = self._db.all(STARTING_WITH, {"project": self.project, "prefix": prefix})
         if len(found) == 1 and run_id:
             return rows.run(found[0])
         why = f"there is none in project {self.project!r}"
@@ -133,6 +135,8 @@ class Runs:
             state, before = tx.one(STATE, {"run": key})
             if before == Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="is cancelled", remedy="start a new run")
+            if state == RunState.COMPLETED:
+                raise IllegalMove(f"run {run_id}", why="is completed", remedy="there is nothing left to order")
             if state != RunState.RUNNING and wanted is not Wanted.CANCELLED:
                 raise IllegalMove(
                     f"run {run_id}",

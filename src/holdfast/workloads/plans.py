@@ -28,12 +28,11 @@ def plan_for(settings: OptimizeSettings) -> Plan:
     """A plan that only needs a store to run."""
     reference = settings.agent or ASK_THE_MODEL
     connect = _connect(settings)
-    if settings.agent is None:
-        if settings.model is None:
-            raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
-        for split, items in (("optimize", settings.train), ("validate", settings.val)):
-            for place, item in enumerate(items):
-                questions.prompt_of(item, f"{split}[{place}]")
+    if settings.agent is None and settings.model is None:
+        raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
+    for split, items in (("optimize", settings.train), ("validate", settings.val)):
+        for place, item in enumerate(items):
+            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
     agent = load_agent(reference)
     connect()  # an address that cannot be used is found here, not by a worker
     seats, close = _places(settings, reference, agent, connect)
@@ -80,7 +79,7 @@ def _connect(settings: OptimizeSettings) -> Callable[[], Complete | None]:
         raise BadInput(
             f"--model {settings.model}",
             why="this version has no local models",
-            remedy="give an endpoint with --base-url",
+            remedy="give an endpoint with --base-url, and the model's name there",
         )
     base_url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:

@@ -21,6 +21,17 @@ def prompt_of(task: Any, where: str = "task") -> str:
     return prompt
 
 
+def check(task: Any, where: str, *, is_asked: bool) -> None:
+    """Whether the task can be scored and, where a model is asked, has a question in it."""
+    expected = task.get("expected") if isinstance(task, dict) else None
+    if expected is not None and not isinstance(expected, str):
+        raise BadInput(
+            f"{where}.expected = {expected!r}", why="is not text, so no answer could match it", remedy="quote it"
+        )
+    if is_asked:
+        prompt_of(task, where)
+
+
 async def answer(task: Any, context: Context) -> str:
     """One call: the system prompt in force, then the question."""
     messages = [{"role": "user", "content": prompt_of(task)}]

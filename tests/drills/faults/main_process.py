@@ -77,9 +77,9 @@ class Story:
         self.lives += 1
         patience_s = 120.0
         if chance is not None:
-            patience_s = chance.uniform(0.0, 1.5)
+            patience_s = chance.uniform(0.0, 1.0)
             if chance.random() < 0.8:  # the others may well die before they have begun
-                wait_until(lambda: child.poll() is not None or self._is_told_since(began), 20.0)
+                wait_until(lambda: child.poll() is not None or self._has_worked_since(began), 60.0)
         try:
             out, err = child.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
@@ -103,9 +103,11 @@ class Story:
             self.is_over = True
             self._look()
 
-    def _is_told_since(self, began: float) -> bool:
+    def _has_worked_since(self, began: float) -> bool:
         status = self.folder / "status.json"
-        return status.exists() and status.stat().st_mtime > began
+        if not status.exists() or status.stat().st_mtime < began:
+            return False
+        return int(json.loads(status.read_text())["succeeded"]) > len(self._won)
 
     def _run(self) -> str | None:
         found = self._picture()
