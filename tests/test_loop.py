@@ -158,8 +158,7 @@ async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None
     status = await watched.run()
     assert watched.told() == [RunState.RUNNING, RunState.FAILED]
     assert (status.failed, status.dead) == (3, 0)
-    assert status.error is not None
-    assert status.error.startswith("no rollout succeeded; train-1: failed: ")
+    assert status.error == "no rollout succeeded; t0: failed: ValueError: no (attempt 1 of 1)"  # the first says why
     assert status.rewards["train"].mean_reward is None
     assert watched.ended() == (RunState.FAILED, status.error)
 
@@ -487,18 +486,21 @@ async def test_nobody_helps_a_run_that_is_over(files: Files) -> None:
 # Failing
 
 
-async def test_a_store_that_fails_fails_the_run_and_the_error_is_raised(files: Files) -> None:
+@pytest.mark.parametrize("table", ["spans", "runs"])
+async def test_a_store_that_fails_fails_the_run_and_the_error_is_raised(files: Files, table: str) -> None:
     gate = Gate()
     with open_store(files.fresh()) as store:
         watched = Watched(store, plan_of(gate, tasks(2)))
         async with watched.going() as running:
             await until(lambda: gate.held == 2)
-            store.db.write(lambda tx: tx._execute("ALTER TABLE spans RENAME TO lost")).result()
+            store.db.write(lambda tx: tx._execute(f"ALTER TABLE {table} RENAME TO lost")).result()
             gate.opened.set()
-        with pytest.raises(StoreError, match="no such table: spans") as caught:
+        with pytest.raises(StoreError, match=f"no such table: {table}") as caught:
             await running
-        assert watched.told() == [RunState.RUNNING, RunState.FAILED]
-        assert watched.ended() == (RunState.FAILED, str(caught.value))
+        assert watched.told() == [RunState.RUNNING, RunState.FAILED]  # even where the store cannot be told
+        assert watched.statuses[-1].error == str(caught.value)
+        if table != "runs":
+            assert watched.ended() == (RunState.FAILED, str(caught.value))
 
 
 async def test_a_status_that_cannot_be_told_fails_the_run_and_leaves_it_ended(files: Files, tmp_path: Path) -> None:

@@ -54,14 +54,20 @@ class _Drive:
     began: float
     fed: bool = False  # every task is in the queue
     over: bool = False  # the last status has been told
+    last: Status | None = None  # what was told before
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, state: RunState, error: str | None = None) -> Status:
         with self.lock:
-            status = self._status(state, error)
+            try:
+                status = self._status(state, error)
+            except StoreError:
+                if self.last is None or state is not RunState.FAILED:
+                    raise
+                status = replace(self.last, run_state=state, error=error)  # the store is what failed
             if not self.over:  # the last word is the last: a slower look at the running state must not follow it
                 self.observe(status)
-            self.over = self.over or state is not RunState.RUNNING
+            self.over, self.last = self.over or state is not RunState.RUNNING, status
             return status
 
     def _status(self, state: RunState, error: str | None) -> Status:
@@ -121,10 +127,12 @@ async def optimize(
         state, error = await _collect(drive, tasks, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error)
         return drive.tell(state, error)
-    except Exception as failure:
+    except BaseException as failure:
         error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
-        with suppress(StoreError):  # the store may be what failed, and the first error is the one to raise
+        # The store may be what failed: what can still be said is said, and the first error is the one to raise.
+        with suppress(StoreError):
             await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error)
+        with suppress(StoreError):
             drive.tell(RunState.FAILED, error)
         raise
 

@@ -59,6 +59,18 @@ async def moody(task, context):
         raise ValueError("not in the mood")
     return "4"
 
+async def wandering(task, context):
+    os.chdir("/")
+    return "4"
+
+class Odd(BaseException):
+    pass
+
+async def odd(task, context):
+    if task["prompt"] == "ho":
+        raise Odd("no Exception")
+    return "4"
+
 def slow(task, context):
     time.sleep(0.01)
     return "4"
@@ -241,6 +253,20 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
 
 
+def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder: Path, cli: Cli) -> None:
+    name = config(folder, ["hi"] * 8, agent="my_agents:wandering")
+    ran = cli.real("optimize", "--config", name, *STORE)
+    assert (ran.code, ran.lines[1]) == (0, "  rollouts   8: 8 succeeded, 0 failed")
+    assert status_in(folder).run_state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+def test_whatever_an_agent_throws_is_its_own_failure(folder: Path, cli: Cli, kind: str) -> None:
+    name = config(folder, ["hi", "ho"], agent="my_agents:odd", max_attempts=1, worker_kind=kind)
+    ran = cli.real("optimize", "--config", name, *STORE)
+    assert (ran.code, ran.err, ran.lines[1]) == (0, "", "  rollouts   2: 1 succeeded, 1 failed")
+
+
 def test_a_run_over_its_time_exits_with_4(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi", "wait", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
     assert cli("optimize", "--config", name, *STORE).code == 4
@@ -386,7 +412,7 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
     (folder / "status.json").mkdir()
     ran = cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE)
     assert (ran.code, ran.out) == (5, "")
-    assert ran.err.startswith("holdfast: error: file status.json: ")
+    assert ran.err.startswith(f"holdfast: error: file {folder / 'status.json'}: ")
     with open_store(folder / "store.db") as store:
         assert [run.state for run in store.runs.newest()] == [RunState.FAILED]
 
@@ -403,6 +429,10 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
             "--config: and --resume were both given; give the file with the run's settings, or --resume RUN",
         ),
         (["--config", "none.json"], "none.json: there is no such file; check the path"),
+        (
+            ["--resume", "run-1", "--agent", "my_agents:quick"],
+            "--resume: a run keeps the agent and the model it began with; leave --agent and --model out, or ",
+        ),
         (["--config", "empty.json"], "empty.json: optimize, validate: there is nothing to run; "),
         (["--config", "good.json", "--agent", "my_agents:nobody"], "agent my_agents:nobody: my_agents has no function"),
         (["--config", "good.json", "--agent", "nowhere"], '--agent "nowhere": is not module:function; '),

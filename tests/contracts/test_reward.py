@@ -19,7 +19,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"source": ""}, "signal 'match': name and source '' must not be blank"),
     ({"value": float("nan")}, "signal match: value nan and weight 1.0 must be finite"),
     ({"weight": float("inf")}, "signal match: value 1.0 and weight inf must be finite"),
-    ({"turn": -1}, "signal match: turn = -1: must not be negative"),
+    ({"turn": -1}, "signal match: turn = -1: must be between 0 and 2147483647"),
+    ({"turn": 2**31}, "signal match: turn = 2147483648: must be between 0 and 2147483647"),
 ]
 
 

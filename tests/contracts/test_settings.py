@@ -265,6 +265,14 @@ def test_a_file_that_cannot_be_used_says_where(
     assert found == expected if expected else found.startswith("c.json: line ")
 
 
+@pytest.mark.parametrize("depth", [300, 900])
+def test_what_is_nested_too_deeply_is_refused(folder: Path, depth: int) -> None:
+    path = folder / "deep.json"
+    path.write_text('{"optimize": [{"prompt": "hi"}], "resources": {"x": ' + "[" * depth + "]" * depth + "}}")
+    with pytest.raises(BadInput, match="is nested more than 200 deep; flatten it"):
+        load_settings(path)
+
+
 def test_a_number_without_end_is_refused(folder: Path) -> None:
     expected = "c.json: has a number that cannot be read: Exceeds the limit (4300 digits)"
     assert refusal(f'{{"seed": {"9" * 5000}}}').startswith(expected)

@@ -13,7 +13,7 @@ from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
-from holdfast.workloads.questions import answer, exact_match, prompt_of
+from holdfast.workloads.questions import answer, check, exact_match, prompt_of
 from tests.collect.scene import assignment
 
 
@@ -28,6 +28,27 @@ def test_a_task_without_a_prompt_is_refused_with_its_place(task: Any) -> None:
         prompt_of(task, "validate[3]")
     says = 'validate[3]: has no prompt; give a string, or an object with a "prompt" string'
     assert str(caught.value) == says
+
+
+@pytest.mark.parametrize("expected", [4, 4.0, True, ["4"], {}])
+def test_an_expectation_that_no_answer_could_match_is_refused(expected: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        check({"prompt": "2 + 2?", "expected": expected}, "optimize[0]", is_asked=False)
+    why = "is not text, so no answer could match it; quote it"
+    assert str(caught.value) == f"optimize[0].expected = {expected!r}: {why}"
+
+
+@pytest.mark.parametrize(
+    "task", ["2 + 2?", {"prompt": "2 + 2?"}, {"prompt": "?", "expected": "4"}, {"prompt": "?", "expected": None}]
+)
+def test_a_task_that_can_be_asked_and_scored_passes(task: Any) -> None:
+    check(task, "optimize[0]", is_asked=True)
+
+
+def test_only_a_task_that_a_model_is_asked_needs_a_prompt() -> None:
+    check({"board": "x.o"}, "optimize[0]", is_asked=False)
+    with pytest.raises(BadInput, match="has no prompt"):
+        check({"board": "x.o"}, "optimize[0]", is_asked=True)
 
 
 def asked(task: Any, resources: Mapping[str, Any], content: Any = "4") -> tuple[list[Any], str]:

@@ -98,6 +98,8 @@ def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
     from holdfast.operate.status import write_status
 
     path = store.folder / "status.json"
+    here = Path.cwd()  # before an agent can change it
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
 
     def observe(status: Status) -> None:
         write_status(path, status)
@@ -120,7 +122,7 @@ def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
 
     with Progress() as progress, stdout_kept_clean():
         status, signalled = asyncio.run(main())
-    report(status, path, as_json=json)
+    report(status, shown, as_json=json)
     codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}
     raise typer.Exit(codes[status.run_state])
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -111,9 +112,9 @@ class ProcessPlace:
         def measures() -> Iterator[None]:
             interrupted.set()
             self._child = None  # not to be used again, however long its end takes
-            child.terminate()
+            _signal(child, signal.SIGTERM)
             yield
-            child.kill()
+            _signal(child, signal.SIGKILL)
             yield
 
         threading.Thread(target=listen, name=f"holdfast-pipe-{child.pid}", daemon=True).start()
@@ -126,7 +127,7 @@ class ProcessPlace:
             self._give_up(self._child)
 
     def _give_up(self, child: Any) -> None:
-        child.kill()
+        _signal(child, signal.SIGKILL)
         child.join()
         if self._child is child:
             self._child = None
@@ -134,6 +135,7 @@ class ProcessPlace:
 
 def work(pipe: Connection, recipe: Recipe) -> None:
     """The child's life: take an assignment, send what happens, send the outcome; end when the parent does."""
+    os.setsid()  # what the agent starts ends with it: see _signal
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -142,9 +144,11 @@ def work(pipe: Connection, recipe: Recipe) -> None:
     inbox: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
     home = Home(load_agent(recipe.agent), recipe.score, recipe.connect(), time.time)
-    one_at_a_time = threading.Lock()
+    one_at_a_time, me = threading.Lock(), os.getpid()
 
     def send(attempt: str, message: Span | Outcome) -> None:
+        if os.getpid() != me:
+            os._exit(1)  # an agent that forked: the copy has no business here
         if isinstance(message, Span):
             dumps(message)  # what cannot be written is refused on this side, where the agent learns of it
         with one_at_a_time:  # an agent may record from many threads
@@ -168,6 +172,14 @@ def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:
             inbox.put(pipe.recv())
     except LOST:
         os._exit(0)
+
+
+def _signal(child: Any, number: signal.Signals) -> None:
+    """To the child and all it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+    with suppress(ProcessLookupError):
+        os.kill(child.pid, number)  # it may not have come to have a group of its own
 
 
 def _exit_text(code: int | None) -> str:

@@ -13,15 +13,13 @@ from typing import Any
 
 from holdfast.collect.agent import Agent, Context, Score
 from holdfast.collect.tracer import told
-from holdfast.contracts.errors import BadRecord, Fault
+from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.shapes import Unfit, shape
 
 Clock = Callable[[], float]
 MAX_ERROR = 2000
-# What foreign code may throw. Only Interrupted is ours; a CancelledError is, when we asked for it.
-THROWN = (Exception, SystemExit, KeyboardInterrupt, CancelledError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +48,8 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
             output = _as_json(output)
     except Fault as fault:
         return _ended(AttemptState.FAULT, str(fault))
-    except THROWN as error:
-        if isinstance(error, CancelledError) and context.cancelled.is_set():
+    except BaseException as error:  # foreign code may throw anything
+        if _is_ours(error, context):
             raise
         return _ended(AttemptState.FAILED, told(error))
     try:
@@ -59,10 +57,15 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         if inspect.isawaitable(signals):
             signals = await signals
         return _scored(output, Sheet(signals=(*trace.signals, *signals)))
-    except THROWN as error:
-        if isinstance(error, CancelledError) and context.cancelled.is_set():
+    except BaseException as error:  # foreign code may throw anything
+        if _is_ours(error, context):
             raise
         return _ended(AttemptState.FAULT, f"scoring: {told(error)}")
+
+
+def _is_ours(error: BaseException, context: Context) -> bool:
+    """Interrupted always is; a CancelledError is, when we asked for it."""
+    return isinstance(error, Interrupted) or (isinstance(error, CancelledError) and context.cancelled.is_set())
 
 
 def _as_json(output: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from holdfast.contracts.errors import BadRecord
 
+MAX_TURN = 2**31 - 1  # what a column can hold
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
@@ -26,8 +28,8 @@ class Signal:
             raise BadRecord(f"signal {self.name!r}", why=f"name and source {self.source!r} must not be blank")
         if not (isfinite(self.value) and isfinite(self.weight)):
             raise BadRecord(f"signal {self.name}", why=f"value {self.value} and weight {self.weight} must be finite")
-        if self.turn is not None and self.turn < 0:
-            raise BadRecord(f"signal {self.name}: turn = {self.turn}", why="must not be negative")
+        if self.turn is not None and not 0 <= self.turn <= MAX_TURN:
+            raise BadRecord(f"signal {self.name}: turn = {self.turn}", why=f"must be between 0 and {MAX_TURN}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

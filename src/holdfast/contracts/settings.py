@@ -34,6 +34,7 @@ from holdfast.contracts.shapes import NAMES
 ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay accepted
 LATER = ("rl_optimizer", "safety_reward")  # documented, but of a later version
 DAY_MS = 86_400_000
+DEEPEST = 200
 COLUMN = 2**31 - 1  # what an Integer column of the store can hold
 AGENT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[!-~]*)?")
@@ -213,15 +214,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_strange(value: Any, at: str, refuse: Callable[[str, str, str], NoReturn]) -> None:
+def _refuse_strange(value: Any, at: str, refuse: Callable[[str, str, str], NoReturn], depth: int = 0) -> None:
     """Values that the parsers let through and that no store could keep: NaN, half characters, TOML's dates."""
+    if depth > DEEPEST:
+        refuse(at[:60] + "…", f"is nested more than {DEEPEST} deep", "flatten it")
     if isinstance(value, Mapping):
         for key, item in value.items():
             _refuse_strange(key, f"{at} key".lstrip(), refuse)
-            _refuse_strange(item, f"{at}.{key}".lstrip("."), refuse)
+            _refuse_strange(item, f"{at}.{key}".lstrip("."), refuse, depth + 1)
     elif isinstance(value, list):
         for place, item in enumerate(value):
-            _refuse_strange(item, f"{at}[{place}]", refuse)
+            _refuse_strange(item, f"{at}[{place}]", refuse, depth + 1)
     elif isinstance(value, str):
         if any("\ud800" <= character <= "\udfff" for character in value):
             refuse(f"{at} = {_shown(value)}", "has half of a surrogate pair", "write the whole character")

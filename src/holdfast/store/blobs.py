@@ -72,6 +72,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), 0o644)  # as readable as the store; mkstemp makes it private
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

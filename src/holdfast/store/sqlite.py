@@ -30,8 +30,8 @@ class SQLite:
     name = "sqlite"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = str(path)
+        self.path = path.absolute()  # an agent may change the current folder
+        self.url = str(path)  # as it was given
         self.dialect = dialect(paramstyle="named")
         self.book = Book(self.dialect)
 

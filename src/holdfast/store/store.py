@@ -34,7 +34,7 @@ class Store:
         self.versions = Versions(db, project)
         self.workers = Workers(db, project)
         self.ledger = Ledger(db, project)
-        self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder
+        self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder.absolute()
         self.blobs = Blobs(db, self.folder / "blobs")
 
     def close(self) -> None:
