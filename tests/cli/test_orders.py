@@ -59,7 +59,7 @@ def test_an_order_can_answer_with_the_run(cli: Cli, scene: Scene, at: tuple[str,
 def test_an_order_that_cannot_be_obeyed_exits_5(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
     scene.store.runs.end(scene.run, RunState.COMPLETED, who="t", now=2.0).result()
     ran = cli("order", scene.run, "paused", "--why", "lunch", *at)
-    expected = "run run-1-a: is completed, not running; 'holdfast optimize --resume run-1-a' takes it up again"
+    expected = "run run-1-a: is completed; there is nothing left to order"
     assert (ran.code, ran.out, ran.err) == (5, "", f"holdfast: error: {expected}\n")
     ran = cli("order", scene.run, "asleep", "--why", "lunch", *at)
     assert ran.code == 2 and "'asleep' is not one of 'running', 'paused', 'draining', 'cancelled'" in ran.err

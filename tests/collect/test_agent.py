@@ -83,8 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_an_agent_is_found_in_the_current_folder(folder: Path) -> None:
-    (folder / "my_agents.py").write_text("class Team:\n    def answer(task, context): return 'found'\n")
-    assert load_agent("my_agents:Team.answer")({}, context()) == "found"
+    (folder / "my_team.py").write_text("class Team:\n    def answer(task, context): return 'found'\n")
+    assert load_agent("my_team:Team.answer")({}, context()) == "found"
 
 
 def test_an_agent_that_does_not_say_what_it_takes_is_taken_as_it_is() -> None:

@@ -46,7 +46,7 @@ class Crew:
         self.folder = folder
         self._mark = secrets.token_hex(8)
         self._members: list[Any] = []
-        self._commands: list[subprocess.Popen[str]] = []
+        self._commands: list[Command] = []
 
     def start(self, role: Callable[..., None], *arguments: Any, name: str | None = None) -> Any:
         """A process that plays the role with a journal of its own."""
@@ -56,20 +56,12 @@ class Crew:
         self._members.append(member)
         return member
 
-    def command(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def command(self, *arguments: str) -> Command:
         """`holdfast …`, as a person would start it."""
-        environment = os.environ | {MARK: self._mark, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *arguments],
-            cwd=ROOT,
-            env=environment | options.pop("env", {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
-        self._commands.append(child)
-        return child
+        environment = {MARK: self._mark, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        stem = self.folder / f"command-{len(self._commands) + 1}"
+        self._commands.append(Command([sys.executable, "-m", "holdfast.cli", *arguments], environment, stem))
+        return self._commands[-1]
 
     def finish(self, timeout_s: float = 30.0) -> list[str]:
         """Wait until all have ended by themselves; who has not, and who left a child behind."""
@@ -81,7 +73,7 @@ class Crew:
 
     def leftovers(self, within_s: float = 15.0) -> list[str]:
         """Processes that carry the crew's mark though nobody we started is alive; they get a moment to notice."""
-        ours = {member.pid for member in self._members} | {c.pid for c in self._commands if c.poll() is None}
+        ours = {member.pid for member in self._members} | {one.pid for one in self._commands if not one.has_ended()}
         end = time.monotonic() + within_s
         while (found := self._marked() - ours) and time.monotonic() < end:
             time.sleep(0.05)
@@ -97,10 +89,8 @@ class Crew:
             if member.is_alive():
                 member.kill()
             member.join()
-        for child in self._commands:
-            if child.poll() is None:
-                child.kill()
-            child.communicate()
+        for command in self._commands:
+            command.kill()
         for pid in self._marked():
             os.kill(pid, signal.SIGKILL)
 
@@ -113,6 +103,41 @@ class Crew:
             except OSError:  # it has ended meanwhile, or is another user's
                 continue
         return found - {os.getpid()}
+
+
+class Command:
+    """A program that was started. It speaks into files: a pipe would stay open as long as any child of its lives."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], stem: Path) -> None:
+        self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=out, stderr=err)
+        self.pid = self._process.pid
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def code(self) -> int:
+        """Its exit code, once it has ended."""
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text().strip()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text().strip()
 
 
 def _command_line(pid: int) -> str:

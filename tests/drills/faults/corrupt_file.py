@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -113,9 +114,12 @@ def _read_all(store: Store) -> None:
 
 
 def _command(setting: Setting, copy: Path, *, is_found: bool) -> list[str]:
-    with Crew(setting.folder) as crew:
-        child = crew.command("store", "check", "--store", str(copy))
-        out, err = child.communicate(timeout=60.0)
-    if child.returncode != (5 if is_found else 0) or "Traceback" in err or len(err.strip().splitlines()) > 1:
-        return [f"'holdfast store check' ended with {child.returncode}: {err.strip() or out}"]
+    folder = setting.folder / f"command-{time.monotonic_ns()}"
+    folder.mkdir()
+    with Crew(folder) as crew:
+        command = crew.command("store", "check", "--store", str(copy))
+        if not command.has_ended(60.0):
+            return ["'holdfast store check' did not end within 60 s"]
+    if command.code != (5 if is_found else 0) or "Traceback" in command.err or "\n" in command.err:
+        return [f"'holdfast store check' ended with {command.code}: {command.err or command.out}"]
     return []

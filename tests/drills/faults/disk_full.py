@@ -162,15 +162,18 @@ def _optimize(setting: Setting, disk: Disk, tally: Tally) -> None:
     url, status, config = str(folder / "store.db"), folder / "status.json", setting.folder / f"{disk.kind}.json"
     config.write_text(json.dumps(_settings(tasks)))
     problems: list[str] = []
-    with Crew(setting.folder) as crew:
-        child = crew.command("optimize", "--config", str(config), "--store", url)
-        wait_until(lambda: child.poll() is not None or (status.exists() and _said(status)["succeeded"] > 10), 30.0)
-        disk.fill([child.pid], 0)
-        _, err = child.communicate(timeout=60.0)
-        if child.returncode != 5 or not _is_one_clear_line(err):
-            problems.append(f"optimize on a full disk ended with {child.returncode}: {err.strip()}")
+    here = setting.folder / f"optimize-{disk.kind}"
+    here.mkdir()
+    with Crew(here) as crew:
+        command = crew.command("optimize", "--config", str(config), "--store", url)
+        wait_until(lambda: command.has_ended() or (status.exists() and _said(status)["succeeded"] > 10), 30.0)
+        disk.fill([command.pid], 0)
+        if not command.has_ended(60.0):
+            command.kill()
+        if command.code != 5 or not _is_one_clear_line(command.err):
+            problems.append(f"optimize on a full disk ended with {command.code}: {command.err}")
         said = _said(status)
-        tally.notes.append(f"{disk.kind}: optimize ended with {child.returncode}, status.json whole")
+        tally.notes.append(f"{disk.kind}: optimize ended with {command.code}, status.json whole")
         disk.free([])
         problems += _resume(crew, url, said["run_id"]) + crew.leftovers()
     tally.events += 1
@@ -183,18 +186,18 @@ def _optimize(setting: Setting, disk: Disk, tally: Tally) -> None:
 def _resume(crew: Crew, url: str, run: str) -> list[str]:
     end = time.monotonic() + 30.0
     while True:
-        child = crew.command("optimize", "--resume", run, "--store", url)
-        _, err = child.communicate(timeout=60.0)
-        if child.returncode == 0:
+        command = crew.command("optimize", "--resume", run, "--store", url)
+        if not command.has_ended(60.0):
+            return ["resuming once there was room did not end within 60 s"]
+        if command.code == 0:
             return []
-        if "another process drives it" not in err or time.monotonic() > end:
-            return [f"resuming once there was room ended with {child.returncode}: {err.strip()}"]
+        if "another process drives it" not in command.err or time.monotonic() > end:
+            return [f"resuming once there was room ended with {command.code}: {command.err}"]
         time.sleep(0.2)
 
 
 def _is_one_clear_line(err: str) -> bool:
-    lines = err.strip().splitlines()
-    return len(lines) == 1 and lines[0].startswith("holdfast: error: ")
+    return err.startswith("holdfast: error: ") and "\n" not in err
 
 
 def _said(status: Path) -> dict[str, Any]:

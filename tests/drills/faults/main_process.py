@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.drills import picture
-from tests.drills.crew import Crew, wait_until
+from tests.drills.crew import Command, Crew, wait_until
 from tests.drills.invariants import Findings
 from tests.drills.picture import Picture
 from tests.drills.scene import Setting, Tally, verdict
@@ -73,32 +72,29 @@ class Story:
         run = self._run()
         how = ("--config", str(self.folder / "config.json")) if run is None else ("--resume", run)
         began = time.time()
-        child = crew.command("optimize", *how, "--store", self.url, "--json")
+        command = crew.command("optimize", *how, "--store", self.url, "--json")
         self.lives += 1
         patience_s = 120.0
         if chance is not None:
             patience_s = chance.uniform(0.0, 1.0)
             if chance.random() < 0.8:  # the others may well die before they have begun
-                wait_until(lambda: child.poll() is not None or self._has_worked_since(began), 60.0)
-        try:
-            out, err = child.communicate(timeout=patience_s)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-            self.kills += 1
-            self._problems += crew.leftovers()
-            self._look()
-            if chance is None:
-                self._give_up("did not end within 120 s")
-        else:
-            self._ended(child.returncode, out, err)
+                wait_until(lambda: command.has_ended() or self._has_worked_since(began), 60.0)
+        if command.has_ended(patience_s):
+            self._ended(command)
+            return
+        command.kill()
+        self.kills += 1
+        self._problems += crew.leftovers()
+        self._look()
+        if chance is None:
+            self._give_up(f"did not end within {patience_s:g} s")
 
-    def _ended(self, code: int, out: str, err: str) -> None:
-        if code == 5 and TOO_SOON in err:
+    def _ended(self, command: Command) -> None:
+        if command.code == 5 and TOO_SOON in command.err:
             self.lives -= 1
             time.sleep(0.1)
-        elif code != 0:
-            self._give_up(f"ended with {code}: {err.strip() or out}")
+        elif command.code != 0:
+            self._give_up(f"ended with {command.code}: {command.err or command.out}")
         else:
             self.is_over = True
             self._look()
