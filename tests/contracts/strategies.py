@@ -11,7 +11,7 @@ from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, 
 from holdfast.contracts.evidence import Comparison, Decision, Interval, Outcome, Scores, Verdict
 from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Artifact, Checkpoint
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import MAX_TURN, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import (
     LedgerEntry,
@@ -149,7 +149,7 @@ def scores(draw: st.DrawFn) -> Scores:
     return Scores(version=draw(name), metric=draw(name), tasks=tasks, seeds=seeds, values=draw(rows))
 
 
-signals = st.builds(Signal, name=name, value=finite, weight=finite, source=name, turn=maybe(count))
+signals = st.builds(Signal, name=name, value=finite, weight=finite, source=name, turn=maybe(st.integers(0, MAX_TURN)))
 intervals = st.builds(
     lambda ends, level: Interval(low=min(ends), high=max(ends), level=level),
     st.tuples(finite, finite),

@@ -381,7 +381,7 @@ def test_the_published_bounds_are_these() -> None:
         "Span.seq": {"minimum": 1},
         "Span.parent": {"minimum": 1},
         "Turn.index": {"minimum": 0},
-        "Signal.turn": {"minimum": 0},
+        "Signal.turn": {"minimum": 0, "maximum": 2**31 - 1},
         "Step.span": {"minimum": 1},
         "Trajectory.steps": {"minItems": 2},
         "Trajectory.discount": {"minimum": 0, "maximum": 1},

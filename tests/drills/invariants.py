@@ -160,10 +160,9 @@ def _half(account: Account, picture: Picture) -> Iterator[str]:
 
 
 def _gaps(account: Account, picture: Picture) -> Iterator[str]:
-    """Who ends an attempt after its writes, in so many words, has not succeeded when one of them was refused."""
-    kept, attempts = _kept(picture), picture.attempts
-    ended = {call.facts["token"] for call in account.calls if call.name == "finish" and call.facts["after"]}
-    whole = {token for token in ended & attempts.keys() if attempts[token]["status"] == "succeeded"}
+    """Who succeeded has all its spans and rewards, also any that was refused; but for one that says it insisted."""
+    kept, tries = _kept(picture), picture.tables["attempts"]
+    whole = {row["key"] for row in tries if row["status"] == "succeeded" and row["error"] is None}
     for call in account.calls:
         token = call.facts.get("token")
         if call.name in TABLE_OF and token in whole:

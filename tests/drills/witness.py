@@ -27,11 +27,8 @@ def _beat(run: str, tokens: Any, *, now: float, lease_s: float) -> Facts:
     return {"tokens": list(tokens), "now": now, "until": now + lease_s}
 
 
-def _finish(
-    attempt: Any, state: Any, *, now: float, reward: float | None = None, after: Any = (), **rest: Any
-) -> Facts:
-    end = {"state": str(state), "reward": reward, "after": len(after)}
-    return {"token": attempt.token, "rollout": attempt.rollout, "now": now, **end}
+def _finish(attempt: Any, state: Any, *, now: float, reward: float | None = None, **rest: Any) -> Facts:
+    return {"token": attempt.token, "rollout": attempt.rollout, "now": now, "state": str(state), "reward": reward}
 
 
 def _add(attempt: Any, spans: Any, *, now: float) -> Facts:

@@ -89,7 +89,7 @@ class Commands(TyperGroup):
 
 def say(line: str) -> None:
     """One line on stderr, whatever the text holds."""
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # nobody there to read it, or no room for it
         print(" ".join(line.splitlines()), file=sys.stderr, flush=True)
 
 

@@ -21,7 +21,7 @@ class Signal:
     value: float
     weight: float = 1.0
     source: str  # "rule:exact_match", "judge:tone@3", "env"
-    turn: int | None = field(default=None, metadata={"minimum": 0})  # None: of the whole attempt
+    turn: int | None = field(default=None, metadata={"minimum": 0, "maximum": MAX_TURN})  # None: of the whole attempt
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.source.strip():

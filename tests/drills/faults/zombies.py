@@ -107,6 +107,8 @@ def _work(store: Witness, run: str, claim: Claim, held: tuple[Claim, ...], chanc
         store.traces.add(claim.attempt, [roles.span(seq)], now=time.time()).result()
         time.sleep(chance.uniform(0.0, 0.03))
         store.queue.beat(run, tokens, now=time.time(), lease_s=LEASE_S).result()
+    if chance.random() < 0.1:
+        time.sleep(LEASE_S + 0.01)  # late, and perhaps nobody has written it off yet: the lease alone must refuse it
     store.traces.score(claim.attempt, [_reward()], now=time.time()).result()
     roles.succeed(store, claim.attempt).result()
 
@@ -122,7 +124,7 @@ def _insist(store: Witness, run: str, claim: Claim) -> None:
             store.traces.score(attempt, [_reward()], now=now, first=1000 + place).result()
         for state in (AttemptState.SUCCEEDED, AttemptState.RELEASED):
             with suppress(StaleLease):
-                store.queue.finish(attempt, state, now=now, reward=1.0).result()
+                store.queue.finish(attempt, state, now=now, reward=1.0, error="insisted").result()
 
 
 def _reward() -> Signal:
