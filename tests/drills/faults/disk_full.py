@@ -167,7 +167,7 @@ def _optimize(setting: Setting, disk: Disk, tally: Tally) -> None:
     with Crew(here) as crew:
         command = crew.command("optimize", "--config", str(config), "--store", url)
         wait_until(lambda: command.has_ended() or (status.exists() and _said(status)["succeeded"] > 10), 30.0)
-        disk.fill([command.pid], 0)
+        disk.fill([command.pid], 4096)  # a page: no room for the store, and some for the last words
         if not command.has_ended(60.0):
             command.kill()
         if command.code != 5 or not _is_one_clear_line(command.err):
