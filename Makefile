@@ -13,9 +13,9 @@ help:
 ## setup: the environment for working on Holdfast, in .venv
 setup: .venv/.stamp-dev
 
-## demo: optimize a small bundled agent, offline; the store is kept in .holdfast
+## demo: the main job, offline: a weak model learns to use tools; all of it is kept in .holdfast
 demo: .venv/.stamp
-	$(BIN)/holdfast optimize --config examples/arithmetic.json
+	$(BIN)/holdfast quickstart
 
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
 test: .venv/.stamp-dev services
@@ -71,11 +71,11 @@ services:
 	$(PYTHON) -m venv .venv
 
 .venv/.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[learn]'
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,hub,dev]'
 	@touch .venv/.stamp $@
 
 .venv-peers/.stamp: peers.txt | .venv/bin/python

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from holdfast.store.store import Store, open_store
 from tests.postgres import postgres_server
 
 TEMPLATE = "migrated"
+os.environ["OMP_NUM_THREADS"] = "1"  # two test processes on two cores: more threads only wait for one another
 
 
 @dataclass

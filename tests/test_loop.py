@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.collect.agent import Agent, Context, Score
-from holdfast.collect.plan import Plan
+from holdfast.collect.plan import Learnt, Lesson, Plan, Standing, once
 from holdfast.collect.pool import Pace, Tally
 from holdfast.collect.seats import Home, Seat
-from holdfast.contracts.errors import Conflict, IllegalMove, StoreError, StoreFull
+from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLease, StoreError, StoreFull
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split, Task
 from holdfast.contracts.run import RunState, Status, Wanted
 from holdfast.loop import Control, assist, optimize
@@ -45,7 +55,8 @@ def tasks(count: int, **fields: Any) -> list[Task]:
 def plan_of(agent: Agent, todo: list[Task], score: Score = no_score, **fields: Any) -> Plan:
     home = Home(agent, score, None, time.time)
     given: dict[str, Any] = {
-        "tasks": todo,
+        "course": once(todo),
+        "total": len(todo),
         "resources": {},
         "model_ref": "agent/test",
         "settings": {},
@@ -314,6 +325,106 @@ async def test_a_run_that_is_driven_cannot_be_taken_up_however_slow_its_observer
         assert watched.statuses[-1].run_state is RunState.COMPLETED
 
 
+@pytest.mark.parametrize(
+    ("heartbeat_s", "report_s"),
+    [(0.05, PATIENCE_S), (PATIENCE_S, 0.05), (PATIENCE_S, PATIENCE_S)],
+    ids=["as it beats", "as it tells", "as it ends"],
+)
+async def test_a_driver_that_was_replaced_ends_without_a_word(
+    store: Store, operator: Store, heartbeat_s: float, report_s: float
+) -> None:
+    """As one that SIGSTOP held for longer than its lease, and that wakes when another drives its run."""
+    gate = Gate()
+    pace = replace(PACE, heartbeat_s=heartbeat_s, lease_s=10 * PATIENCE_S)
+    watched = Watched(store, plan_of(gate, tasks(2), pace=pace, report_s=report_s))
+    async with watched.going() as running:
+        await until(lambda: gate.held == 2)
+        awake = operator.runs.resume(watched.run_id, who="other", now=time.time(), silent_s=0.0).result()
+        told = len(watched.statuses)
+        if heartbeat_s == report_s:  # nothing wakes it but the end of its work
+            gate.opened.set()
+        with pytest.raises(StaleLease, match="another process has taken it up, and this one may not go on"):
+            await running
+    assert len(watched.statuses) == told
+    after = operator.runs.get(watched.run_id)
+    assert (after.state, after.driver, after.error) == (RunState.RUNNING, awake.driver, None)
+
+
+async def test_a_driver_that_fails_after_it_was_replaced_fails_alone(store: Store, operator: Store) -> None:
+    def observe(status: Status) -> None:
+        operator.runs.resume(status.run_id, who="other", now=time.time(), silent_s=0.0).result()
+        told.append(status)
+        raise ValueError("no room for a status")
+
+    told: list[Status] = []
+    plan = plan_of(echo, tasks(1))
+    with pytest.raises(ValueError, match="no room for a status"):
+        await optimize(store, plan, Control(), clock=time.time, observe=observe, who="test", salt="s")
+    assert len(told) == 1
+    assert operator.runs.get(told[0].run_id).state is RunState.RUNNING
+
+
+AGENT = """
+import asyncio
+from pathlib import Path
+
+async def agent(task, context):
+    Path("begun").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "4"
+"""
+
+
+def stop(process: subprocess.Popen[str], path: Path) -> None:
+    """SIGSTOP, but not while it holds SQLite's one write lock: nobody could take anything over from it then."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # all its threads stand still
+        connection = sqlite3.connect(path, timeout=0.2, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError:
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.03)
+        finally:
+            connection.close()
+
+
+def test_a_process_that_slept_while_another_took_its_run_up_says_so_and_leaves_all_as_it_is(tmp_path: Path) -> None:
+    pace = {"heartbeat_interval_ms": 100, "lease_secs": 0.5, "poll_interval_ms": 10}
+    (tmp_path / "c.json").write_text(json.dumps({"optimize": [{"prompt": "2 + 2?", "expected": "4"}], **pace}))
+    (tmp_path / "waiting.py").write_text(AGENT)
+    words = [sys.executable, "-m", "holdfast.cli", "optimize", "--store", "s.db"]
+    flags = ["--config", "c.json", "--agent", "waiting:agent"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with subprocess.Popen([*words, *flags], **pipes) as asleep:
+        while not (tmp_path / "begun").exists():
+            assert asleep.poll() is None
+            time.sleep(0.01)
+        stop(asleep, tmp_path / "s.db")
+        try:
+            time.sleep(1.0)  # longer than its lease
+            (tmp_path / "go").touch()
+            awake = subprocess.run([*words, "--resume", "run-1"], **pipes, timeout=PATIENCE_S)
+            before = (tmp_path / "status.json").read_bytes()
+        finally:
+            asleep.send_signal(signal.SIGCONT)
+        out, err = asleep.communicate(timeout=PATIENCE_S)
+    assert awake.returncode == 0, awake.stderr
+    assert (asleep.returncode, out) == (5, "")
+    assert re.fullmatch(
+        r"holdfast: error: run run-1-\w+: another process has taken it up, and .*", err.splitlines()[-1]
+    )
+    assert "Traceback" not in err
+    assert (tmp_path / "status.json").read_bytes() == before
+    assert json.loads(before)["run_state"] == "completed"
+    with open_store(tmp_path / "s.db") as store:
+        (run,) = store.runs.newest()
+        assert (run.state, run.driver, run.error) == (RunState.COMPLETED, 2, None)
+
+
 async def test_a_run_that_is_taken_up_with_other_tasks_under_the_same_names_is_refused(files: Files) -> None:
     with open_store(files.fresh()) as store:
         late = Watched(store, plan_of(Gate(), tasks(2), timeout_s=0.3))
@@ -481,6 +592,302 @@ async def test_nobody_helps_a_run_that_is_over(files: Files) -> None:
         status = await Watched(store, plan_of(echo, tasks(2))).run()
         helping = assist(store, plan_of(echo, []), status.run_id, Control(), clock=time.time)
         assert (await asyncio.wait_for(helping, PATIENCE_S)).claimed == 0
+
+
+# Lessons
+
+
+def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    return (Signal(name="worth", value=float(output), source="rule:test"),)
+
+
+class School:
+    """Lessons of two tasks each; what is learnt is the sum of the rewards so far, and every lesson leaves a checkpoint.
+
+    In lesson `held`, learning waits until the school is opened."""
+
+    def __init__(self, lessons: int = 3, held: int | None = None) -> None:
+        self.lessons, self._held = lessons, held
+        self.begun, self.opened, self.left = threading.Event(), threading.Event(), threading.Event()
+        self.taught: list[list[str]] = []  # rollouts, by call
+
+    def course(self, standing: Standing) -> Lesson | None:
+        number = len(standing.done) + 1
+        if number > self.lessons:
+            return None
+        todo = [Task(name=f"l{number}-{n}", input=10 * number + n, split=Split.TRAIN) for n in range(2)]
+
+        def learn(experiences: Sequence[Experience]) -> Learnt:
+            return self._learn(standing, number, experiences)
+
+        return Lesson(name=f"lesson {number}", tasks=todo, learn=learn)
+
+    def _learn(self, standing: Standing, number: int, experiences: Sequence[Experience]) -> Learnt:
+        self.taught.append([one.rollout.partition("/")[2] for one in experiences])
+        if number == self._held:
+            self.begun.set()
+            assert self.opened.wait(PATIENCE_S)
+        before = standing.done[-1].body if standing.done else {}
+        total = before.get("sum", 0.0) + sum(one.sheet.total or 0.0 for one in experiences if one.sheet)
+        self.left.set()
+        made = Checkpoint(
+            id=f"{standing.run}-{number}",
+            algorithm="adding",
+            policy_version=str(number),
+            global_step=number,
+            episode_count=0,
+            parent=before.get("checkpoint"),
+            created_at=time.time(),
+        )
+        return Learnt(body={"sum": total, "rl_optimizer": {"samples": 2 * number}}, checkpoint=made)
+
+
+def at_school(school: School, agent: Agent = echo, **fields: Any) -> Plan:
+    return plan_of(agent, [], worth, course=school.course, total=2 * school.lessons, **fields)
+
+
+def is_whole(store: Store, run: str) -> None:
+    """All three lessons are on record, each once, and nothing succeeded twice."""
+    updates = store.updates.of_run(run)
+    assert [update.step for update in updates] == [1, 2, 3]
+    assert [update.body["sum"] for update in updates] == [21.0, 62.0, 123.0]  # 10 + 11, + 20 + 21, + 30 + 31
+    assert [update.body["lesson"] for update in updates] == ["lesson 1", "lesson 2", "lesson 3"]
+    made = [update.body["checkpoint"] for update in updates]
+    assert [one.id for one in store.checkpoints.of_run(run)] == made
+    assert [one.id for one in store.checkpoints.lineage(made[-1])] == made
+    rollouts = store.views.rollouts(run, most=100)
+    assert sorted(one.name for one in rollouts) == ["l1-0", "l1-1", "l2-0", "l2-1", "l3-0", "l3-1"]
+    for one in rollouts:
+        assert [str(a.status) for a in store.views.attempts(one.id)].count("succeeded") == 1
+
+
+async def test_lessons_follow_one_another_and_what_each_left_is_on_record(store: Store) -> None:
+    school = School()
+    watched = Watched(store, at_school(school, report_s=0.001))
+    status = await watched.run()
+    assert (status.run_state, status.succeeded, status.total_rollouts) == (RunState.COMPLETED, 6, 6)
+    assert school.taught == [["l1-0", "l1-1"], ["l2-0", "l2-1"], ["l3-0", "l3-1"]]  # in the order of the tasks
+    assert (status.lesson, status.rl_optimizer) == ("lesson 3", {"samples": 6})
+    told = [one.lesson for one in watched.statuses if one.lesson is not None]
+    assert told == sorted(told)
+    is_whole(store, status.run_id)
+
+
+async def test_a_lesson_begins_when_nothing_of_the_one_before_is_open(files: Files) -> None:
+    seen: list[list[str]] = []
+    with open_store(files.fresh()) as store:
+        school = School()
+
+        def course(standing: Standing) -> Lesson | None:
+            assert store.views.is_done(standing.run)
+            seen.append(sorted(one.name for one in store.views.rollouts(standing.run, most=100)))
+            return school.course(standing)
+
+        await Watched(store, replace(at_school(school), course=course)).run()
+    assert seen == [
+        [],
+        ["l1-0", "l1-1"],
+        ["l1-0", "l1-1", "l2-0", "l2-1"],
+        sorted(f"l{n}-{k}" for n in (1, 2, 3) for k in (0, 1)),
+    ]
+
+
+async def test_a_learner_sees_what_was_decided_and_where_it_belongs(files: Files) -> None:
+    async def moody(task: int, context: Context) -> int:
+        if task == 1 or (task == 2 and context.assignment.number == 1):
+            raise ValueError("no")
+        return task
+
+    seen: list[Experience] = []
+
+    def learn(experiences: Sequence[Experience]) -> Learnt:
+        seen.extend(experiences)
+        return Learnt(body={})
+
+    todo = [
+        Task(name=f"t{n}", input=n, split=Split.TRAIN, max_attempts=2, metadata={"group": "pair"} if n else {})
+        for n in range(3)
+    ]
+    with open_store(files.fresh()) as store:
+        plan = plan_of(
+            moody, todo, worth, course=lambda s: None if s.done else Lesson(name="l", tasks=todo, learn=learn)
+        )
+        status = await Watched(store, plan).run()
+    assert (status.succeeded, status.failed) == (2, 1)
+    assert [(one.rollout, one.task, str(one.state)) for one in seen] == [
+        (f"{status.run_id}/t0", "t0", "succeeded"),
+        (f"{status.run_id}/t1", "pair", "failed"),
+        (f"{status.run_id}/t2", "pair", "succeeded"),
+    ]
+    assert [one.sheet.total if one.sheet else None for one in seen] == [0.0, None, 2.0]
+    assert {(one.run, one.split, one.is_final) for one in seen} == {(status.run_id, Split.TRAIN, True)}
+
+
+async def test_lessons_without_anything_to_learn_count_as_well(files: Files) -> None:
+    """Else a run that is taken up would take the next step for one that is on record."""
+
+    def course(standing: Standing) -> Lesson | None:
+        number = len(standing.done) + 1
+        todo = tasks(2) if number == 1 else []
+        learn = None if number == 1 else (lambda experiences: Learnt(body={"number": number}))
+        return Lesson(name=f"{number}", tasks=todo, learn=learn) if number <= 4 else None
+
+    def half(standing: Standing) -> Lesson | None:
+        if len(standing.done) == 2:
+            raise BadInput("lesson 3", why="the teacher is ill")
+        return course(standing)
+
+    with open_store(files.fresh()) as store:
+        first = Watched(store, plan_of(echo, [], course=half, total=2))
+        with pytest.raises(BadInput, match="the teacher is ill"):
+            await first.run()
+        assert first.ended() == (RunState.FAILED, "lesson 3: the teacher is ill")
+        status = await Watched(store, plan_of(echo, [], course=course, total=2), resume=first.run_id).run()
+        assert (status.run_state, status.lesson, status.succeeded) == (RunState.COMPLETED, "4", 2)
+        updates = store.updates.of_run(status.run_id)
+    assert [(update.step, update.body.get("number")) for update in updates] == [(1, None), (2, 2), (3, 3), (4, 4)]
+
+
+async def test_a_run_stopped_amid_a_lesson_goes_on_there(store: Store) -> None:
+    gate, school = Gate(passes=3), School()
+    stopped = Watched(store, at_school(school, gate))
+    async with stopped.going():
+        await until(lambda: gate.held == 1)
+        stopped.control.stop()
+    assert stopped.ended() == (RunState.CANCELLED, "interrupted")
+    assert (stopped.statuses[-1].lesson, stopped.statuses[-1].rl_optimizer) == ("lesson 2", {"samples": 2})
+    again = School()
+    status = await Watched(store, at_school(again), resume=stopped.run_id).run()
+    assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 6)
+    assert school.taught + again.taught == [["l1-0", "l1-1"], ["l2-0", "l2-1"], ["l3-0", "l3-1"]]
+    is_whole(store, status.run_id)
+
+
+@pytest.mark.parametrize("how", ["stop", "drain", "timeout"])
+async def test_a_run_stopped_while_it_learns_ends_at_once_and_learns_again_later(files: Files, how: str) -> None:
+    school = School(held=2)
+    with open_store(files.fresh()) as store:
+        stopped = Watched(store, at_school(school, timeout_s=3.0 if how == "timeout" else None))
+        async with stopped.going() as running:
+            await until(school.begun.is_set)
+            if how != "timeout":
+                getattr(stopped.control, how)()
+            last = await running  # although its learner has not come back
+        school.opened.set()
+        await until(school.left.is_set)
+        await asyncio.sleep(0.1)
+        assert last.run_state is (RunState.TIMED_OUT if how == "timeout" else RunState.CANCELLED)
+        assert len(store.updates.of_run(last.run_id)) == 1  # what came too late is not kept
+        again = School()
+        status = await Watched(store, at_school(again), resume=last.run_id).run()
+        assert status.run_state is RunState.COMPLETED
+        assert again.taught == [["l2-0", "l2-1"], ["l3-0", "l3-1"]]
+        is_whole(store, status.run_id)
+
+
+async def test_a_run_stopped_between_two_lessons_goes_on_with_the_second(files: Files) -> None:
+    school, asked, opened = School(), threading.Event(), threading.Event()
+
+    def slow(standing: Standing) -> Lesson | None:
+        if len(standing.done) == 1:
+            asked.set()
+            assert opened.wait(PATIENCE_S)
+        return school.course(standing)
+
+    with open_store(files.fresh()) as store:
+        stopped = Watched(store, replace(at_school(school), course=slow))
+        async with stopped.going():
+            await until(asked.is_set)
+            stopped.control.stop()
+        opened.set()
+        assert stopped.ended() == (RunState.CANCELLED, "interrupted")
+        again = School()
+        status = await Watched(store, at_school(again), resume=stopped.run_id).run()
+        assert status.run_state is RunState.COMPLETED
+        assert again.taught == [["l2-0", "l2-1"], ["l3-0", "l3-1"]]
+        is_whole(store, status.run_id)
+
+
+async def test_a_run_killed_between_a_checkpoint_and_its_update_keeps_the_checkpoint_once(files: Files) -> None:
+    """As kill -9 leaves it: the rollouts are done, the checkpoint is on record, the update is not."""
+    with open_store(files.fresh()) as store:
+        now, first = time.time(), School()
+        run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="d", who="test", now=now - 60).result()
+        lesson = first.course(Standing(run=run.id, folder=store.folder, done=[]))
+        assert lesson is not None
+        assert lesson.learn is not None
+        await store.queue.enqueue(run.id, lesson.tasks, now=now)
+        checkpoint = lesson.learn([]).checkpoint
+        assert checkpoint is not None
+        await store.checkpoints.add(checkpoint, run.id, now=now)
+        status = await Watched(store, at_school(School()), resume=run.id).run()
+        assert status.run_state is RunState.COMPLETED
+        is_whole(store, run.id)
+        assert store.checkpoints.get(checkpoint.id) == checkpoint
+
+
+async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        status = await Watched(store, at_school(School())).run()
+        again = School()
+        resumed = await Watched(store, at_school(again), resume=status.run_id).run()
+        assert (resumed.run_state, again.taught) == (RunState.COMPLETED, [])
+        assert (resumed.lesson, resumed.rl_optimizer) == ("lesson 3", {"samples": 6})  # what was last is still told
+        is_whole(store, status.run_id)
+
+
+async def test_nothing_is_learnt_from_a_lesson_that_an_order_cancelled(files: Files) -> None:
+    gate, school, url = Gate(passes=3), School(), files.fresh()
+    with open_store(url) as store, open_store(url) as operator:
+        slow = Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+        watched = Watched(store, at_school(school, gate, pace=slow))
+        async with watched.going():
+            await until(lambda: gate.held == 1)
+            order(operator, watched.run_id, Wanted.CANCELLED)
+            while operator.queue.cancel_open(watched.run_id, now=time.time(), why="enough").result():
+                continue
+        assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")
+        assert school.taught == [["l1-0", "l1-1"]]
+        assert len(store.updates.of_run(watched.run_id)) == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ValueError("shapes\ndo not fit"), "ValueError: shapes do not fit"),
+        (BadInput("rl_optimizer", why="no room"), "rl_optimizer: no room"),
+    ],
+)
+async def test_a_learner_that_fails_fails_the_run_in_one_line_and_it_can_be_taken_up(
+    store: Store, failure: Exception, told: str
+) -> None:
+    def learn(experiences: Sequence[Experience]) -> Learnt:
+        raise failure
+
+    lesson = Lesson(name="lesson 1", tasks=[Task(name=f"l1-{n}", input=10 + n, split=Split.TRAIN) for n in range(2)])
+    watched = Watched(store, replace(at_school(School()), course=lambda standing: replace(lesson, learn=learn)))
+    with pytest.raises(type(failure)):
+        await watched.run()
+    assert watched.told() == [RunState.RUNNING, RunState.FAILED]
+    assert (watched.statuses[-1].error, watched.statuses[-1].succeeded) == (told, 2)
+    assert watched.ended() == (RunState.FAILED, told)
+    status = await Watched(store, at_school(School()), resume=watched.run_id).run()
+    assert status.run_state is RunState.COMPLETED
+    is_whole(store, status.run_id)
+
+
+async def test_what_a_driver_learnt_after_it_was_replaced_is_not_kept(files: Files) -> None:
+    school, url = School(held=1), files.fresh()
+    with open_store(url) as store, open_store(url) as operator:
+        asleep = replace(PACE, heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+        watched = Watched(store, at_school(school, pace=asleep, report_s=PATIENCE_S))
+        async with watched.going() as running:
+            await until(school.begun.is_set)
+            operator.runs.resume(watched.run_id, who="other", now=time.time(), silent_s=0.0).result()
+            school.opened.set()
+            with pytest.raises(StaleLease, match="another process has taken it up"):
+                await running
+        assert store.updates.of_run(watched.run_id) == store.checkpoints.of_run(watched.run_id) == []
 
 
 # Failing

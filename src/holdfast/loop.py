@@ -1,7 +1,7 @@
-"""The loop on one page. So far its first two parts: collect (run every task of a plan) and reward (score each answer).
+"""The loop on one page: collect (run the tasks of a lesson), reward (score each answer), learn, and the next lesson.
 
-Settings, signals and pages belong to the callers: what is to run comes as a `Plan`, who wants it stopped says so to a
-`Control`, and whoever wants to watch gets every `Status`.
+Settings, signals and pages belong to the callers: what is to run and to be learnt comes as a `Plan`, who wants it
+stopped says so to a `Control`, and whoever wants to watch gets every `Status`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.plan import Plan
+from holdfast.collect.plan import Learnt, Plan, Standing
 from holdfast.collect.pool import Pool, Tally
-from holdfast.contracts.errors import HoldfastError, StoreError
+from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.contracts.run import Run, RunState, Status, Wanted
+from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
+from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
 
 Observe = Callable[[Status], None]
@@ -48,10 +51,12 @@ class _Drive:
     store: Store
     run: Run
     plan: Plan
-    resources_id: str | None
+    resources: ResourceVersion | None
     clock: Clock
     observe: Observe
     began: float
+    lesson: str | None = None  # what is going on
+    rl_optimizer: Mapping[str, Any] | None = None  # what it did, where the plan has one
     fed: bool = False  # every task is in the queue
     over: bool = False  # the last status has been told
     last: Status | None = None  # what was told before
@@ -61,8 +66,8 @@ class _Drive:
         with self.lock:
             try:
                 status = self._status(state, error)
-            except StoreError:
-                if self.last is None or state is not RunState.FAILED:
+            except StoreError as failure:
+                if self.last is None or state is not RunState.FAILED or isinstance(failure, StaleLease):
                     raise
                 status = replace(self.last, run_state=state, error=error)  # the store is what failed
             if not self.over:  # the last word is the last: a slower look at the running state must not follow it
@@ -70,8 +75,13 @@ class _Drive:
             self.over, self.last = self.over or state is not RunState.RUNNING, status
             return status
 
+    def tell_of(self, body: Mapping[str, Any]) -> None:
+        self.rl_optimizer = body.get("rl_optimizer", self.rl_optimizer)
+
     def _status(self, state: RunState, error: str | None) -> Status:
         now, counts = self.clock(), self.store.views.counts(self.run.id)
+        if self.store.runs.get(self.run.id).driver != self.run.driver:
+            raise taken_up(self.run.id)  # what is told of the run is the other's business now
         return Status(
             updated_unix_ms=int(now * 1000),
             run_state=state,
@@ -79,8 +89,8 @@ class _Drive:
             project=self.store.project,
             model_ref=self.plan.model_ref,
             store_path=self.store.url,
-            resources_id=self.resources_id,
-            total_rollouts=max(len(self.plan.tasks), sum(counts.values())),
+            resources_id=None if self.resources is None else self.resources.id,
+            total_rollouts=max(self.plan.total, sum(counts.values())),
             succeeded=counts[RolloutState.SUCCEEDED],
             failed=counts[RolloutState.FAILED] + counts[RolloutState.DEAD],
             cancelled=counts[RolloutState.CANCELLED],
@@ -90,6 +100,8 @@ class _Drive:
             rewards=self.store.views.rewards(self.run.id),
             elapsed_s=round(now - self.began, 3),
             error=error,
+            lesson=self.lesson,
+            rl_optimizer=self.rl_optimizer,
         )
 
 
@@ -105,13 +117,12 @@ async def optimize(
     resume: str | None = None,
 ) -> Status:
     """Run the plan to its end and say how it ended. Whatever stops it, what was collected stays and can be resumed."""
-    resources_id, tasks = None, list(plan.tasks)
+    resources = None
     if plan.resources:  # the version is there before anything runs on it
-        version = await store.versions.publish(plan.resources, now=clock())
-        resources_id, tasks = version.id, [replace(task, resources=version.version) for task in tasks]
+        resources = await store.versions.publish(plan.resources, now=clock())
     if resume is None:
         run = await store.runs.begin(
-            kind="optimize",
+            kind=plan.kind,
             model_ref=plan.model_ref,
             settings=plan.settings,
             salt=salt,
@@ -121,17 +132,20 @@ async def optimize(
         )
     else:
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
-    drive = _Drive(store, run, plan, resources_id, clock, observe, clock())
+    drive = _Drive(store, run, plan, resources, clock, observe, clock())
     try:
         drive.tell(RunState.RUNNING)
-        state, error = await _collect(drive, tasks, control)
-        await store.runs.end(run.id, state, who=who, now=clock(), error=error)
+        state, error = await _teach(drive, control)
+        await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=run.driver)
         return drive.tell(state, error)
+    except StaleLease:  # the run is another's by now, and so is the last word
+        raise
     except BaseException as failure:
         error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
+        error = " ".join(error.splitlines())
         # The store may be what failed: what can still be said is said, and the first error is the one to raise.
         with suppress(StoreError):
-            await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error)
+            await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error, driver=run.driver)
         with suppress(StoreError):
             drive.tell(RunState.FAILED, error)
         raise
@@ -144,11 +158,11 @@ async def assist(store: Store, plan: Plan, run_id: str, control: Control, *, clo
     return pool.tally
 
 
-async def _collect(drive: _Drive, tasks: list[Task], control: Control) -> tuple[RunState, str | None]:
-    """Feed the queue and work it off; how that ended."""
+async def _teach(drive: _Drive, control: Control) -> tuple[RunState, str | None]:
+    """Lesson after lesson, with the pool at work all the while; how that ended."""
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
-    beside = [_until_done(drive, tasks), _keep_telling(drive), _keep_beating(drive)]
+    beside = [_lessons(drive), _keep_telling(drive), _keep_beating(drive)]
     is_late = await _work(pool, plan, control, beside, timeout_s=plan.timeout_s)
     # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
     if store.runs.get(run).wanted is Wanted.CANCELLED:
@@ -200,8 +214,45 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
     return RunState.COMPLETED, None
 
 
-async def _until_done(drive: _Drive, tasks: list[Task]) -> None:
-    await _feed(drive, tasks)
+async def _lessons(drive: _Drive) -> None:
+    """Collect → reward → learn, and again, until the course is over and nothing is open any more."""
+    store, run = drive.store, drive.run.id
+    done = store.updates.of_run(run)
+    for update in done:
+        drive.lesson = update.body.get("lesson")
+        drive.tell_of(update.body)
+    while True:
+        standing = Standing(run=run, folder=store.folder, done=done)
+        lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
+        if lesson is None:
+            break
+        drive.lesson = lesson.name
+        await _feed(drive, lesson.tasks)
+        await _until_idle(drive)
+        if store.runs.get(run).wanted is Wanted.CANCELLED:  # idle because the rest was cancelled: nothing to learn from
+            return
+        learnt = Learnt(body={})
+        if lesson.learn is not None:
+            experiences = await asyncio.to_thread(_experiences, drive, lesson.tasks)
+            learnt = await asyncio.to_thread(lesson.learn, experiences)
+        done = [*done, await _keep(drive, len(done) + 1, {"lesson": lesson.name, **learnt.body}, learnt.checkpoint)]
+    drive.fed = True
+    await _until_idle(drive)
+
+
+async def _keep(drive: _Drive, step: int, body: Mapping[str, Any], checkpoint: Checkpoint | None) -> LearnUpdate:
+    """Put on record that a lesson is over: first the checkpoint, whose files are on disk, then what refers to it."""
+    store, run, mine, now = drive.store, drive.run.id, drive.run.driver, drive.clock()
+    if checkpoint is not None:
+        body = {**body, "checkpoint": checkpoint.id}
+        if checkpoint.id not in {known.id for known in store.checkpoints.of_run(run)}:
+            await store.checkpoints.add(checkpoint, run, now=now, driver=mine)
+    await store.updates.add(run, step, body, now=now, driver=mine)
+    drive.tell_of(body)
+    return LearnUpdate(run=run, step=step, at=now, body=body)
+
+
+async def _until_idle(drive: _Drive) -> None:
     while True:
         seen = drive.store.changes.seen(FINISHED)
         if drive.store.views.is_done(drive.run.id):
@@ -210,9 +261,35 @@ async def _until_done(drive: _Drive, tasks: list[Task]) -> None:
         await asyncio.sleep(drive.plan.look_s)
 
 
-async def _feed(drive: _Drive, tasks: list[Task]) -> None:
+def _experiences(drive: _Drive, tasks: Sequence[Task]) -> list[Experience]:
+    """What the lesson's rollouts did, in the order of its tasks, from the attempts that decided them."""
+    found = (_experience(drive.store, f"{drive.run.id}/{task.name}") for task in tasks)
+    return [experience for experience in found if experience is not None]
+
+
+def _experience(store: Store, rollout_id: str) -> Experience | None:
+    """None when no attempt decided it: it was cancelled, or given up."""
+    rollout = store.views.rollout(rollout_id)
+    for attempt in store.views.attempts(rollout.id):
+        if attempt.id == rollout.final_attempt:
+            return Experience(
+                rollout=rollout.id,
+                run=rollout.run,
+                task=str(rollout.metadata.get("group", rollout.name)),
+                split=rollout.split,
+                state=rollout.status,
+                is_final=True,
+                spans=tuple(store.traces.spans(attempt.token)),
+                sheet=store.traces.sheet(attempt.token),
+            )
+    return None
+
+
+async def _feed(drive: _Drive, tasks: Sequence[Task]) -> None:
     """Put every task in, waiting for room where the queue is bounded. Those a resumed run has are not doubled."""
     place = 0
+    if drive.resources is not None:
+        tasks = [replace(task, resources=drive.resources.version) for task in tasks]
     while place < len(tasks):
         seen = drive.store.changes.seen(ROOM)
         chunk = tasks[place : place + CHUNK]
@@ -220,7 +297,6 @@ async def _feed(drive: _Drive, tasks: list[Task]) -> None:
         place += taken
         if taken < len(chunk):
             await drive.store.changes.after(ROOM, seen)
-    drive.fed = True
 
 
 async def _until_ended(store: Store, run_id: str) -> None:
@@ -235,7 +311,7 @@ async def _keep_beating(drive: _Drive) -> None:
     """While we show signs of life nobody else may take the run up."""
     while True:
         await asyncio.sleep(drive.plan.pace.heartbeat_s)
-        await drive.store.runs.beat(drive.run.id, now=drive.clock())
+        await drive.store.runs.beat(drive.run.id, driver=drive.run.driver, now=drive.clock())
 
 
 async def _keep_telling(drive: _Drive) -> None:

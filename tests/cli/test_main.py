@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast.cli.main import COMMANDS, EXIT_CODES
 from holdfast.contracts import errors
+from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 
 HEAVY = {"rich", "pydantic", "sqlalchemy", "alembic", "asyncio", "aiohttp", "numpy", "torch"}
@@ -154,6 +156,34 @@ def test_a_reader_that_left_is_no_reason_to_complain(words: list[str]) -> None:
     os.close(write)
     assert ran.stderr == ""
     assert ran.returncode == (141 if words[0] == "schema" else 1)  # help is written by typer, before any command
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["schema"], ["runs", "--store", "s.db"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_stdout_is_one_line(words: list[str], unbuffered: str, tmp_path: Path) -> None:
+    open_store(tmp_path / "s.db").close()
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env)
+    why = "No space left on device; make room, or write it elsewhere"
+    assert (ran.returncode, ran.stderr) == (1, f"holdfast: error: the output cannot be written: {why}\n")
+
+
+def test_a_closed_stdout_is_no_reason_to_complain(tmp_path: Path) -> None:
+    open_store(tmp_path / "s.db").close()
+    command = f"exec {shlex.quote(sys.executable)} -m holdfast.cli runs --store s.db >&-"
+    ran = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [[b"\xff"], [b"runs", b"--store", b"\xff"], [b"rollouts", b"caf\xe9"]])
+def test_an_argument_that_is_not_utf_8_is_refused_in_one_line(words: list[bytes]) -> None:
+    command = [sys.executable.encode(), b"-m", b"holdfast.cli", *words]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    why = "is not UTF-8; write it so, or rename what it names"
+    assert ran.stderr == f"holdfast: error: argument {words[-1]!r}: {why}\n"
 
 
 def test_the_shell_can_complete_commands_and_flags(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

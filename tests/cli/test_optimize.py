@@ -437,7 +437,7 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
         (["--config", "good.json", "--agent", "my_agents:nobody"], "agent my_agents:nobody: my_agents has no function"),
         (["--config", "good.json", "--agent", "nowhere"], '--agent "nowhere": is not module:function; '),
         (["--config", "bare.json"], "these settings: name neither an agent nor a model; give --agent or --model"),
-        (["--config", "bare.json", "--model", "local/x"], "--model local/x: this version has no local models; "),
+        (["--config", "bare.json", "--model", "local/x"], "local model 'x': is neither in the package nor a folder; "),
         (
             ["--config", "bare.json", "--model", "x", "--base-url", "here"],
             '--base-url "here": is not an http or https ',

@@ -98,6 +98,9 @@ MODULES = {
     "importing": "import no_such_library\n",
     "raising": "1 / 0\n",
     "leaving": "raise SystemExit(0)\n",
+    "odd": "class Odd(BaseException): ...\nraise Odd('no Exception')\n",
+    "mute": "class Mute(BaseException):\n    def __str__(self): raise ValueError\nraise Mute\n",
+    "cancelled": "import asyncio\nraise asyncio.CancelledError\n",
     "misspelt": "def f(task, context) return 1\n",
 }
 
@@ -117,6 +120,9 @@ def test_a_reference_names_module_and_function(reference: str) -> None:
         ("importing:f", "cannot import importing: No module named 'no_such_library'; check the name and the folder"),
         ("raising:f", "importing raising failed: ZeroDivisionError: division by zero"),
         ("leaving:f", "importing leaving failed: SystemExit: 0"),  # a script that ends where it should define
+        ("odd:f", "importing odd failed: Odd: no Exception"),  # nobody who catches Exception sees it
+        ("mute:f", "importing mute failed: Mute: (its text cannot be had: ValueError)"),
+        ("cancelled:f", "importing cancelled failed: CancelledError"),
         ("misspelt:f", "importing misspelt failed: SyntaxError: expected ':' (misspelt.py, line 1)"),
         ("empty:f", "empty has no function f; it has: none"),
         ("two:three", "two has no function three; it has: one, two"),
@@ -130,6 +136,20 @@ def test_what_is_no_agent_is_refused_in_one_line(folder: Path, reference: str, w
     with pytest.raises(BadInput) as caught:
         load_agent(reference)
     assert str(caught.value) == f"agent {reference}: {why}"
+
+
+def test_ctrl_c_while_an_agent_is_imported_is_no_error_of_the_agent(folder: Path) -> None:
+    (folder / "slow.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        load_agent("slow:f")
+
+
+def test_what_a_module_prints_while_it_is_imported_does_not_reach_stdout(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "loud.py").write_text("print('hello')\ndef f(task, context): print('at work')\n")
+    load_agent("loud:f")({}, context())
+    assert capsys.readouterr() == ("at work\n", "hello\n")
 
 
 # What the context gives

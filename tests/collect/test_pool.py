@@ -478,7 +478,7 @@ async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator
     assert (first.status, bench.store.views.output(first)) == (AttemptState.UNRESPONSIVE, None)
     assert bench.store.traces.spans(first.token) == []
     assert bench.store.traces.sheet(first.token).signals == ()
-    assert bench.rollout().reward is None
+    assert bench.rollout().final_attempt != first.id  # the second may be done by now
     pool.drain()
     await working
 

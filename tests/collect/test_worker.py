@@ -181,6 +181,32 @@ async def test_a_scorer_may_be_async_and_sees_the_task_the_answer_and_the_spans(
     assert seen == [({"q": 1}, "answer", ["agent.run"])]
 
 
+@pytest.mark.parametrize(
+    ("task", "seen"),
+    [
+        ({"prompt": "2 + 2?", "expected": "4"}, {"prompt": "2 + 2?"}),
+        ({"expected": "4"}, {}),
+        ({"prompt": "2 + 2?"}, {"prompt": "2 + 2?"}),
+        ({"about": {"expected": "delays"}}, {"about": {"expected": "delays"}}),  # a word of the task's own
+        (["expected"], ["expected"]),
+        ("expected", "expected"),
+        (None, None),
+    ],
+)
+async def test_the_answer_key_is_the_scorers_alone(task: Any, seen: Any) -> None:
+    scored = []
+
+    def agent(given: Any, context: Context) -> Any:
+        return [given, context.assignment.input]
+
+    def score(given: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
+        scored.append(given)
+        return []
+
+    assert (await outcome(agent, score, context(task))).output == [seen, seen]
+    assert scored == [task]
+
+
 async def test_an_agent_cannot_change_what_it_is_scored_by() -> None:
     def cheat(task: Any, context: Context) -> str:
         task["expected"] = context.assignment.input["expected"] = "whatever"

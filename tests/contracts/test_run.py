@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import LearnUpdate, Run, RunState, Wanted
 
 
 def test_the_states_are_the_documented_ones() -> None:
     assert list(RunState) == ["running", "completed", "failed", "cancelled", "timed_out"]
     assert list(Wanted) == ["running", "paused", "draining", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": -1}, "update of run-1: step = -1: must not be negative"),
+        ({"at": float("nan")}, "update 0 of run-1: at = nan: must be finite"),
+    ],
+)
+def test_an_update_has_a_step_and_a_time(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"run": "run-1", "step": 0, "at": 1.0, "body": {}}
+    assert LearnUpdate(**given).step == 0
+    with pytest.raises(BadRecord) as refused:
+        LearnUpdate(**given | changes)
+    assert str(refused.value) == message
 
 
 def test_a_run_keeps_what_it_is_in_apart_from_what_is_wanted() -> None:

@@ -72,6 +72,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "completion_poll_interval_ms": 60,
         "completion_timeout_secs": None,
         "seed": 0,
+        "rl_optimizer": None,
     }
     assert settings.lease_s == 5.0
 
@@ -89,6 +90,32 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
         "queue_limit": 100,
         "lease_secs": 2.5,
         "seed": 7,
+        "rl_optimizer": {
+            "enabled": False,
+            "gae": {
+                "gamma": 1.0,
+                "lambda": 0.5,
+                "normalize_advantages": False,
+                "clip_advantages": 3.0,
+                "normalize_returns": True,
+                "clip_returns": 4.0,
+                "normalization_epsilon": 1e-6,
+            },
+            "ppo": {
+                "clip_epsilon": 0.1,
+                "value_loss_coefficient": 0.0,
+                "entropy_coefficient": 0.0,
+                "mini_batch_size": 8,
+                "gradient_accumulation_steps": 2,
+                "epochs": 3,
+                "kl_penalty_coefficient": 0.1,
+                "target_kl": 0.01,
+                "max_kl": 0.02,
+                "learning_rate": 1e-4,
+                "max_grad_norm": 0.5,
+            },
+            "channels": ["exact_match"],
+        },
     }
     assert set(every) == set(KEYS)
     settings = load(json.dumps(every))
@@ -183,7 +210,34 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"worker_cont": 3}, f"worker_cont = 3: unknown key; did you mean worker_count? {KNOWN}"),
         ({"tran": []}, f"tran = []: unknown key; did you mean train? {KNOWN}"),
         ({"zzz": 3}, f"zzz = 3: unknown key; {KNOWN}"),
-        ({"rl_optimizer": {}}, "rl_optimizer: this version does not have it; remove it, or use a version that has it"),
+        ({"rl_optimizer": 3}, "rl_optimizer = 3: is a whole number, not an object; give an object"),
+        (
+            {"rl_optimizer": {"enabled": 1}},
+            "rl_optimizer.enabled = 1: is a whole number, not true or false; give true or false",
+        ),
+        (
+            {"rl_optimizer": {"enable": True}},
+            "rl_optimizer.enable = true: unknown key; did you mean enabled? the keys are enabled, gae, ppo, channels",
+        ),
+        (
+            {"rl_optimizer": {"gae": {"gamma": 2}}},
+            "rl_optimizer.gae.gamma = 2: must be at most 1.0; set it to 1.0 or less",
+        ),
+        (
+            {"rl_optimizer": {"gae": {"lam": 1}}},
+            (
+                "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the keys are gamma, lambda, "
+                "normalize_advantages, clip_advantages, normalize_returns, clip_returns, normalization_epsilon"
+            ),
+        ),
+        (
+            {"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}},  # what is off is checked all the same
+            "rl_optimizer.ppo.epochs = 0: must be above 0; set it to 1 or more",
+        ),
+        (
+            {"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}},
+            "rl_optimizer.ppo.max_kl = 0.01: must not be below target_kl = 0.1; raise the one or lower the other",
+        ),
         (
             {"safety_reward": {}},
             "safety_reward: this version does not have it; remove it, or use a version that has it",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
 from holdfast.contracts.trace import Span, SpanKind
@@ -32,6 +33,11 @@ def span(seq: int = 1, name: str = "step") -> Span:
 
 def signal(name: str = "exact", value: float = 1.0) -> Signal:
     return Signal(name=name, value=value, source="rule:test")
+
+
+def checkpoint(name: str = "c", **fields: Any) -> Checkpoint:
+    given = {"algorithm": "grpo", "policy_version": "p1", "global_step": 1, "episode_count": 8, "created_at": 1.0}
+    return Checkpoint(**{**given, "id": name, **fields})
 
 
 @dataclass

@@ -15,7 +15,7 @@ from holdfast.store.check import check
 from holdfast.store.db import HEAD, REVISIONS, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Databases, Files
-from tests.store.scene import Scene, begin, signal, span
+from tests.store.scene import Scene, begin, checkpoint, signal, span
 
 
 def rows(store: Store) -> dict[str, int]:
@@ -90,6 +90,8 @@ def test_stats_count_rows_and_bytes(store: Store, clock: Clock) -> None:
         "resources": 0,
         "workers": 0,
         "blobs": 1,
+        "checkpoints": 0,
+        "updates": 0,
         "ledger": 2,
     }
     assert (found.store, found.schema, found.rows, found.bytes_blobs) == (store.url, HEAD, expected, 5)
@@ -152,6 +154,22 @@ def test_pruning_takes_the_run_and_all_below_it_in_pieces(store: Store, clock: C
     assert (entry.kind, entry.who, entry.at, entry.run) == ("prune", "ann", 7.0, "run-1-gone")
     assert entry.body == {"run": "run-1-gone", "state": "completed", "ended_at": clock.now, "rollouts": n}
     assert store.ledger.verify() == left["ledger"] == 5
+    assert [part for part in check(store) if part.problems] == []
+
+
+def test_pruning_takes_the_updates_of_a_run_and_leaves_its_checkpoints(store: Store, clock: Clock) -> None:
+    gone, kept = (Scene(store, clock, begin(store, clock, salt=salt)) for salt in ("gone", "kept"))
+    for scene, steps in ((gone, admin.CHUNK + 5), (kept, 2)):
+        for step in range(steps):
+            store.updates.add(scene.run, step, {"loss": 1.0}, now=clock.now)
+    store.checkpoints.add(checkpoint("root"), gone.run, now=clock.now)
+    store.checkpoints.add(checkpoint("leaf", parent="root"), kept.run, now=clock.now).result()
+    store.runs.end(gone.run, RunState.FAILED, who="test", now=clock.now).result()
+    (old,) = admin.old_runs(store, before=clock.now + 1)
+    assert list(admin.prune(store, old, who="ann", now=7.0)) == []
+    left = rows(store)
+    assert (left["runs"], left["updates"], left["checkpoints"]) == (1, 2, 2)
+    assert [one.id for one in store.checkpoints.lineage("leaf")] == ["root", "leaf"]
     assert [part for part in check(store) if part.problems] == []
 
 

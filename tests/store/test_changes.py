@@ -56,7 +56,7 @@ def test_a_change_between_looking_and_waiting_is_not_missed(scene: Scene) -> Non
         (lambda s, held: s.store.traces.add(held.attempt, [span()], now=s.clock.now).result(), set()),
         (lambda s, held: s.store.traces.score(held.attempt, [signal()], now=s.clock.now).result(), set()),
         (lambda s, held: s.beat(held), set()),
-        (lambda s, held: s.store.runs.beat(s.run, now=s.clock.now).result(), set()),
+        (lambda s, held: s.store.runs.beat(s.run, driver=1, now=s.clock.now).result(), set()),
         (lambda s, held: s.store.ledger.append("note", {}, who="t", now=1.0).result(), set()),
         # nothing was there to do
         (lambda s, held: s.enqueue(), set()),

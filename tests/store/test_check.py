@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.contracts.run import RunState
 from holdfast.store.check import MOST, check
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, Scene, begin, signal, span
+from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, signal, span
 
 
 def damage(store: Store, *statements: str) -> None:
@@ -37,7 +38,7 @@ def problems(store: Store, **how: Any) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def lived(scene: Scene) -> Scene:
+def lived(scene: Scene, tmp_path: Path) -> Scene:
     """One rollout in each state, and some with a history."""
     for state in sorted(RolloutState, key=lambda state: state is RolloutState.QUEUING):  # last: else it is claimed next
         scene.brought_to(state, str(state))
@@ -50,6 +51,10 @@ def lived(scene: Scene) -> Scene:
     scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)
     scene.requeue("failed")
     scene.store.blobs.put(b"bytes", now=1.0)
+    (file := tmp_path / "weights").write_bytes(b"weights")
+    scene.store.checkpoints.add(checkpoint("root", artifact=scene.store.blobs.keep(file, now=1.0)), now=1.0)
+    scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
+    scene.store.updates.add(scene.run, 1, {"loss": 0.5}, now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
     return scene
 
@@ -60,7 +65,7 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
-    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "ledger", "blobs"]
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "updates", "checkpoints", "ledger", "blobs"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
     assert [part.name for part in check(store)] == names
@@ -74,6 +79,7 @@ def tried(name: str) -> str:
     return f"(SELECT key FROM attempts WHERE rollout = {of(name)})"
 
 
+WEIGHTS = hashlib.sha256(b"weights").hexdigest()
 BROKEN_CHAIN = "compare with an exported copy; decisions after that place are not proven"
 
 
@@ -148,6 +154,17 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
         ),
         ("UPDATE spans SET attempt = 99", "spans", ["attempt 99: is not there, but has 2 spans"]),
         ("UPDATE signals SET attempt = 98", "signals", ["attempt 98: is not there, but has 1 signals"]),
+        ("UPDATE updates SET run = 97", "updates", ["run 97: is not there, but has 1 learning updates"]),
+        (
+            "UPDATE checkpoints SET parent = 'gone' WHERE id = 'leaf'",
+            "checkpoints",
+            ["checkpoint leaf: its parent gone is not there"],
+        ),
+        (
+            "DELETE FROM blobs WHERE size = 7",
+            "checkpoints",
+            [f"checkpoint root: its blob:{WEIGHTS} is not recorded"],
+        ),
         (
             "UPDATE ledger SET who = 'nobody' WHERE seq = 2",
             "ledger",
@@ -159,7 +176,7 @@ def test_damage_is_found_and_named(lived: Scene, statement: str, part: str, expe
     damage(lived.store, statement)
     found = problems(lived.store)
     assert found[part] == expected
-    allowed = {part, "attempts"} if part == "leases" else {part}
+    allowed = {part, {"leases": "attempts", "updates": "references"}.get(part, part)}  # one cause, found twice
     assert set(found) <= allowed
 
 

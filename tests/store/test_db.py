@@ -327,7 +327,7 @@ with open_store(sys.argv[1]) as store:
         store.close()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-    store.runs.beat(run.id, now=3.0).result()
+    store.runs.beat(run.id, driver=run.driver, now=3.0).result()
     print(store.runs.get(run.id).beat_at, flush=True)
 """
 

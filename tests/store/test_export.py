@@ -15,7 +15,7 @@ from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, Scene, begin, signal, span
+from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, signal, span
 
 CALL = Span(
     seq=2,
@@ -92,6 +92,28 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
     ]
     assert (data[4]["output"], data[5]["output"]) == (None, {"answer": 4})
     assert {line["attempt"] for line in data[6:9]} == {last.id}
+
+
+def test_what_was_learnt_is_exported_with_its_run(store: Store, clock: Clock) -> None:
+    mine, other = (begin(store, clock, salt=salt) for salt in "ab")
+    for step in (2, 1):
+        store.updates.add(mine, step, {"loss": step / 2}, now=step + 0.5)
+    store.updates.add(other, 1, {"loss": 9.0}, now=1.0)
+    store.checkpoints.add(checkpoint("root"), now=1.0)
+    store.checkpoints.add(checkpoint("leaf", parent="root"), mine, now=1.0).result()
+    data = exported(store)
+    found = [line for line in data if line["kind"] == "learn-update"]
+    assert found == [
+        {"kind": "learn-update", "run": mine, "step": 1, "at": 1.5, "body": {"loss": 0.5}},
+        {"kind": "learn-update", "run": mine, "step": 2, "at": 2.5, "body": {"loss": 1.0}},
+        {"kind": "learn-update", "run": other, "step": 1, "at": 1.0, "body": {"loss": 9.0}},
+    ]
+    saved = [line for line in data if line["kind"] == "checkpoint"]
+    assert [line["run"] for line in saved] == [None, mine]
+    records = [decode(PUBLISHED["checkpoint"], line["record"]) for line in saved]
+    assert records == store.checkpoints.lineage("leaf")
+    alone = exported(store, project="default", run=mine)
+    assert kinds(alone) == ["header", "run", "learn-update", "learn-update", "checkpoint", "ledger-entry", "end"]
 
 
 def test_a_project_or_a_run_can_be_exported_alone(store: Store, clock: Clock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import blobs, ledger, moves, runs, traces, versions, views, workers
+from holdfast.store import blobs, checkpoints, ledger, moves, runs, traces, updates, versions, views, workers
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.store.scene import Scene, begin
@@ -34,11 +34,11 @@ SORTED = {
     "ledger.LAST",
     "ledger.AFTER",
 }
-BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs"
+BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|checkpoints|updates"
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (moves, traces, runs, views, ledger, versions, workers, blobs):
+    for module in (moves, traces, runs, views, ledger, versions, workers, blobs, checkpoints, updates):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
@@ -83,7 +83,21 @@ def plan(store: Store, statement: Executable) -> list[str]:
 
 
 def _sample(name: str) -> object:
-    numbers = ("run", "rollout", "token", "most", "after", "before", "version", "number", "attempt", "seq", "size")
+    numbers = (
+        "run",
+        "rollout",
+        "token",
+        "most",
+        "after",
+        "before",
+        "version",
+        "number",
+        "attempt",
+        "seq",
+        "size",
+        "driver",
+        "step",
+    )
     times = (
         "now",
         "until",
@@ -95,6 +109,7 @@ def _sample(name: str) -> object:
         "started_at",
         "ended_at",
         "trusted",
+        "added_at",
     )
     others: dict[str, object] = {
         "reward": 1.0,

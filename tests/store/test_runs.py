@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
+from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -52,6 +52,7 @@ def test_a_new_run_is_numbered_and_noted(store: Store, clock: Clock) -> None:
         beat_at=clock.now,
         ended_at=None,
         error=None,
+        driver=1,
     )
     assert store.runs.get(run.id) == run
     assert store.runs.queue_limit(run.id) == 7
@@ -108,7 +109,7 @@ def test_a_project_sees_its_own_runs_only(store: Store, url: str, clock: Clock) 
             lambda: want(elsewhere, mine, Wanted.PAUSED, clock),
             lambda: end(elsewhere, mine, RunState.FAILED, clock),
             lambda: resume(elsewhere, mine, clock),
-            lambda: elsewhere.runs.beat(mine, now=1.0),
+            lambda: elsewhere.runs.beat(mine, driver=1, now=1.0),
             lambda: elsewhere.runs.newest(before=mine),
         ):
             with pytest.raises(NotFound, match="there is none in project 'other'"):
@@ -170,7 +171,7 @@ def test_running_is_not_an_end(store: Store, clock: Clock) -> None:
 
 def test_a_beat_is_a_sign_of_life(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
-    assert store.runs.beat(run, now=clock.advance(3)).result() is None
+    assert store.runs.beat(run, driver=1, now=clock.advance(3)).result() is None
     assert store.runs.get(run).beat_at == clock.now
 
 
@@ -202,6 +203,46 @@ def test_a_run_whose_process_died_is_taken_up_once_it_has_been_silent(store: Sto
     )
     clock.advance(0.1)
     assert resume(store, run, clock).beat_at == clock.now
+
+
+def test_who_slept_while_another_took_the_run_up_neither_beats_nor_ends_it(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    asleep = store.runs.get(run).driver
+    clock.advance(10)
+    awake = resume(store, run, clock)
+    assert awake.driver == asleep + 1
+    ledger = bodies(store, run)
+    for call in (
+        lambda: store.runs.beat(run, driver=asleep, now=clock.now + 5),
+        lambda: store.runs.end(run, RunState.FAILED, who="asleep", now=clock.now + 5, driver=asleep),
+    ):
+        with pytest.raises(StaleLease) as refused:
+            call().result()
+        assert str(refused.value) == (
+            f"run {run}: another process has taken it up, and this one may not go on; "
+            "'holdfast runs' shows how the other fares"
+        )
+    assert store.runs.get(run) == awake
+    assert bodies(store, run) == ledger
+    store.runs.beat(run, driver=awake.driver, now=clock.now + 5).result()
+    ended = store.runs.end(run, RunState.COMPLETED, who="awake", now=clock.now + 5, driver=awake.driver).result()
+    assert (ended.state, ended.driver) == (RunState.COMPLETED, awake.driver)
+
+
+def test_each_that_takes_a_run_up_has_a_number_of_its_own(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    drivers = [store.runs.get(run).driver]
+    for _ in range(3):
+        end(store, run, RunState.FAILED, clock)
+        drivers.append(resume(store, run, clock).driver)
+    assert drivers == [1, 2, 3, 4]
+
+
+def test_an_operators_word_ends_a_run_whoever_drives_it(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    clock.advance(10)
+    resume(store, run, clock)
+    assert end(store, run, RunState.CANCELLED, clock).state is RunState.CANCELLED
 
 
 def test_the_number_of_a_run_does_not_change(store: Store, clock: Clock) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.collect.plan import Plan
+from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Backoff, Split
+from holdfast.contracts.run import LearnUpdate
 from holdfast.contracts.settings import OptimizeSettings, load_settings
+from holdfast.workloads import plans
 from holdfast.workloads.plans import plan_for
 from tests.collect.scene import assignment
 from tests.endpoint import Endpoint, serving
@@ -38,15 +41,24 @@ def planned(**fields: Any) -> Plan:
     return plan_for(OptimizeSettings.model_validate({**given, **fields}))
 
 
+def lesson(plan: Plan) -> Lesson:
+    """The first one of a new run."""
+    found = plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[]))
+    assert found is not None
+    return found
+
+
 def test_tasks_are_named_by_split_and_number() -> None:
     plan = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0)
-    assert [(task.name, task.split) for task in plan.tasks] == [
+    tasks = lesson(plan).tasks
+    assert [(task.name, task.split) for task in tasks] == [
         ("train-1", Split.TRAIN),
         ("train-2", Split.TRAIN),
         ("val-1", Split.VAL),
     ]
-    assert plan.tasks[0].input == {"prompt": "2 + 2?", "expected": "4"}
-    assert {(task.max_attempts, task.timeout_s) for task in plan.tasks} == {(5, 9.0)}
+    assert plan.total == 3
+    assert tasks[0].input == {"prompt": "2 + 2?", "expected": "4"}
+    assert {(task.max_attempts, task.timeout_s) for task in tasks} == {(5, 9.0)}
     plan.close()
 
 
@@ -71,7 +83,8 @@ def test_the_pace_is_that_of_the_settings() -> None:
 def test_a_plan_keeps_its_settings_so_that_it_can_be_made_again() -> None:
     first = plan_for(load_settings(EXAMPLE))
     again = plan_for(OptimizeSettings.model_validate(first.settings))
-    assert (again.tasks, again.resources, again.settings) == (first.tasks, first.resources, first.settings)
+    assert lesson(again) == lesson(first)
+    assert (again.resources, again.settings) == (first.resources, first.settings)
     assert first.model_ref == f"agent/{ARITHMETIC}"
     first.close()
     again.close()
@@ -119,7 +132,6 @@ async def test_a_model_of_another_house_keeps_its_whole_name(
     ("fields", "message"),
     [
         ({}, "these settings: name neither an agent nor a model; give --agent or --model"),
-        ({"model": "local/sprout"}, "--model local/sprout: this version has no local models; give an endpoint with"),
         ({"model": "qwen/qwen-3"}, "--model qwen/qwen-3: no endpoint is known for it; give --base-url"),
         ({"agent": "no_such_module:f"}, "agent no_such_module:f: cannot import no_such_module: "),
         (
@@ -147,3 +159,57 @@ def test_the_public_endpoint_is_only_assumed_for_its_own_models() -> None:
     plan = planned(model="openai/tiny")
     assert plan.model_ref == "openai/tiny"
     plan.close()
+
+
+# Models of our own
+
+
+async def test_a_local_model_answers_within_the_process() -> None:
+    plan = planned(model="local/sprout", attempt_timeout_secs=30.0)
+    assert plan.model_ref == "local/sprout"
+    found = await outcome(plan, {"prompt": "hi", "expected": "no such answer"})
+    assert (found.error, found.reward) == (None, 0.0)
+    assert isinstance(found.output, str)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"model": "local/oak"},
+            "local model 'oak': is neither in the package nor a folder; use sprout or sprout-weak",
+        ),
+        (
+            {"model": "local/sprout", "worker_kind": "processes"},
+            'worker_kind = processes: a local model answers within this process; use "tasks", or serve the model and',
+        ),
+    ],
+)
+def test_a_local_model_that_cannot_answer_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(**fields)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("fields", [{"model": "local/sprout"}, {"agent": ARITHMETIC, "rl_optimizer": {}}])
+def test_without_pytorch_what_needs_it_is_refused_before_anything_is_started(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    with pytest.raises(BadInput, match=r"needs PyTorch, which is not installed; pip install 'holdfast\[learn\]'"):
+        planned(**fields)
+    planned(agent=ARITHMETIC).close()  # and what does not need it runs
+
+
+def test_answers_of_our_tool_agent_are_scored_by_its_own_rules() -> None:
+    for agent, name in ((f"{plans.TOOLUSE}:agent", "score"), (ARITHMETIC, "exact_match")):
+        assert plans._score(agent).__name__ == name
+
+
+def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
+    for block, learns in ((None, False), ({"enabled": False}, False), ({}, True), ({"enabled": True}, True)):
+        plan = planned(agent=ARITHMETIC, rl_optimizer=block)
+        assert (lesson(plan).learn is not None) == learns
+        over = LearnUpdate(run="run-1", step=1, at=0.0, body={})
+        assert plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[over])) is None
+        plan.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 from holdfast.contracts.errors import BadInput
+from holdfast.store.blobs import replacing
 
 
 @contextmanager
@@ -23,19 +24,11 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             with path.open("w", encoding="utf-8") as device:  # a pipe or a device: there is nothing to rename
                 yield device
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.", text=True)
-        aside = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            aside.chmod(0o666 & ~_umask())
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        with replacing(path, mode=0o666 & ~_umask()) as file:
+            text = TextIOWrapper(file, encoding="utf-8")
+            yield text
+            text.flush()
+            text.detach()  # else it closes the file, which is not its own
     except OSError as error:
         why = f"cannot be written: {error.strerror or error}"
         raise BadInput(f"file {path}", why=why, remedy="make room, or choose another place") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from importlib import import_module
@@ -15,6 +16,7 @@ from holdfast.cli import aliases
 from holdfast.contracts.errors import HoldfastError
 
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
+    "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
     "work": ("work.work", "Help with a run that another process drives."),
     "runs": ("look.runs", "List the runs, newest first."),
@@ -25,6 +27,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
     "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
     "cancel": ("orders.cancel", "End a rollout that is not done."),
+    "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
     "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
     "schema": ("schema.schema", "Print the JSON Schema of a published record."),
     "compat": ("compat.app", "Check that older names of flags still work."),
@@ -40,6 +43,8 @@ EXIT_CODES = {
     141: "the reader of the output went away",
     143: "terminated",
 }
+# Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 PLAIN: dict[str, Any] = {
     "rich_markup_mode": None,
@@ -73,7 +78,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             answer = super().invoke(ctx)
-            sys.stdout.flush()
+            _flush()
             return answer
         except HoldfastError as error:
             say(f"holdfast: error: {error}")
@@ -82,9 +87,18 @@ class Commands(TyperGroup):
             say("holdfast: interrupted")
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # Python would try once more to write what is left when it ends, and complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _let_go_of_stdout()
             raise typer.Exit(141) from None
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed by our caller
+        sys.stdout.flush()
+
+
+def _let_go_of_stdout() -> None:
+    """Python would try once more to write what is left when it ends, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(line: str) -> None:
@@ -118,7 +132,26 @@ def root(
 
 
 def main() -> None:
+    for word in sys.argv[1:]:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # nothing could print it, or look it up in a store
+            say(f"holdfast: error: argument {os.fsencode(word)!r}: is not UTF-8; write it so, or rename what it names")
+            sys.exit(2)
     argv, warnings = aliases.rewrite(sys.argv[1:])
     for line in warnings:
         say(line)
-    app(args=argv, prog_name="holdfast")
+    try:
+        try:
+            app(args=argv, prog_name="holdfast")
+        finally:  # most commands end by raising their exit code
+            _flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        sys.exit(141)
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        say(f"holdfast: error: the output cannot be written: {error.strerror}; make room, or write it elsewhere")
+        _let_go_of_stdout()
+        sys.exit(1)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.aliases import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Project, who
+from holdfast.cli.options import DEFAULT_STORE, Project
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.collect.plan import Plan
-    from holdfast.contracts.run import Status
     from holdfast.store.store import Store
 
 EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(
@@ -87,44 +86,12 @@ def optimize(
 
 
 def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
-    import asyncio
-    import secrets
-    import time
+    from holdfast.cli.drive import drive
+    from holdfast.cli.progress import report
 
-    from holdfast import loop
-    from holdfast.cli.progress import Progress, report, stdout_kept_clean
-    from holdfast.cli.signals import obeying
-    from holdfast.contracts.run import RunState
-    from holdfast.operate.status import write_status
-
-    path = store.folder / "status.json"
-    here = Path.cwd()  # before an agent can change it
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-
-    def observe(status: Status) -> None:
-        write_status(path, status)
-        progress.show(status)
-
-    async def main() -> tuple[Status, int]:
-        control = loop.Control()
-        with obeying(control) as caught:
-            status = await loop.optimize(
-                store,
-                plan,
-                control,
-                clock=time.time,
-                observe=observe,
-                who=who(),
-                salt=secrets.token_hex(2),
-                resume=resume,
-            )
-        return status, caught.exit_code
-
-    with Progress() as progress, stdout_kept_clean():
-        status, signalled = asyncio.run(main())
+    status, shown, code = drive(store, plan, resume)
     report(status, shown, as_json=json)
-    codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}
-    raise typer.Exit(codes[status.run_state])
+    raise typer.Exit(code)
 
 
 def _refuse_proxy(*given: object) -> None:

@@ -8,10 +8,11 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -56,7 +57,7 @@ class Progress:
     def show(self, status: Status) -> None:
         done = status.succeeded + status.failed + status.cancelled
         rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""
-        note = f"{status.failed} failed" if status.failed else ""
+        note = ", ".join(filter(None, (f"{status.failed} failed" if status.failed else "", status.lesson)))
         with self._lock:
             self._bar.update(
                 self._task, description=status.run_id, total=status.total_rollouts, completed=done, rate=rate, note=note
@@ -100,6 +101,8 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
         "store": status.store_path,
         "status": str(path),
     }
+    if status.rl_optimizer is not None:
+        rows |= _learnt(status.rl_optimizer)
     why = f" ({status.error})" if status.error else ""
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
     for name, text in rows.items():
@@ -109,6 +112,24 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
         print(f"  holdfast optimize --resume {status.run_id}{_at(status)}   # go on where it stopped")
     print(f"  holdfast rollouts {status.run_id}{_at(status)}   # every task with its reward")
     print(f"  holdfast spans {status.run_id}/{_some_task(status)}{_at(status)}   # what one agent did, step by step")
+
+
+def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
+    """What the optimizer did, and why not more."""
+    seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
+    if told["executed"]:
+        moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
+        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "checkpoint": told.get("checkpoint", "none")}
+    else:
+        rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
+    if told.get("no_gradient"):
+        rows["silent"] = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
+    return rows
+
+
+def _numbers(told: Mapping[str, Any]) -> str:
+    early = ", stopped early by max_kl" if told["early_stop_triggered"] else ""
+    return f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
 
 
 def _mean(split: str, mean: float | None, rewarded: int, total: int) -> str:

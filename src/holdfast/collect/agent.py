@@ -12,11 +12,12 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait as wait_for
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.tracer import Tracer, told
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
@@ -107,15 +108,16 @@ def load_agent(reference: str) -> Agent:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        with redirect_stdout(sys.stderr):  # stdout is the report's
+            found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise BadInput(
             f"agent {reference}", why=f"cannot import {module_name}: {error}", remedy="check the name and the folder"
         ) from error
-    except (Exception, SystemExit) as error:
-        raise BadInput(
-            f"agent {reference}", why=f"importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code may throw anything
+        raise BadInput(f"agent {reference}", why=f"importing {module_name} failed: {told(error)}") from error
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -133,6 +133,7 @@ def _model_call(
             prompt_ids=None if answer.get("prompt_token_ids") is None else tuple(answer["prompt_token_ids"]),
             completion_ids=None if ids is None else tuple(ids),
             logprobs=logprobs if ids is not None and logprobs is not None and len(ids) == len(logprobs) else None,
+            forced=() if ids is None else tuple(choice.get("forced") or ()),
             sampling=dict(sampling),
         )
         encode(call)

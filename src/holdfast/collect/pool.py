@@ -320,9 +320,10 @@ class Pool:
 
     async def _obey(self) -> None:
         """An order is obeyed when it comes, not at the next beat."""
+        seen = self.store.changes.seen(ORDERS)
         while True:
-            seen = self.store.changes.seen(ORDERS)
             await self.store.changes.after(ORDERS, seen)
+            seen = self.store.changes.seen(ORDERS)  # before the beat: an order that comes during it is not missed
             await self._beat_once()
 
     async def _sweep(self) -> None:

@@ -7,7 +7,7 @@ import inspect
 import json
 from asyncio import CancelledError
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.contracts.shapes import Unfit, shape
 
 Clock = Callable[[], float]
 MAX_ERROR = 2000
+HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,13 @@ class Outcome:
 
 async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     """Call the agent, then the scorer. Only the agent's own exception is a failure; a fault of ours is never a zero."""
-    trace = context.trace
-    task = copy.deepcopy(context.assignment.input)  # scored by what was asked, whatever the agent does to its own copy
+    trace, task = context.trace, context.assignment.input
+    # Scored by what was asked, whatever the agent does to its own copy.
+    asked = copy.deepcopy(shown(task))
+    context = replace(context, assignment=replace(context.assignment, input=asked))
     try:
         with trace.span("agent.run", attempt=context.assignment.number):
-            output = agent(context.assignment.input, context)
+            output = agent(asked, context)
             if inspect.isawaitable(output):
                 output = await output
             output = _as_json(output)
@@ -61,6 +64,11 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         if _is_ours(error, context):
             raise
         return _ended(AttemptState.FAULT, f"scoring: {told(error)}")
+
+
+def shown(task: Any) -> Any:
+    """The task as its agent gets it."""
+    return {key: value for key, value in task.items() if key not in HIDDEN} if isinstance(task, dict) else task
 
 
 def _is_ours(error: BaseException, context: Context) -> bool:

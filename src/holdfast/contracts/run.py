@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any, ClassVar
+
+from holdfast.contracts.errors import BadRecord
 
 
 class RunState(StrEnum):
@@ -43,6 +46,7 @@ class Run:
     beat_at: float  # last sign of life of the process that drives it
     ended_at: float | None
     error: str | None
+    driver: int = 1  # who drives it: 1 began it, each that takes it up counts one more, and those before are refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,8 @@ class Status:
     rewards: Mapping[str, SplitRewards]  # by split
     elapsed_s: float
     error: str | None = None
+    lesson: str | None = None  # what is going on, or was last
+    rl_optimizer: Mapping[str, Any] | None = None  # what the optimizer did; None: it is off, or has not run yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,22 @@ class ResourceVersion:
     sha256: str
     resources: Mapping[str, Any]
     created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnUpdate:
+    """One step of learning within a run, as it was when it was made."""
+
+    run: str
+    step: int  # 0, 1, …
+    at: float  # unix seconds
+    body: Mapping[str, Any]  # what the learner has to say: losses, norms, sizes
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise BadRecord(f"update of {self.run}: step = {self.step}", why="must not be negative")
+        if not isfinite(self.at):
+            raise BadRecord(f"update {self.step} of {self.run}: at = {self.at}", why="must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

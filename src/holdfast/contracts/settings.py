@@ -32,7 +32,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
 
 ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay accepted
-LATER = ("rl_optimizer", "safety_reward")  # documented, but of a later version
+LATER = ("safety_reward",)  # documented, but of a later version
 DAY_MS = 86_400_000
 DEEPEST = 200
 COLUMN = 2**31 - 1  # what an Integer column of the store can hold
@@ -82,10 +82,66 @@ Seconds = Annotated[float, Field(gt=0, le=366 * DAY_MS // 1000)]
 Name = Annotated[str, AfterValidator(_visible)]
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class GaeBlock(BaseModel):
+    """How advantages are estimated from rewards and values, turn by turn."""
+
+    model_config = STRICT
+
+    gamma: Share = 0.99
+    lam: Share = Field(default=0.95, alias="lambda")
+    normalize_advantages: bool = True
+    clip_advantages: Positive | None = None
+    normalize_returns: bool = False
+    clip_returns: Positive | None = None
+    normalization_epsilon: Positive = 1e-8
+
+
+class PpoBlock(BaseModel):
+    """How the policy is moved along them."""
+
+    model_config = STRICT
+
+    clip_epsilon: Weight = 0.2
+    value_loss_coefficient: Weight = 0.5
+    entropy_coefficient: Weight = 0.01
+    mini_batch_size: Annotated[int, Field(gt=0)] = 32
+    gradient_accumulation_steps: Annotated[int, Field(gt=0)] = 1
+    epochs: Annotated[int, Field(gt=0)] = 1
+    kl_penalty_coefficient: Weight = 0.0
+    target_kl: Weight | None = None  # no further epoch is begun above it
+    max_kl: Weight | None = None  # the update stops at once above it
+    learning_rate: Positive = 3e-4
+    max_grad_norm: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _together(self) -> PpoBlock:
+        if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
+            why = f"must not be below target_kl = {self.target_kl:g}"
+            raise _rule(why, "raise the one or lower the other", at=f"rl_optimizer.ppo.max_kl = {self.max_kl:g}")
+        return self
+
+
+class RlOptimizer(BaseModel):
+    """Whether the policy learns from this run's train rollouts, and how. The block alone means yes."""
+
+    model_config = STRICT
+
+    enabled: bool = True
+    gae: GaeBlock = GaeBlock()
+    ppo: PpoBlock = PpoBlock()
+    channels: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # names of signals to learn from; None: all
+
+
 class OptimizeSettings(BaseModel):
     """One `holdfast optimize` run: what it works on, with what, and at which pace."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = STRICT
 
     train: Items = Field(default=(), validation_alias=AliasChoices("optimize", "train"), serialization_alias="optimize")
     val: Items = Field(default=(), validation_alias=AliasChoices("validate", "val"), serialization_alias="validate")
@@ -106,6 +162,7 @@ class OptimizeSettings(BaseModel):
     completion_poll_interval_ms: Milliseconds = 60
     completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    rl_optimizer: RlOptimizer | None = None
 
     @property
     def lease_s(self) -> float:
@@ -140,7 +197,12 @@ class OptimizeSettings(BaseModel):
         return self
 
 
-KEYS = tuple(field.serialization_alias or name for name, field in OptimizeSettings.model_fields.items())
+def _keys(block: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.serialization_alias or field.alias or name for name, field in block.model_fields.items())
+
+
+KEYS = _keys(OptimizeSettings)
+BLOCKS = {"rl_optimizer": _keys(RlOptimizer), "rl_optimizer.gae": _keys(GaeBlock), "rl_optimizer.ppo": _keys(PpoBlock)}
 
 
 def load_settings(path: str | Path) -> OptimizeSettings:
@@ -243,10 +305,16 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
         return str(context["at"] or f"{key} = {_shown(found)}"), str(context["why"]), str(context["remedy"])
     what = f"{key} = {_shown(found)}"
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(key, [*KEYS, *ALIASES], n=1, cutoff=0.5)
-        return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(KEYS)}"
+        block, _, name = key.rpartition(".")
+        known = BLOCKS.get(block, KEYS)
+        close = difflib.get_close_matches(name, [*known, *ALIASES] if not block else known, n=1, cutoff=0.5)
+        return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(known)}"
     if kind == "greater_than":
-        return what, "must be above 0", f"set it to {'more than 0' if key.endswith('_secs') else '1 or more'}"
+        return (
+            what,
+            "must be above 0",
+            f"set it to {'more than 0' if isinstance(context['gt'], float) else '1 or more'}",
+        )
     if kind == "greater_than_equal":
         return what, f"must be at least {context['ge']}", f"set it to {context['ge']} or more"
     if kind in ("less_than_equal", "less_than"):
@@ -262,6 +330,8 @@ WANTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "string_type": "text",
+    "bool_type": "true or false",
+    "model_type": "an object",
     "dict_type": "an object",
     "tuple_type": "a list",
 }

@@ -39,9 +39,12 @@ class ModelCall:
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None  # of completion_ids under the sampling that was in force
+    forced: tuple[int, ...] = ()  # places in completion_ids that were put there, not sampled: never learnt from
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if any(not 0 <= place < len(self.completion_ids or ()) for place in self.forced):
+            raise BadRecord("model call: forced", why="must be places in completion_ids")
         for name in ("prompt_ids", "completion_ids"):
             if any(token < 0 for token in getattr(self, name) or ()):
                 raise BadRecord(f"model call: {name}", why="token ids must not be negative")

@@ -55,6 +55,12 @@ REMOVE_BELOW = (
     delete(schema.attempts).where(_a.rollout == bindparam("rollout")),
     delete(schema.rollouts).where(_r.key == bindparam("rollout")),
 )
+_of_run = schema.updates.c.run == bindparam("run")
+REMOVE_UPDATES = delete(schema.updates).where(
+    _of_run, schema.updates.c.step.in_(select(schema.updates.c.step).where(_of_run).limit(CHUNK))
+)
+# A checkpoint stays when its run goes: others may have grown from it.
+LET_GO = update(schema.checkpoints).where(schema.checkpoints.c.run == bindparam("of")).values(run=None)
 REMOVE = delete(schema.runs).where(_u.key == bindparam("run"))
 
 
@@ -164,6 +170,8 @@ def old_runs(store: Store, *, before: float) -> list[Old]:
 def prune(store: Store, old: Old, *, who: str, now: float) -> Iterator[int]:
     """Remove a run and all below it, in pieces: yields how many rollouts each took. The ledger keeps a note of it.
 
+    Checkpoints stay, and are of no run then.
+
     When it is interrupted, the run stays in the list with what is left of it; pruning again removes the rest.
     """
     key = store.runs.key(old.run)
@@ -179,13 +187,20 @@ def prune(store: Store, old: Old, *, who: str, now: float) -> Iterator[int]:
         for row in some:
             for statement in REMOVE_BELOW:
                 tx.run(statement, {"rollout": row[0]})
-        if not some:
-            tx.run(REMOVE, {"run": key})
         return len(some)
+
+    def remove_updates(tx: Transaction) -> int:
+        removed: int = tx.run(REMOVE_UPDATES, {"run": key}).rowcount
+        if not removed:
+            tx.run(LET_GO, {"of": key})
+            tx.run(REMOVE, {"run": key})
+        return removed
 
     store.db.write(close).result()
     while removed := store.db.write(remove).result():
         yield removed
+    while store.db.write(remove_updates).result():
+        continue
 
 
 def _counts(view: Transaction, key: int) -> dict[str, int]:

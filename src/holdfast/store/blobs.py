@@ -6,12 +6,15 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError, StoreFull
+from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreFull
+from holdfast.contracts.policy import Artifact
 from holdfast.store import schema
 from holdfast.store.db import Db
 
@@ -24,6 +27,9 @@ RECORD = (
 ALL = select(_c.sha256, _c.size).order_by(_c.sha256)
 
 
+PIECE = 1 << 20  # bytes held in memory while a file is copied
+
+
 class Blobs:
     def __init__(self, db: Db, folder: Path) -> None:
         self._db, self.folder = db, folder
@@ -34,58 +40,113 @@ class Blobs:
         path = self._path(sha256)
         if not path.exists() or path.read_bytes() != data:  # a torn one is put right
             write_atomically(path, data)
-        self._db.write(lambda tx: tx.run(RECORD, {"sha256": sha256, "size": len(data), "now": now}) and None).result()
+        self._record(sha256, len(data), now)
         return sha256
 
     def get(self, sha256: str) -> bytes:
         """The bytes, verified."""
-        path = self._path(sha256)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise NotFound(f"blob {sha256[:12]}", why=f"no file {path}", remedy="restore it from a copy") from None
+        path = self.path(sha256)
+        data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise StoreCorrupt(
-                f"blob {path}", why="its content does not match its name", remedy="restore it from a copy"
-            )
+            raise _torn(path)
         return data
+
+    def keep(self, path: Path, *, now: float) -> Artifact:
+        """Keep a copy of a file, of any size; what a checkpoint may name. On disk when this returns."""
+        try:
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                size = file.tell()
+                kept = self._path(sha256)
+                if not kept.exists() or _sha256_of(kept) != sha256:  # a torn one is put right
+                    file.seek(0)
+                    _copy(file, kept, sha256)
+        except OSError as error:
+            raise BadInput(f"file {path}", why=f"cannot be read: {error.strerror or error}") from error
+        self._record(sha256, size, now)
+        return Artifact(uri=f"blob:{sha256}", sha256=sha256)
+
+    def path(self, sha256: str) -> Path:
+        """Where the file lies; whoever reads it verifies it."""
+        path = self._path(sha256)
+        if not path.is_file():
+            raise NotFound(f"blob {sha256[:12]}", why=f"no file {path}", remedy="restore it from a copy")
+        return path
 
     def broken(self) -> Iterator[str]:
         """What is wrong with recorded blobs, one sentence each."""
         for sha256, size in self._db.all(ALL, {}):
             try:
-                data = self.get(str(sha256))  # in a damaged store it may be anything
+                path = self.path(str(sha256))  # in a damaged store it may be anything
+                if _sha256_of(path) != sha256:
+                    raise _torn(path)
             except StoreError as error:
                 yield str(error)
             else:
-                if len(data) != size:
-                    yield f"blob {sha256[:12]}: {len(data)} bytes on disk, {size} recorded"
+                if path.stat().st_size != size:
+                    yield f"blob {sha256[:12]}: {path.stat().st_size} bytes on disk, {size} recorded"
+
+    def _record(self, sha256: str, size: int, now: float) -> None:
+        self._db.write(lambda tx: tx.run(RECORD, {"sha256": sha256, "size": size, "now": now}) and None).result()
 
     def _path(self, sha256: str) -> Path:
         return self.folder / sha256[:2] / sha256[2:]
 
 
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _torn(path: Path) -> StoreCorrupt:
+    return StoreCorrupt(f"blob {path}", why="its content does not match its name", remedy="restore it from a copy")
+
+
+def _copy(source: BinaryIO, path: Path, sha256: str) -> None:
+    digest = hashlib.sha256()
+    with _full(path), replacing(path) as file:
+        while piece := source.read(PIECE):
+            digest.update(piece)
+            file.write(piece)
+        if digest.hexdigest() != sha256:  # nothing is renamed then
+            raise BadInput(f"file {source.name}", why="was changed while it was copied", remedy="write it aside first")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole content or nothing, whatever is killed when."""
+    with _full(path), replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Write aside, sync, rename; when the block fails, what was at the path before is still there.
+
+    `mode` is as readable as the store: what is written aside is private at first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)  # as readable as the store; mkstemp makes it private
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(aside).replace(path)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _full(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise StoreFull(
-            f"file {path}", why=error.strerror or str(error), remedy="make room, or choose another place"
-        ) from error
+        why, remedy = error.strerror or str(error), "make room, or choose another place"
+        raise StoreFull(f"file {path}", why=why, remedy=remedy) from error

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, func, or_, select, text
+from sqlalchemy import Select, and_, func, literal_column, or_, select, text
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
@@ -113,6 +113,27 @@ def _orphans(table: Any) -> Select[Any]:
     return select(table.c.attempt, func.count()).select_from(source).where(_a.key.is_(None)).group_by(table.c.attempt)
 
 
+_k, _parent = schema.checkpoints.c, schema.checkpoints.alias("parent")
+HAS_PARENT = (
+    select(_k.id, _k.parent)
+    .select_from(
+        schema.checkpoints.outerjoin(_parent, and_(_parent.c.project == _k.project, _parent.c.id == _k.parent))
+    )
+    .where(_k.parent.is_not(None), _parent.c.key.is_(None))
+)
+HAS_BLOB = (
+    select(_k.id, _k.uri)
+    .select_from(schema.checkpoints.outerjoin(schema.blobs, schema.blobs.c.sha256 == _k.sha256))
+    .where(_k.uri == literal_column("'blob:'").concat(_k.sha256), schema.blobs.c.sha256.is_(None))
+)
+OF_NO_RUN = (
+    select(schema.updates.c.run, func.count())
+    .select_from(schema.updates.outerjoin(schema.runs, _u.key == schema.updates.c.run))
+    .where(_u.key.is_(None))
+    .group_by(schema.updates.c.run)
+)
+
+
 Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
 
 
@@ -153,6 +174,14 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ),
     ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
     ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
+    ("updates", (_rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} learning updates"),)),
+    (
+        "checkpoints",
+        (
+            _rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),
+            _rule(HAS_BLOB, lambda r: f"checkpoint {r[0]}: its {r[1]} is not recorded"),
+        ),
+    ),
 )
 Look = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")

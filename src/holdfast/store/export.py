@@ -1,8 +1,8 @@
 """A store's records as lines of JSON, all of them from one moment.
 
 Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
-a span, the output of an attempt) stands beside it. The first line says what wrote the file, the last how many lines of
-each kind it has: without it, the file was cut short.
+a span, the output of an attempt, the run of a checkpoint) stands beside it. The first line says what wrote the file,
+the last how many lines of each kind it has: without it, the file was cut short.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sqlalchemy import BindParameter, bindparam, func, select
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
+from holdfast.contracts.run import LearnUpdate
 from holdfast.store import rows, schema
 from holdfast.store.db import HEAD
 from holdfast.store.sql import Transaction, from_json
@@ -36,6 +37,19 @@ RESOURCES = (
     select(schema.resources)
     .where((_all == 1) | (schema.resources.c.project == bindparam("project")))
     .order_by(schema.resources.c.key)
+)
+_k, _p = schema.checkpoints.c, schema.updates.c
+CHECKPOINTS = (
+    select(_k.body, _u.id)
+    .select_from(schema.checkpoints.outerjoin(schema.runs, _u.key == _k.run))
+    .where((_all == 1) | (_k.project == bindparam("project")))
+    .order_by(_k.key)
+)
+UPDATES = (
+    select(_p.step, _p.at, _p.body)
+    .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
+    .order_by(_p.step)
+    .limit(1000)
 )
 LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
 EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
@@ -111,6 +125,11 @@ def export(
                 for rollouts in _pages(view, row[0]):
                     _write_page(view, row[1], rollouts, line)
                     done(len(rollouts))
+                for update in _updates(view, *row[:2]):
+                    line("learn-update", run=update.run, step=update.step, at=update.at, body=update.body)
+        for body, of in view.all(CHECKPOINTS, everything):
+            if run in (None, of):
+                line("checkpoint", rows.checkpoint((body,)), run=of)
         for entry in _ledger(view):
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
@@ -147,6 +166,13 @@ def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[...
 
 def _by(place: int, found: list[Any]) -> dict[int, list[Any]]:
     return {key: list(group) for key, group in groupby(found, key=lambda row: row[place])}
+
+
+def _updates(view: Transaction, key: int, run: str) -> Iterator[LearnUpdate]:
+    after = -1
+    while page := view.all(UPDATES, {"run": key, "after": after}):
+        yield from (rows.learning_update(row, run) for row in page)
+        after = page[-1][0]
 
 
 def _ledger(view: Transaction) -> Iterator[Any]:

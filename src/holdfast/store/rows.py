@@ -9,8 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 from sqlalchemy import Column
 
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
+from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
-from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.contracts.run import LearnUpdate, LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
 from holdfast.contracts.shapes import Unfit
 from holdfast.store import schema
 from holdfast.store.sql import from_json
@@ -141,6 +143,7 @@ def run(row: Any) -> Run:
         beat_at=row[10],
         ended_at=row[11],
         error=row[12],
+        driver=row[13],
     )
 
 
@@ -155,6 +158,18 @@ def resource_version(row: Any) -> ResourceVersion:
         resources=from_json(row[4]),
         created_at=row[5],
     )
+
+
+@whole
+def checkpoint(row: Any) -> Checkpoint:
+    """From the column `body`."""
+    return decode(Checkpoint, from_json(row[0]))
+
+
+@whole
+def learning_update(row: Any, run: str) -> LearnUpdate:
+    """From the columns of `updates` but the run, in their order."""
+    return LearnUpdate(run=run, step=row[0], at=row[1], body=from_json(row[2]))
 
 
 @whole

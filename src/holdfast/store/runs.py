@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
-from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
+from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
@@ -50,9 +50,15 @@ NEWEST = (
 )
 KEY_OF = select(_c.key).where(_c.id == bindparam("id"))
 WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
-STATE = select(_c.state, _c.wanted).where(_c.key == bindparam("run")).with_for_update()  # one operator at a time
+STATE = (
+    select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
+)  # one operator at a time
 WANT = update(schema.runs).where(_c.key == bindparam("run")).values(wanted=bindparam("wanted"))
-BEAT = update(schema.runs).where(_c.key == bindparam("run")).values(beat_at=bindparam("now"))
+BEAT = (
+    update(schema.runs)
+    .where(_c.key == bindparam("run"), _c.driver == bindparam("driver"))
+    .values(beat_at=bindparam("now"))
+)
 END = (
     update(schema.runs)
     .where(_c.key == bindparam("run"))
@@ -61,7 +67,9 @@ END = (
 RESUME = (
     update(schema.runs)
     .where(_c.key == bindparam("run"))
-    .values(state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"))
+    .values(
+        state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"), driver=_c.driver + 1
+    )
 )
 _WANTED = {str(wanted): wanted for wanted in Wanted}
 
@@ -132,7 +140,7 @@ class Runs:
         key = self.key(run_id)
 
         def operation(tx: Transaction) -> Run:
-            state, before = tx.one(STATE, {"run": key})
+            state, before, _ = tx.one(STATE, {"run": key})
             if before == Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="is cancelled", remedy="start a new run")
             if state == RunState.COMPLETED:
@@ -154,17 +162,31 @@ class Runs:
     def wanted_in(self, tx: Transaction, key: int) -> Wanted:
         return _WANTED[tx.one(WANTED, {"run": key})[0]]
 
-    def beat(self, run_id: str, *, now: float) -> Pending[None]:
-        """A sign of life of the process that drives the run."""
-        key = self.key(run_id)
-        return self._db.write(lambda tx: tx.run(BEAT, {"run": key, "now": now}) and None)
+    def driven_in(self, tx: Transaction, run_id: str, driver: int | None) -> None:
+        """Refuse what a driver writes that is not the run's any more; None is nobody's driver, and passes."""
+        if driver is not None and tx.one(STATE, {"run": self.key(run_id)})[2] != driver:
+            raise taken_up(run_id)
 
-    def end(self, run_id: str, state: RunState, *, who: str, now: float, error: str | None = None) -> Pending[Run]:
+    def beat(self, run_id: str, *, driver: int, now: float) -> Pending[None]:
+        """A sign of life of the process that drives the run; StaleLease when another has taken it up."""
+        key = self.key(run_id)
+
+        def operation(tx: Transaction) -> None:
+            if tx.run(BEAT, {"run": key, "driver": driver, "now": now}).rowcount != 1:
+                raise taken_up(run_id)
+
+        return self._db.write(operation)
+
+    def end(
+        self, run_id: str, state: RunState, *, who: str, now: float, error: str | None = None, driver: int | None = None
+    ) -> Pending[Run]:
+        """By its driver, with the number that `begin` or `resume` gave it, or, without one, by an operator's word."""
         key, error = self.key(run_id), plain_text(error)
         if state is RunState.RUNNING:
             raise BadInput(f"run {run_id}", why="running is not an end")
 
         def operation(tx: Transaction) -> Run:
+            self.driven_in(tx, run_id, driver)
             tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
             ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
             tx.touch(changes.ORDERS)
@@ -173,7 +195,10 @@ class Runs:
         return self._db.write(operation)
 
     def resume(self, run_id: str, *, who: str, now: float, silent_s: float) -> Pending[Run]:
-        """Take up a run that stopped; refused while another process still drives it (it beat within `silent_s`)."""
+        """Take up a run that stopped; refused while another process still drives it (it beat within `silent_s`).
+
+        Who drove it before is refused from now on, should it wake: the answer carries the new driver's number.
+        """
         key = self.key(run_id)
 
         def operation(tx: Transaction) -> Run:
@@ -206,3 +231,9 @@ class Runs:
                 )
             known = self._known[run_id] = (row[0], row[8])
         return known
+
+
+def taken_up(run_id: str) -> StaleLease:
+    """What a driver is told that slept until another took its run up."""
+    why = "another process has taken it up, and this one may not go on"
+    return StaleLease(f"run {run_id}", why=why, remedy="'holdfast runs' shows how the other fares")

@@ -57,6 +57,7 @@ runs = Table(
     Column("beat_at", Float(53), nullable=False),
     Column("ended_at", Float(53)),
     Column("error", Text),
+    Column("driver", Integer, nullable=False, server_default=text("1")),  # grows with every process that takes it up
     Index("ix_runs_project_key", "project", "key"),
     sqlite_autoincrement=True,
 )
@@ -175,6 +176,34 @@ blobs = Table(
     Column("sha256", Text, primary_key=True),
     Column("size", Big, nullable=False),
     Column("created_at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _key(),
+    Column("project", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("run", Big, ForeignKey("runs.key")),  # NULL: of no run, or of one that was pruned
+    Column("parent", Text),
+    Column("uri", Text),
+    Column("sha256", Text),
+    Column("body", Text, nullable=False),  # the whole record
+    Column("added_at", Float(53), nullable=False),
+    UniqueConstraint("project", "id"),
+    Index("ix_checkpoints_project_key", "project", "key"),
+    Index("ix_checkpoints_run_key", "run", "key"),
+    sqlite_autoincrement=True,
+)
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("run", Big, ForeignKey("runs.key"), primary_key=True, autoincrement=False),
+    Column("step", Big, primary_key=True, autoincrement=False),
+    Column("at", Float(53), nullable=False),
+    Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -7,12 +7,14 @@ from types import TracebackType
 
 from holdfast.contracts.errors import BadInput
 from holdfast.store.blobs import Blobs
+from holdfast.store.checkpoints import Checkpoints
 from holdfast.store.db import Db, open_db
 from holdfast.store.ledger import Ledger
 from holdfast.store.queue import Queue
 from holdfast.store.runs import Runs
 from holdfast.store.sqlite import SQLite
 from holdfast.store.traces import Traces
+from holdfast.store.updates import Updates
 from holdfast.store.versions import Versions
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
@@ -32,6 +34,8 @@ class Store:
         self.traces = Traces(db)
         self.views = Views(db, self.runs)
         self.versions = Versions(db, project)
+        self.checkpoints = Checkpoints(db, self.runs)
+        self.updates = Updates(db, self.runs)
         self.workers = Workers(db, project)
         self.ledger = Ledger(db, project)
         self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder.absolute()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from holdfast.collect.agent import Agent, load_agent
+from holdfast.collect.agent import Agent, Score, load_agent
 from holdfast.collect.client import Client
-from holdfast.collect.plan import Plan
+from holdfast.collect.plan import Course, Lesson, Plan, Standing, once
 from holdfast.collect.pool import Pace
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
@@ -20,6 +21,11 @@ from holdfast.contracts.rollout import Backoff, Split, Task
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.workloads import questions
 
+if TYPE_CHECKING:
+    from holdfast.workloads.pupil import Pupil
+
+LOCAL = "local"
+TOOLUSE = "holdfast.workloads.tooluse.agent"
 OPENAI = "https://api.openai.com/v1"
 ASK_THE_MODEL = "holdfast.workloads.questions:answer"
 
@@ -27,22 +33,33 @@ ASK_THE_MODEL = "holdfast.workloads.questions:answer"
 def plan_for(settings: OptimizeSettings) -> Plan:
     """A plan that only needs a store to run."""
     reference = settings.agent or ASK_THE_MODEL
-    connect = _connect(settings)
     if settings.agent is None and settings.model is None:
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
     for split, items in (("optimize", settings.train), ("validate", settings.val)):
         for place, item in enumerate(items):
             questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
-    agent = load_agent(reference)
+    agent, score = load_agent(reference), _score(reference)
+    if settings.rl_optimizer is not None and settings.rl_optimizer.enabled:
+        _learning()
+    pupil = _pupil(settings)
+    connect = _connect(settings) if pupil is None else partial(_same, pupil.local)
     connect()  # an address that cannot be used is found here, not by a worker
-    seats, close = _places(settings, reference, agent, connect)
+    tasks = _tasks(settings)
+    seats, close = _places(settings, reference, agent, score, connect)
+
+    def close_all() -> None:
+        close()
+        if pupil is not None:
+            pupil.close()
+
     return Plan(
-        tasks=_tasks(settings),
+        course=_course(settings, tasks, pupil),
+        total=len(tasks),
         resources=settings.resources,
         model_ref=settings.model or f"agent/{settings.agent}",
         settings=settings.record(),
         seats=seats,
-        close=close,
+        close=close_all,
         workers=settings.worker_count,
         pace=Pace(
             heartbeat_s=settings.heartbeat_interval_ms / 1000,
@@ -54,6 +71,56 @@ def plan_for(settings: OptimizeSettings) -> Plan:
         timeout_s=settings.completion_timeout_secs,
         look_s=settings.completion_poll_interval_ms / 1000,
     )
+
+
+def _course(settings: OptimizeSettings, tasks: Sequence[Task], pupil: Pupil | None) -> Course:
+    """The rollouts and, where the settings ask for it, what the policy learns from them."""
+    block = settings.rl_optimizer
+    if block is None or not block.enabled:
+        return once(tasks)
+    from holdfast.workloads.rl import rl_lesson
+
+    def course(standing: Standing) -> Lesson | None:
+        if standing.done:
+            return None
+        learn = rl_lesson(block, pupil, standing, seed=settings.seed)
+        return Lesson(name="rollouts, then rl_optimizer", tasks=tasks, learn=learn)
+
+    return course
+
+
+def _pupil(settings: OptimizeSettings) -> Pupil | None:
+    """The local model, loaded; None where the model is elsewhere."""
+    provider, _, name = (settings.model or "").partition("/")
+    if provider != LOCAL:
+        return None
+    if settings.worker_kind != "tasks":
+        raise BadInput(
+            f"worker_kind = {settings.worker_kind}",
+            why="a local model answers within this process",
+            remedy='use "tasks", or serve the model and give --base-url',
+        )
+    _learning()
+    from holdfast.workloads.pupil import Pupil
+
+    # A few more slots than one worker needs: a prompt that begins like an earlier one leaves that one in its slot.
+    return Pupil(name, seed=settings.seed, slots=min(settings.worker_count, 256))
+
+
+def _learning() -> None:
+    """What learns and local models need torch, which is an extra: said here, before anything runs."""
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+
+
+def _score(reference: str) -> Score:
+    """The scorer that lies beside an agent of ours; else answers are compared with what was expected."""
+    module = reference.partition(":")[0]
+    if module == TOOLUSE:
+        from holdfast.workloads.tooluse.score import score
+
+        return score
+    return questions.exact_match
 
 
 def _tasks(settings: OptimizeSettings) -> list[Task]:
@@ -75,12 +142,6 @@ def _connect(settings: OptimizeSettings) -> Callable[[], Complete | None]:
     if settings.model is None:
         return _no_model
     provider, _, name = settings.model.partition("/")
-    if provider == "local":
-        raise BadInput(
-            f"--model {settings.model}",
-            why="this version has no local models",
-            remedy="give an endpoint with --base-url, and the model's name there",
-        )
     base_url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:
         if provider != "openai":
@@ -96,12 +157,16 @@ def _no_model() -> None:
     return None
 
 
+def _same(model: Complete) -> Complete:
+    return model
+
+
 def _places(
-    settings: OptimizeSettings, reference: str, agent: Agent, connect: Callable[[], Complete | None]
+    settings: OptimizeSettings, reference: str, agent: Agent, score: Score, connect: Callable[[], Complete | None]
 ) -> tuple[Callable[[], Seat], Callable[[], None]]:
     """Where the agents run, and how to let go of what they share."""
     if settings.worker_kind == "processes":
-        recipe = Recipe(reference, questions.exact_match, connect)
+        recipe = Recipe(reference, score, connect)
         return (lambda: Seat(ProcessPlace(recipe))), (lambda: None)
-    home = Home(agent, questions.exact_match, connect(), time.time)
+    home = Home(agent, score, connect(), time.time)
     return (lambda: Seat(home.place())), home.close

@@ -1,0 +1,48 @@
+"""Driving a run from a terminal: progress, signals, `status.json`, and the code it ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+
+from holdfast import loop
+from holdfast.cli.options import who
+from holdfast.cli.progress import Progress, stdout_kept_clean
+from holdfast.cli.signals import obeying
+from holdfast.collect.plan import Plan
+from holdfast.contracts.run import RunState, Status
+from holdfast.operate.status import write_status
+from holdfast.store.store import Store
+
+
+def drive(store: Store, plan: Plan, resume: str | None) -> tuple[Status, Path, int]:
+    """Run the plan to its end: how it ended, where its status lies, and the exit code."""
+    path = store.folder / "status.json"
+    here = Path.cwd()  # before an agent can change it
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+
+    def observe(status: Status) -> None:
+        write_status(path, status)
+        progress.show(status)
+
+    async def main() -> tuple[Status, int]:
+        control = loop.Control()
+        with obeying(control) as caught:
+            status = await loop.optimize(
+                store,
+                plan,
+                control,
+                clock=time.time,
+                observe=observe,
+                who=who(),
+                salt=secrets.token_hex(2),
+                resume=resume,
+            )
+        return status, caught.exit_code
+
+    with Progress() as progress, stdout_kept_clean():
+        status, signalled = asyncio.run(main())
+    codes = {RunState.COMPLETED: 0, RunState.FAILED: 3, RunState.TIMED_OUT: 4, RunState.CANCELLED: signalled or 130}
+    return status, shown, codes[status.run_state]

@@ -1,0 +1,158 @@
+"""`holdfast quickstart`: the weak embedded model becomes a better one, offline. The course itself is a workload's."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.contracts.run import LearnUpdate, Status
+    from holdfast.store.store import Store
+    from holdfast.workloads.tooluse.course import Quickstart
+    from holdfast.workloads.tooluse.results import Rate, Results
+
+SEED = 0  # of the bootstrap: the same run always gives the same report
+
+
+def quickstart(
+    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of minutes; proves little.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Train the embedded weak model to use tools, and measure it on held-out tasks before and after.
+
+    Baseline, warm-up by examples, practice by GRPO, and the same held-out tasks again. Ctrl-C stops it; a second call
+    goes on where it stopped.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None or find_spec("numba") is None:
+        raise BadInput(
+            "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
+        )
+    from holdfast.cli.drive import drive
+    from holdfast.cli.show import print_json
+    from holdfast.contracts.records import encode
+    from holdfast.contracts.run import RunState
+    from holdfast.store.store import open_store
+    from holdfast.workloads.tooluse.course import QUICK, Quickstart, plan_for
+
+    settings = replace(QUICK if quick else Quickstart(), seed=seed)
+    with open_store(store, project=project) as opened:
+        resume = None if fresh else _unfinished(opened, settings)
+        status, _, code = drive(opened, plan_for(settings), resume)
+        found, picture = None, None
+        if status.run_state is RunState.COMPLETED:
+            found, picture = _results(opened, status)
+        updates = opened.updates.of_run(status.run_id)
+    if json:
+        print_json(_record(encode(status), found, picture, updates))
+    elif found is not None and picture is not None:
+        _tell(status, found, picture, updates)
+    else:
+        left = "" if status.error is None else f" ({status.error})"
+        print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
+        dials = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
+        print(f"next:\n  holdfast quickstart{dials}{_at(status)}   # goes on where it stopped")
+    raise typer.Exit(code)
+
+
+def _unfinished(store: Store, settings: Quickstart) -> str | None:
+    """The newest run of the same settings, if it did not come to its end and may still do so."""
+    from holdfast.contracts.run import RunState, Wanted
+
+    for run in store.runs.newest(most=50):
+        if run.kind == "quickstart" and dict(run.settings) == asdict(settings):
+            is_over = run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED
+            return None if is_over else run.id
+    return None
+
+
+def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
+    import numpy as np
+
+    from holdfast.operate.curves import draw
+    from holdfast.workloads.tooluse.results import results
+
+    found = results(store.updates.of_run(status.run_id), rng=np.random.default_rng(SEED))
+    if found is None:
+        return None, None
+    path = store.folder / "reports" / f"{status.run_id}.png"
+    draw(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
+    return found, path
+
+
+def _record(status: Any, found: Results | None, picture: Path | None, updates: list[LearnUpdate]) -> dict[str, Any]:
+    report = None
+    if found is not None:
+        report = asdict(found) | {"is_lifted": {name: change.is_lifted for name, change in found.changes.items()}}
+    return {
+        "status": status,
+        "results": report,
+        "picture": None if picture is None else str(picture),
+        "checkpoint": _newest(updates),
+    }
+
+
+def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpdate]) -> None:
+    """At most 80 columns."""
+    from holdfast.cli.show import print_table
+    from holdfast.operate.curves import blocks
+    from holdfast.workloads.tooluse.results import RATES
+
+    print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
+    print_table(
+        ("held-out tasks", "baseline", "95 %", "trained", "95 %", ""),
+        [
+            (RATES[name], *_cells(change.baseline), *_cells(change.trained), "lifted" if change.is_lifted else "")
+            for name, change in found.changes.items()
+        ],
+    )
+    print(f"\ntasks solved, paired by task: +{found.gain.low:.2f} to +{found.gain.high:.2f} (95 %)".replace("+-", "-"))
+    print("\non the way (warm-up on validation tasks, then GRPO on train tasks)")
+    for name in ("success", "adoption"):
+        values = [getattr(point, name) for point in found.curve]
+        known = [value for value in values if value is not None]
+        ends = f"{known[0]:.2f} → {known[-1]:.2f}" if known else ""
+        print(f"  {RATES[name]:<14} {blocks(values)}  {ends}")
+    silent = sum(found.silent.values())
+    reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.silent.items())
+    print(f"  {found.practised} practice rollouts, {silent} without a gradient{f': {reasons}' if reasons else ''}")
+    here = Path.cwd()
+    shown = picture.relative_to(here) if picture.is_relative_to(here) else picture
+    print(f"\n  picture     {shown}")
+    weights = None
+    if (checkpoint := _newest(updates)) is not None:
+        weights = shown.parent.parent / "checkpoints" / checkpoint
+        print(f"  checkpoint  {weights}")
+    print(f"  store       {status.store_path}\nnext:")
+    if weights is not None:
+        print(f'  holdfast sprout chat --model {shlex.quote(str(weights))} --say "What is 417 * 23?"')
+    print(f"  holdfast rollouts {status.run_id}{_at(status)} --limit 5   # every try with its reward")
+    print(f"  holdfast spans {status.run_id}/trained-0{_at(status)}   # what the trained model did, step by step")
+
+
+def _newest(updates: list[LearnUpdate]) -> str | None:
+    """The checkpoint that the run ended with; None where nothing was learnt."""
+    made = [str(update.body["checkpoint"]) for update in updates if "checkpoint" in update.body]
+    return made[-1] if made else None
+
+
+def _at(status: Status) -> str:
+    """What finds the run again from another place than the usual one."""
+    store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
+    return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
+
+
+def _cells(rate: Rate) -> tuple[str, str]:
+    return f"{rate.value:.2f}", f"{rate.interval.low:.2f}-{rate.interval.high:.2f}"

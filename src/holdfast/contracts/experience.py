@@ -1,0 +1,39 @@
+"""What a learner is given of one attempt: what it decided, what came of it, and where it belongs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.contracts.episode import Ended
+from holdfast.contracts.reward import Sheet
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """One attempt as read from the store."""
+
+    rollout: str
+    run: str
+    task: str  # attempts at one task are compared with one another
+    split: Split | None
+    is_final: bool  # the attempt that decided its rollout
+    state: RolloutState
+    spans: tuple[Span, ...]
+    sheet: Sheet | None  # None: never scored
+    version: str | None = None  # of the policy that acted
+    ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
+
+    @property
+    def calls(self) -> tuple[ModelCall, ...]:
+        """The model calls in order: call i is turn i."""
+        ordered = sorted((s for s in self.spans if s.kind is SpanKind.MODEL), key=lambda s: s.seq)
+        return tuple(span.model for span in ordered if span.model is not None)
+
+    @property
+    def is_truncated(self) -> bool:
+        if self.ended is not None:
+            return self.ended == "truncated"
+        calls = self.calls
+        return bool(calls) and calls[-1].finish_reason == "length"

@@ -1,0 +1,1 @@
+"""Learning: from trajectories to moved parameters, and why a rollout taught nothing."""

@@ -1,0 +1,395 @@
+"""From recorded attempts to token sequences, and from those to padded tensors.
+
+An experience is one attempt as the store knows it. Its model calls become samples: as long as each prompt begins with
+all that was read and said before it, the calls are one sequence; where a prompt was rewritten, a new one begins and the
+break is counted. Ids and log-probs are those that were sampled, never derived from text. Which numbers are then put on
+the tokens (advantages, cloning weights, value targets) is decided in `grpo`, `clone` and `turns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall
+
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+
+STREAMS = {"logprobs": np.nan, "advantages": 0.0, "weights": 0.0, "returns": np.nan, "values": np.nan}  # and blanks
+
+
+class Reason(StrEnum):
+    """Why a rollout gave no gradient. What was never measured is missing, not zero."""
+
+    OTHER_RUN = "other_run"
+    WRONG_SPLIT = "wrong_split"
+    NOT_FINAL = "not_final_attempt"
+    FAULT = "fault_or_unfinished"  # given up, cancelled or still open
+    NO_REWARD = "missing_reward"
+    NO_TRAJECTORY = "no_trajectory"  # no model call among its spans
+    NO_IDS = "no_token_ids"
+    NO_LOGPROBS = "no_logprobs"
+    ALL_FORCED = "all_forced"  # nothing in it was sampled
+    GREEDY = "greedy"  # temperature 0: the choice has no gradient
+    TOO_LONG = "too_long"
+    STALE = "stale_policy"
+    ALONE = "group_of_one"
+    ZERO_SPREAD = "zero_variance_group"
+    ZERO_WEIGHT = "zero_weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """What may be learnt from."""
+
+    run: str | None = None  # None: any
+    split: Split = Split.TRAIN
+    channels: tuple[str, ...] | None = None  # names of the signals that count; None: all
+    versions: tuple[str, ...] | None = None  # policies that are not stale; None: any
+    max_tokens: int | None = None  # of one sequence
+    is_scored: bool = True  # False: demonstrations, which need no reward
+    is_sampled: bool = True  # False: log-probs are not needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The sampling in force while a turn was decided."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    banned: tuple[int, ...] = ()  # tokens that could not be chosen
+
+
+PLAIN = Rule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One conversation as tokens; every array has one entry a token."""
+
+    rollout: str
+    task: str
+    ids: Ints
+    decided: Bools  # sampled by the policy: not prompts, not tool results, not forced tokens
+    turns: Ints  # which model call decided it; -1 outside
+    rules: tuple[Rule, ...] = (PLAIN,)  # by turn; the last one holds for all turns after it
+    starts: tuple[tuple[int, int], ...] = ()  # (turn, where its completion begins)
+    logprobs: Floats | None = None  # as sampled; nan where unknown
+    advantages: Floats | None = None  # weight of the surrogate
+    weights: Floats | None = None  # weight of -log p
+    returns: Floats | None = None  # what the critic should say after reading this token; nan: nothing
+    values: Floats | None = None  # what it said before the update; nan: nothing
+
+    def __post_init__(self) -> None:
+        for name in ("decided", "turns", *STREAMS):
+            stream = getattr(self, name)
+            if stream is not None and len(stream) != len(self.ids):
+                raise BadInput(f"sample {self.rollout}: {name}", why=f"{len(stream)} entries, {len(self.ids)} ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """Many samples end to end: sample i is ids[bounds[i] : bounds[i + 1]]. A stream that no sample has is None."""
+
+    FLAT: ClassVar[tuple[str, ...]] = ("ids", "decided", "rule", *STREAMS, "trainer", "reference")
+
+    bounds: NDArray[np.int64]
+    ids: Ints
+    decided: Bools
+    rules: tuple[Rule, ...] = (PLAIN,)
+    rule: Ints | None = None  # index into rules; None: the first one everywhere
+    logprobs: Floats | None = None
+    advantages: Floats | None = None
+    weights: Floats | None = None
+    returns: Floats | None = None
+    values: Floats | None = None
+    trainer: Floats | None = None  # log-probs of the model as it stood before the update
+    reference: Floats | None = None  # log-probs of the reference
+    rollouts: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are decided."""
+        return int(self.decided.sum())
+
+    def pick(self, places: NDArray[np.int64]) -> Samples:
+        """Those samples, in that order."""
+        lengths = self.bounds[places + 1] - self.bounds[places]
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        flat = np.arange(bounds[-1]) + np.repeat(self.bounds[places] - bounds[:-1], lengths)
+        streams: dict[str, Any] = {
+            name: stream[flat] for name in self.FLAT if (stream := getattr(self, name)) is not None
+        }
+        named = tuple(self.rollouts[i] for i in places) if self.rollouts else ()
+        return Samples(bounds=bounds, rules=self.rules, rollouts=named, **streams)
+
+
+def refusal(experience: Experience, intake: Intake) -> Reason | None:
+    """Why nothing may be learnt from it, before its tokens are looked at."""
+    if intake.run is not None and experience.run != intake.run:
+        return Reason.OTHER_RUN
+    if experience.split is not intake.split:
+        return Reason.WRONG_SPLIT
+    if experience.state not in (RolloutState.SUCCEEDED, RolloutState.FAILED):
+        return Reason.FAULT
+    if not experience.is_final:
+        return Reason.NOT_FINAL
+    if intake.versions is not None and experience.version not in intake.versions:
+        return Reason.STALE
+    if intake.is_scored and reward(experience, intake.channels) is None:
+        return Reason.NO_REWARD
+    return None
+
+
+def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[Signal, ...]:
+    """The signals that count."""
+    signals = experience.sheet.signals if experience.sheet is not None else ()
+    return tuple(signal for signal in signals if channels is None or signal.name in channels)
+
+
+def reward(experience: Experience, channels: tuple[str, ...] | None = None) -> float | None:
+    """The weighted sum of the signals that count; None where there is none."""
+    return Sheet(signals=counted(experience, channels)).total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The samples of one experience, or why there is none."""
+
+    samples: tuple[Sample, ...] = ()
+    breaks: int = 0  # prompts that did not go on from what was there
+    reason: Reason | None = None
+
+
+def read(experience: Experience, intake: Intake) -> Reading:
+    """One sample for each conversation that its model calls make."""
+    if (reason := refusal(experience, intake)) is not None:
+        return Reading(reason=reason)
+    calls = experience.calls
+    if not calls:
+        return Reading(reason=Reason.NO_TRAJECTORY)
+    if any(call.prompt_ids is None or not call.completion_ids for call in calls):
+        return Reading(reason=Reason.NO_IDS)
+    if intake.is_sampled and any(call.logprobs is None for call in calls):
+        return Reading(reason=Reason.NO_LOGPROBS)
+    threads: list[_Thread] = []
+    for turn, call in enumerate(calls):
+        thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
+        if thread is None:
+            threads.append(thread := _Thread(is_sampled=intake.is_sampled))
+        thread.add(turn, call)
+    rules = tuple(map(rule_of, calls))
+    samples = [thread.close(experience, rules) for thread in threads]
+    breaks = len(threads) - 1
+    short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
+    kept = tuple(one for one in short if one.decided.any())
+    if kept:
+        return Reading(samples=kept, breaks=breaks)
+    is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
+    reason = Reason.TOO_LONG if not short else Reason.GREEDY if is_greedy else Reason.ALL_FORCED
+    return Reading(breaks=breaks, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What of many attempts can be learnt from, and why not the rest."""
+
+    kept: tuple[tuple[Experience, Reading], ...]
+    reasons: Mapping[str, Reason | None]  # by rollout; None: it is kept
+
+    @property
+    def breaks(self) -> int:
+        return sum(reading.breaks for _, reading in self.kept)
+
+
+def gather(experiences: Iterable[Experience], intake: Intake) -> Gathered:
+    """Read them all. An earlier attempt says nothing about its rollout when the final one is there too."""
+    kept: list[tuple[Experience, Reading]] = []
+    reasons: dict[str, Reason | None] = {}
+    for experience in experiences:
+        reading = read(experience, intake)
+        if reading.reason is None:
+            kept.append((experience, reading))
+        if experience.is_final or experience.rollout not in reasons:
+            reasons[experience.rollout] = reading.reason
+    return Gathered(kept=tuple(kept), reasons=reasons)
+
+
+def rule_of(call: ModelCall) -> Rule:
+    """The sampling in force as it was recorded; what was not asked for is off."""
+    asked = call.sampling
+    temperature, top_p = asked.get("temperature"), asked.get("top_p")
+    return Rule(
+        temperature=1.0 if temperature is None else float(temperature),
+        top_k=int(asked.get("top_k") or 0),
+        top_p=1.0 if top_p is None else float(top_p),
+        banned=tuple(int(token) for token in asked.get("banned") or ()),
+    )
+
+
+class _Thread:
+    """Model calls that go on from one another, end to end."""
+
+    def __init__(self, *, is_sampled: bool) -> None:
+        self._is_sampled = is_sampled
+        self._ids: list[int] = []
+        self._pieces: list[tuple[int, int, ModelCall]] = []  # turn, where its completion begins, the call
+
+    def leads_to(self, call: ModelCall) -> bool:
+        return list((call.prompt_ids or ())[: len(self._ids)]) == self._ids
+
+    def add(self, turn: int, call: ModelCall) -> None:
+        self._ids += (call.prompt_ids or ())[len(self._ids) :]
+        self._pieces.append((turn, len(self._ids), call))
+        self._ids += call.completion_ids or ()
+
+    def close(self, experience: Experience, rules: tuple[Rule, ...]) -> Sample:
+        count = len(self._ids)
+        decided, turns = np.zeros(count, dtype=np.bool_), np.full(count, -1, dtype=np.int32)
+        logprobs = np.full(count, np.nan, dtype=np.float32)
+        for turn, start, call in self._pieces:
+            end = start + len(call.completion_ids or ())
+            turns[start:end] = turn
+            # The most likely token at temperature 0 was not drawn: there is no chance that could be raised.
+            decided[start:end] = not self._is_sampled or rules[turn].temperature > 0.0
+            decided[[start + place for place in call.forced]] = False
+            if call.logprobs is not None:
+                logprobs[start:end] = call.logprobs
+        return Sample(
+            rollout=experience.rollout,
+            task=experience.task,
+            ids=np.asarray(self._ids, dtype=np.int32),
+            decided=decided,
+            turns=turns,
+            rules=rules,
+            starts=tuple((turn, start) for turn, start, _ in self._pieces),
+            logprobs=logprobs if self._is_sampled else None,
+        )
+
+
+def pack(samples: Sequence[Sample]) -> Samples:
+    """The samples end to end, in the order given."""
+    if not samples:
+        raise BadInput("no samples", why="there is nothing to learn from")
+    rules: dict[Rule, int] = {}
+    index = []
+    for sample in samples:
+        by_turn = np.asarray([rules.setdefault(rule, len(rules)) for rule in sample.rules], dtype=np.int32)
+        index.append(by_turn[np.clip(sample.turns, 0, len(by_turn) - 1)])
+    streams: dict[str, Any] = {}
+    for name, blank in STREAMS.items():
+        parts = [getattr(sample, name) for sample in samples]
+        if any(part is not None for part in parts):
+            streams[name] = np.concatenate(
+                [
+                    np.full(len(sample.ids), blank, dtype=np.float32) if part is None else part
+                    for sample, part in zip(samples, parts, strict=True)
+                ]
+            ).astype(np.float32)
+    return Samples(
+        bounds=np.concatenate(([0], np.cumsum([len(sample.ids) for sample in samples]))),
+        ids=np.concatenate([sample.ids for sample in samples]),
+        decided=np.concatenate([sample.decided for sample in samples]),
+        rules=tuple(rules),
+        rule=None if len(rules) == 1 else np.concatenate(index),
+        rollouts=tuple(sample.rollout for sample in samples),
+        **streams,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Padded:
+    """Some samples as a rectangle to read, and where in it something is to be learnt.
+
+    Only what lies before a decided token has to be read, so each row ends there. `places` are flat, row × width +
+    column of the state that the token was decided in; the arrays after it have one entry for each of them."""
+
+    ids: NDArray[np.int64]  # [rows, width]
+    places: NDArray[np.int64]
+    targets: NDArray[np.int64]  # the token that was decided
+    flat: NDArray[np.int64]  # where it stands in the samples' streams
+    value_places: NDArray[np.int64]  # where the critic has a target
+    value_flat: NDArray[np.int64]
+    beginnings: NDArray[np.int64] | None = None  # what rows share, [families, width]: see `shared`
+    group: NDArray[np.int64] | None = None  # by row, its family
+    own: NDArray[np.int64] | None = None  # by family, tokens of its beginning
+
+
+def reach(samples: Samples) -> NDArray[np.int64]:
+    """How many tokens of each sample must be read: all before its last decided one, or up to its last value target."""
+    needed = np.flatnonzero(learnt(samples))
+    last = np.zeros(len(samples), dtype=np.int64)
+    last[np.searchsorted(samples.bounds, needed, side="right") - 1] = needed  # the last one of a sample stays
+    lengths: NDArray[np.int64] = np.maximum(last - samples.bounds[:-1], 0)
+    if samples.returns is not None:
+        valued = np.flatnonzero(~np.isnan(samples.returns))
+        owner = np.searchsorted(samples.bounds, valued, side="right") - 1
+        np.maximum.at(lengths, owner, valued - samples.bounds[owner] + 1)
+    return lengths
+
+
+def learnt(samples: Samples) -> Bools:
+    """The decided tokens that something stands before: the very first of a sequence was decided in no state."""
+    marks = samples.decided.copy()
+    marks[samples.bounds[:-1][np.diff(samples.bounds) > 0]] = False
+    return marks
+
+
+def cut(lengths: NDArray[np.int64], limit: int, *, tile: int = 1) -> Iterator[NDArray[np.int64]]:
+    """Positions of samples of like length, longest first, so many that rows × width stays within the limit.
+
+    The width is a multiple of `tile`."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        rows = max(1, limit // (-(-int(lengths[order[start]]) // tile) * tile))
+        yield order[start : start + rows]
+        start += rows
+
+
+def pad(
+    samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64], *, multiple: int = 1, height: int = 0
+) -> Padded:
+    """The named samples as a rectangle. Its width is a multiple and it has at least `height` rows: few shapes, few
+    compilations."""
+    width = -(-int(lengths[rows].max()) // multiple) * multiple
+    starts, counts = samples.bounds[rows], samples.bounds[rows + 1] - samples.bounds[rows]
+    columns = np.arange(width)
+    ids = np.zeros((max(len(rows), height), width), dtype=np.int64)
+    is_read = columns < np.minimum(counts, lengths[rows])[:, None]
+    ids[: len(rows)][is_read] = samples.ids[(starts[:, None] + columns)[is_read]]
+    flat, row = ragged(starts, counts)
+    is_learnt = samples.decided[flat] & (flat != starts[row])
+    is_valued = np.zeros(len(flat), np.bool_) if samples.returns is None else ~np.isnan(samples.returns[flat])
+    at = row * width + flat - starts[row]  # the state after reading the token
+    return Padded(
+        ids=ids,
+        places=at[is_learnt] - 1,
+        targets=samples.ids[flat[is_learnt]].astype(np.int64),
+        flat=flat[is_learnt],
+        value_places=at[is_valued],
+        value_flat=flat[is_valued],
+    )
+
+
+def ragged(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All flat places of the ranges, and which range each is of."""
+    row = np.repeat(np.arange(len(starts)), counts)
+    before = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) + (starts - before)[row], row

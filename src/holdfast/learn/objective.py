@@ -1,0 +1,227 @@
+"""What the decided tokens of a batch are made to do: one loss over per-token streams.
+
+loss = Σ share · (surrogate by the advantages − weights · log p + KL to the reference + KL to the behaviour − entropy)
+     + mean of the critic's loss. So reinforcement, cloning, distillation and staying close are weights over the same
+tokens. The shares are fixed before a batch is cut into pieces, so the cut changes nothing. Stepping is `train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn import shared
+from holdfast.learn.batch import Padded, Rule, Samples
+from holdfast.learn.losses import FAR, How, clipped_surrogate, importance_weight, kl, value_loss
+from holdfast.policies.sampling import log_probs
+
+TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value")
+
+
+class Model(Protocol):
+    """What can be trained: our own transformer, or a foreign one behind the same two doors."""
+
+    def hidden(self, ids: Tensor, /) -> Tensor: ...
+
+    def logits(self, hidden: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """How much each term weighs, and where its clips are."""
+
+    surrogate: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual: float | None = None
+    clone: float = 1.0
+    reference_kl: float = 0.0  # k3, against the reference model
+    behaviour_kl: float = 0.0  # k2, against the policy that sampled
+    entropy: float = 0.0
+    value: float = 0.5
+    value_clip: float | None = None
+    importance_cap: float | None = None  # None: the sampler's log-probs are taken as the trainer's own
+    aggregate: How = "token"
+    constant: float | None = None  # tokens, for sequence_norm_constant
+
+    def __post_init__(self) -> None:
+        for name in ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value"):
+            number = getattr(self, name)
+            if not (isfinite(number) and number >= 0.0):
+                raise BadInput(f"objective.{name} = {number}", why="must be finite and at least 0")
+        if not (0.0 <= self.clip_low <= 1.0 and self.clip_high >= 0.0):
+            raise BadInput(f"objective: clip {self.clip_low} and {self.clip_high}", why="low is in 0 to 1, high ≥ 0")
+        if (self.constant is not None) != (self.aggregate == "sequence_norm_constant"):
+            raise BadInput(f"objective.constant = {self.constant}", why="goes with sequence_norm_constant")
+
+
+class Tally(NamedTuple):
+    """Sums over the tokens of one piece, kept on the device: reading a number back would wait for it."""
+
+    loss: Tensor  # what is differentiated
+    sums: Tensor  # the TERMS by their shares, then plain sums: ½(new − old)², clipped, entropy, outside
+
+
+def shares(samples: Samples, learnt: NDArray[np.bool_], objective: Objective) -> NDArray[np.float32]:
+    """What each token weighs in the mean over all these samples, however they will be cut."""
+    lengths = np.diff(samples.bounds)
+    owner = np.repeat(np.arange(len(samples)), lengths)
+    counts = np.bincount(owner[learnt], minlength=len(samples))
+    sequences = max(int((counts > 0).sum()), 1)
+    if objective.aggregate == "token":
+        each = np.full(len(samples), 1.0 / max(int(counts.sum()), 1))
+    elif objective.aggregate == "sequence":
+        each = 1.0 / np.maximum(counts, 1) / sequences
+    else:
+        each = np.full(len(samples), 1.0 / float(objective.constant or 1.0) / sequences)
+    return np.where(learnt, each[owner], 0.0).astype(np.float32)
+
+
+def choose(
+    logits: Tensor, targets: Tensor, rules: Sequence[Rule], rule: Tensor | None, *, is_spread: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each target and entropy of each choice, [N], under the sampling that was in force.
+
+    The entropy has a gradient where `is_spread` asks for it."""
+    if rule is None or len(rules) == 1:
+        return _chosen(logits, targets, rules[0], is_spread)
+    logp, entropy = torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0])
+    for number, one in enumerate(rules):
+        mine = (rule == number).nonzero().squeeze(1)
+        if len(mine):
+            some, spread = _chosen(logits[mine], targets[mine], one, is_spread)
+            logp, entropy = logp.index_copy(0, mine, some), entropy.index_copy(0, mine, spread)
+    return logp, entropy
+
+
+def _chosen(logits: Tensor, targets: Tensor, rule: Rule, is_spread: bool) -> tuple[Tensor, Tensor]:
+    banned = None
+    if rule.banned:
+        banned = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        banned[list(rule.banned)] = True
+    logp = log_probs(logits, rule.temperature, rule.top_k, rule.top_p, banned=banned, chosen=targets)
+    with torch.set_grad_enabled(is_spread and torch.is_grad_enabled()):
+        entropy = -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)  # a choice of probability 0 adds nothing
+    return logp.gather(-1, targets[:, None]).squeeze(-1), entropy
+
+
+class Piece(NamedTuple):
+    """A padded part of a batch on the device, with its streams."""
+
+    ids: Tensor
+    places: Tensor
+    targets: Tensor
+    rule: Tensor | None
+    share: Tensor
+    behaviour: Tensor | None
+    trainer: Tensor | None
+    reference: Tensor | None
+    advantages: Tensor | None
+    weights: Tensor | None
+    value_places: Tensor
+    returns: Tensor | None
+    values: Tensor | None
+    beginnings: Tensor | None = None
+    group: Tensor | None = None
+    own: Tensor | None = None
+
+
+def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: torch.device) -> Piece:
+    def put(array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    def stream(flat: NDArray[np.int64], array: NDArray[np.generic] | None) -> Tensor | None:
+        return None if array is None else put(array[flat])
+
+    return Piece(
+        ids=put(padded.ids),
+        places=put(padded.places),
+        targets=put(padded.targets),
+        rule=stream(padded.flat, samples.rule),
+        share=put(share[padded.flat]),
+        behaviour=stream(padded.flat, samples.logprobs),
+        trainer=stream(padded.flat, samples.trainer),
+        reference=stream(padded.flat, samples.reference),
+        advantages=stream(padded.flat, samples.advantages),
+        weights=stream(padded.flat, samples.weights),
+        value_places=put(padded.value_places),
+        returns=stream(padded.value_flat, samples.returns),
+        values=stream(padded.value_flat, samples.values),
+        beginnings=None if padded.beginnings is None else put(padded.beginnings),
+        group=None if padded.group is None else put(padded.group),
+        own=None if padded.own is None else put(padded.own),
+    )
+
+
+def look(
+    model: Model, hidden: Callable[[Tensor], Tensor], part: Piece, rules: Sequence[Rule], *, is_spread: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
+
+    The head is applied only where something was decided: elsewhere nobody asks for its numbers."""
+    states = _states(model, hidden, part)
+    logits = model.logits(states.index_select(0, part.places))
+    return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
+
+
+def _states(model: Model, hidden: Callable[[Tensor], Tensor], part: Piece) -> Tensor:
+    if not shared.is_readable(model, part.ids.device):
+        return hidden(part.ids).flatten(0, 1)
+    if part.beginnings is None or part.group is None or part.own is None:
+        return shared.read_alone(model, part.ids)
+    return shared.read_together(model, part.beginnings, part.own, part.ids, part.group)
+
+
+def loss_of(
+    part: Piece, logp: Tensor, entropy: Tensor, predicted: Tensor | None, objective: Objective, targets: int
+) -> Tally:
+    """The loss of this piece; `targets` is how many the critic has in the whole batch."""
+    o, zero = objective, logp.new_zeros(())
+    now = logp.detach()
+    behaviour = now if part.behaviour is None else torch.where(part.behaviour.isnan(), now, part.behaviour)
+    inside = logp > -torch.inf  # what the model would no longer sample at all has no gradient
+    new = torch.where(inside, logp, behaviour.to(logp.dtype))
+    behaviour = behaviour.to(new.dtype)
+    old = behaviour
+    surrogate = clone = reference = near = zero
+    clipped = torch.zeros_like(inside)
+    if part.advantages is not None and o.surrogate:
+        advantages = part.advantages.to(new.dtype)
+        if o.importance_cap is not None:
+            old = now if part.trainer is None else part.trainer.to(new.dtype)
+            old = torch.where(inside, old, behaviour)
+            advantages = advantages * importance_weight(old, behaviour, cap=o.importance_cap)
+        losses, _, clipped = clipped_surrogate(new, old, advantages, low=o.clip_low, high=o.clip_high, dual=o.dual)
+        surrogate = (part.share * losses).sum()
+    if part.weights is not None and o.clone:
+        clone = -(part.share * part.weights * new).sum()
+    if part.reference is not None and o.reference_kl:
+        reference = (part.share * kl(new, part.reference.to(new.dtype))).sum()
+    if o.behaviour_kl:
+        near = (part.share * kl(new, behaviour, how="k2")).sum()
+    spread = (part.share * entropy).sum()
+    value = zero
+    if predicted is not None and part.returns is not None and targets:
+        clip = o.value_clip if part.values is not None else None
+        value = value_loss(predicted, part.returns.to(predicted.dtype), old_values=part.values, clip=clip).sum()
+        value = value / targets
+    loss = o.surrogate * surrogate + o.clone * clone + o.reference_kl * reference + o.behaviour_kl * near
+    loss = loss - o.entropy * spread + o.value * value
+    moved = 0.5 * (new.detach() - old).clamp(-FAR, FAR).square()
+    terms = (surrogate, clone, reference, near, spread, value)
+    plain = (moved.sum(), clipped.sum(), entropy.sum(), (~inside).sum())
+    return Tally(loss, torch.stack([number.detach().to(loss.dtype) for number in (*terms, *plain)]))
+
+
+def values_at(critic: nn.Module, states: Tensor, places: Tensor) -> Tensor:
+    """What the critic says at these places, [N]."""
+    predicted: Tensor = critic(states.index_select(0, places)).squeeze(-1)
+    return predicted.float() if predicted.dtype == torch.bfloat16 else predicted

@@ -1,0 +1,165 @@
+"""A network at play: steps in many environments at once, written down for a learner, and how well it did.
+
+What is learnt from them is left to `ppo`. Nothing here changes a parameter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn.worlds import Bools, Floats, View, Worlds, packed, unpacked
+from holdfast.policies.nets import ActorCritic, Choice, Gaussian
+
+RECENT = 100  # episodes that the mean return is taken over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """T steps in B environments. Where an episode ended, the next row is the first of another."""
+
+    observations: Floats  # [T, B, O]
+    masks: Bools | None  # [T, B, A]
+    first: Bools  # [T, B]; an episode begins with this observation
+    actions: NDArray[Any]  # [T, B] of int64, or [T, B, D] of float32
+    rewards: Floats  # [T, B]
+    terminated: Bools  # [T, B]
+    truncated: Bools  # [T, B]
+    finals: Floats  # [T, B, O]; what was last seen, where truncated
+    last: Floats  # [B, O]; what is seen after the last row
+    hidden: Tensor  # [B, H]; what was remembered before the first row
+
+
+class Player:
+    """Plays on and on: each call goes on where the one before stopped, in the middle of episodes."""
+
+    def __init__(self, worlds: Worlds, net: ActorCritic, *, seed: int) -> None:
+        check_fit(worlds, net)
+        self.worlds, self.net = worlds, net
+        world_seed, chance = np.random.SeedSequence(seed).spawn(2)
+        self._rng = np.random.default_rng(chance)
+        self._view = worlds.reset(int(world_seed.generate_state(1)[0]))
+        self._first = np.ones(worlds.count, np.bool_)
+        self._hidden = net.begin(worlds.count)
+        self._so_far = np.zeros(worlds.count)  # return of each running episode
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.episodes = 0  # ended so far
+
+    @property
+    def mean_return(self) -> float | None:
+        """Of the last 100 episodes; None before the first has ended."""
+        return float(np.mean(self._recent)) if self._recent else None
+
+    def play(self, steps: int) -> Played:
+        count, spaces = self.worlds.count, self.worlds.spaces
+        shape = (steps, count)
+        observations, finals = np.empty((2, *shape, spaces.observation), np.float32)
+        masks = None if self._view.mask is None else np.empty((*shape, spaces.actions), np.bool_)
+        actions = np.empty((*shape, spaces.actions), np.float32) if spaces.continuous else np.empty(shape, np.int64)
+        rewards = np.empty(shape, np.float32)
+        first, terminated, truncated = np.empty((3, *shape), np.bool_)
+        hidden = self._hidden
+        with torch.no_grad():
+            for t in range(steps):
+                observations[t], first[t] = self._view.observation, self._first
+                if masks is not None:
+                    masks[t] = self._view.mask
+                actions[t] = self._act()
+                moment = self.worlds.step(actions[t])
+                rewards[t], terminated[t], truncated[t] = moment.reward, moment.terminated, moment.truncated
+                finals[t] = moment.final
+                self._view, self._first = moment.view, terminated[t] | truncated[t]
+                self._count(moment.reward)
+        return Played(
+            observations=observations,
+            masks=masks,
+            first=first,
+            actions=actions,
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            finals=finals,
+            last=self._view.observation.copy(),
+            hidden=hidden,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """All it takes to go on from here, the environments included; the network is not."""
+        kept = {
+            "first": self._first,
+            "so_far": self._so_far,
+            "recent": np.array(self._recent),
+            "episodes": np.array(self.episodes),
+            "rng": packed(self._rng),
+            **{f"worlds.{name}": array for name, array in self.worlds.state().items()},
+        }
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in kept.items()}
+        return tensors | {"hidden": self._hidden.cpu().clone()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._view = self.worlds.restore(
+            {name.removeprefix("worlds."): kept.numpy() for name, kept in state.items() if name.startswith("worlds.")}
+        )
+        self._first = state["first"].numpy().copy()
+        self._so_far = state["so_far"].numpy().copy()
+        self._recent = deque(state["recent"].tolist(), maxlen=RECENT)
+        self.episodes = int(state["episodes"])
+        self._hidden = state["hidden"].to(self._hidden)
+        self._rng.bit_generator.state = unpacked(state["rng"].numpy())
+
+    def _act(self) -> NDArray[Any]:
+        policy, self._hidden = look(self.net, self._view, self._hidden, self._first)
+        return policy.draw(self._rng)
+
+    def _count(self, reward: NDArray[np.float64]) -> None:
+        self._so_far += reward
+        if self._first.any():
+            ended = self._so_far[self._first]
+            self._recent.extend(ended.tolist())
+            self.episodes += ended.size
+            self._so_far[self._first] = 0.0
+
+
+def look(net: ActorCritic, view: View, hidden: Tensor, first: Bools) -> tuple[Choice | Gaussian, Tensor]:
+    """What the net would do now, and what it remembers after having seen this."""
+    device = hidden.device
+    seen = torch.from_numpy(view.observation).to(device)
+    mask = None if view.mask is None else torch.from_numpy(view.mask).to(device)
+    if net.gru is None:
+        return net.decide(seen, mask), hidden
+    features, states = net.remember(seen[None], hidden, torch.from_numpy(first).to(device)[None])
+    return net.decide(features[0], mask), states[0]
+
+
+def evaluate(worlds: Worlds, net: ActorCritic, episodes: int, *, seed: int) -> NDArray[np.float64]:
+    """Returns of `episodes` greedy episodes, the same number from each environment: counting whichever end first would
+    favour the short ones."""
+    check_fit(worlds, net)
+    each = -(-episodes // worlds.count)
+    view, hidden = worlds.reset(seed), net.begin(worlds.count)
+    first, so_far = np.ones(worlds.count, np.bool_), np.zeros(worlds.count)
+    ended: list[list[float]] = [[] for _ in range(worlds.count)]
+    with torch.no_grad():
+        while min(map(len, ended)) < each:
+            policy, hidden = look(net, view, hidden, first)
+            moment = worlds.step(policy.best())
+            view, first = moment.view, moment.terminated | moment.truncated
+            so_far += moment.reward
+            for i in np.flatnonzero(first):
+                ended[i].append(float(so_far[i]))
+                so_far[i] = 0.0
+    return np.array([column[:each] for column in ended]).T.ravel()[:episodes]
+
+
+def check_fit(worlds: Worlds, net: ActorCritic) -> None:
+    body, spaces = net.body, worlds.spaces
+    if (body.observation, body.actions, body.continuous) != (spaces.observation, spaces.actions, spaces.continuous):
+        raise BadInput(f"a network with {body}", why=f"the environment has {spaces}", remedy="make one for its spaces")

@@ -1,0 +1,397 @@
+"""Proximal policy optimization in environments: play, estimate, improve, again; Schulman et al. 2017, arXiv:1707.06347.
+
+Environments are whatever keeps `worlds`, networks are `policies.nets`, the steps come from `play`, the mathematics from
+`returns` and `losses`. How long to train, and whether the result is good enough, is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn.losses import Coefficients, Terms, kl, ppo_terms
+from holdfast.learn.play import Played, Player
+from holdfast.learn.returns import gae, normalise
+from holdfast.learn.worlds import Worlds, packed, unpacked
+from holdfast.policies.nets import ActorCritic
+
+EXPLODED = 1.0  # nats of approximate KL: no useful update goes as far in one go
+SLOWEST = 0.05  # the least a batch of returns weighs in the running scale of the value
+LEAST = 1e-4  # variance of the returns below which they are not blown up any further
+
+TOLD = ("policy", "value", "entropy", "approx_kl", "clip_fraction")
+KL = TOLD.index("approx_kl")
+
+Normalised = Literal["advantages", "values"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    steps: int = 64  # played in each environment before an update
+    epochs: int = 4  # passes over what was played
+    minibatch: int = 1024  # samples a gradient step sees
+    accumulate: int = 1  # parts it is computed in where memory is short; the step stays the same
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    value_cost: float = 0.5
+    entropy_cost: float = 0.0
+    lr: float = 3e-3
+    lr_end: float = 1e-3  # reached in a straight line after `updates`, and kept
+    updates: int = 100
+    grad_limit: float = 0.5  # norm of the gradient beyond which it is scaled down
+    kl_limit: float = 0.03  # nats of approximate KL at which the epochs end, in the middle of one if need be
+    normalise: tuple[Normalised, ...] = ("advantages", "values")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "minibatch", "accumulate", "updates"):
+            _require(self, name, getattr(self, name) >= 1, "must be at least 1")
+        for name in ("gamma", "lam"):
+            _require(self, name, 0.0 <= getattr(self, name) <= 1.0, "must be between 0 and 1")
+        for name in ("clip", "lr", "grad_limit", "kl_limit"):
+            _require(self, name, getattr(self, name) > 0.0, "must be above 0")
+        for name in ("value_cost", "entropy_cost", "lr_end"):
+            _require(self, name, getattr(self, name) >= 0.0, "must not be negative")
+        _require(self, "minibatch", self.minibatch >= self.accumulate, "has fewer samples than parts")
+        _require(self, "normalise", {*self.normalise} <= {"advantages", "values"}, "knows advantages and values")
+
+
+def _require(settings: Settings, name: str, holds: bool, why: str) -> None:
+    if not holds:
+        raise BadInput(f"ppo.{name} = {getattr(settings, name)}", why=why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one update saw and did; losses, entropy, clip fraction and norm are means over its minibatches, and not
+    finite where that is why it was undone."""
+
+    number: int  # from 1
+    step: int  # environment steps played so far
+    episodes: int  # ended so far
+    mean_return: float | None  # of the last 100 episodes; None before the first has ended
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    clip_fraction: float
+    kl: float  # from before the update to after it, over all it learnt from
+    grad_norm: float  # before it was limited
+    lr: float
+    gradient_steps: int
+    stopped_early: bool  # by kl_limit
+    restored: str | None  # why the update was undone: the parameters are those from before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What is learnt from: [N, ...] rows; for a network with memory [T, B, ...], each column an unbroken sequence."""
+
+    observations: Tensor
+    actions: Tensor
+    log_p: Tensor  # of the actions, by the policy that took them
+    advantages: Tensor
+    returns: Tensor  # on the scale of the value head
+    masks: Tensor | None
+    first: Tensor
+    hidden: Tensor  # [B, H] before the first row; [N, 0] without memory
+
+    def shuffled(self, order: Tensor, axis: int) -> Batch:
+        return self._cut(lambda tensor, along: tensor.index_select(along, order), axis)
+
+    def part(self, start: int, size: int, axis: int) -> Batch:
+        return self._cut(lambda tensor, along: tensor.narrow(along, start, size), axis)
+
+    def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> Batch:
+        return Batch(
+            observations=cut(self.observations, axis),
+            actions=cut(self.actions, axis),
+            log_p=cut(self.log_p, axis),
+            advantages=cut(self.advantages, axis),
+            returns=cut(self.returns, axis),
+            masks=None if self.masks is None else cut(self.masks, axis),
+            first=cut(self.first, axis),
+            hidden=cut(self.hidden, 0),
+        )
+
+
+def rows(batch: Batch) -> Batch:
+    """[T, B, ...] as [T · B, ...]: without memory, a step is understood by itself."""
+    flat = {name: getattr(batch, name).flatten(0, 1) for name in ("observations", "actions", "log_p", "advantages")}
+    masks = None if batch.masks is None else batch.masks.flatten(0, 1)
+    returns, first = batch.returns.flatten(), batch.first.flatten()
+    return Batch(**flat, masks=masks, returns=returns, first=first, hidden=returns.new_empty(len(returns), 0))
+
+
+class Diverged(Exception):
+    """The update is of no use: something is not finite, or the policy ran away."""
+
+
+class Scale:
+    """Mean and spread of the returns, so that the value head learns numbers of about one (PopArt, arXiv:1602.07714)."""
+
+    def __init__(self) -> None:
+        self.mean, self.square, self.seen = 0.0, 1.0, 0
+
+    @property
+    def std(self) -> float:
+        return float(max(self.square - self.mean**2, LEAST) ** 0.5)
+
+    def follow(self, returns: NDArray[Any], head: torch.nn.Linear) -> None:
+        """Move towards these returns, and adjust the head so that what it says stays the same."""
+        mean, std = self.mean, self.std
+        self.seen += 1
+        share = max(1.0 / self.seen, SLOWEST)
+        self.mean += share * (float(returns.mean(dtype=np.float64)) - self.mean)
+        self.square += share * (float(np.square(returns, dtype=np.float64).mean()) - self.square)
+        with torch.no_grad():
+            head.weight.mul_(std / self.std)
+            head.bias.mul_(std).add_(mean - self.mean).div_(self.std)
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015, arXiv:1412.6980) over all parameters as one vector, which they become views of.
+
+    m ← β₁m + (1 − β₁)g,  v ← β₂v + (1 − β₂)g²,  θ ← θ − lr · m̂ / (√v̂ + ε). For networks of this size torch's own,
+    tensor by tensor, takes as long as the gradient itself."""
+
+    BETAS, EPS = (0.9, 0.999), 1e-5
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.vector = parameters_to_vector(self.parameters).detach().clone()
+        vector_to_parameters(self.vector, self.parameters)
+        self.mean, self.square, self.steps = torch.zeros_like(self.vector), torch.zeros_like(self.vector), 0
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        return torch.cat([part.flatten() for part in torch.autograd.grad(loss, self.parameters)])
+
+    @torch.no_grad()
+    def descend(self, gradient: Tensor, lr: float) -> None:
+        self.steps += 1
+        first, second = self.BETAS
+        self.mean.lerp_(gradient, 1.0 - first)
+        self.square.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
+        spread = (self.square / (1.0 - second**self.steps)).sqrt_().add_(self.EPS)
+        self.vector.addcdiv_(self.mean, spread, value=-lr / (1.0 - first**self.steps))
+
+
+class PPO:
+    """Trains `net` in `worlds`, one update at a time. The same seed gives the same parameters, bit by bit."""
+
+    def __init__(self, worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int) -> None:
+        self.net, self.settings, self.number = net, settings, 0
+        playing, order = np.random.SeedSequence(seed).generate_state(2)
+        self._player = Player(worlds, net, seed=int(playing))
+        self._order = np.random.default_rng(order)
+        self._adam = Adam(net.parameters())
+        self.scale = Scale()
+        self._device = net.value_head.weight.device
+        self._coefficients = Coefficients(
+            clip_low=settings.clip, clip_high=settings.clip, value=settings.value_cost, entropy=settings.entropy_cost
+        )
+
+    def step(self) -> Update:
+        """Play `steps` in each environment, then learn from them."""
+        player, lr = self._player, self._lr()
+        batch = self._estimate(player.play(self.settings.steps))
+        good = self._learnt()
+        told: list[list[float]] = []
+        stopped, moved, restored = False, 0.0, None
+        try:
+            stopped = self._improve(batch, lr, told)
+            moved = self._check(batch)
+        except Diverged as diverged:
+            restored = f"{diverged}; the parameters are those from before update {self.number + 1}"
+            self._restore_learnt(good)
+        self.number += 1
+        policy_loss, value_loss, entropy, _, clip_fraction, norm = np.mean(told, axis=0).tolist()
+        return Update(
+            number=self.number,
+            step=self.number * self.settings.steps * player.worlds.count,
+            episodes=player.episodes,
+            mean_return=player.mean_return,
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            clip_fraction=clip_fraction,
+            kl=moved,
+            grad_norm=norm,
+            lr=lr,
+            gradient_steps=len(told) - stopped,
+            stopped_early=stopped,
+            restored=restored,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """All it takes to go on bit by bit, as tensors: parameters, optimizer, chance, environments, counters."""
+        player = {f"player.{name}": tensor for name, tensor in self._player.state().items()}
+        own = {"order": torch.from_numpy(packed(self._order)), "number": torch.tensor(self.number)}
+        return self._learnt() | player | own
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state() of the same network, environments and settings; of any other, nothing is taken."""
+        wanted = {name: tensor.shape for name, tensor in self._learnt().items()}
+        wanted |= {"player.so_far": torch.Size([self._player.worlds.count])}
+        for name, shape in wanted.items():
+            if name not in state or state[name].shape != shape:
+                found = "is missing" if name not in state else f"has shape {tuple(state[name].shape)}"
+                why = f"{name} {found}, and not {tuple(shape)}"
+                raise BadInput("the state to go on from", why=why, remedy="give one of the same network and worlds")
+        self._restore_learnt(state)
+        prefix = "player."
+        self._player.restore({name[len(prefix) :]: kept for name, kept in state.items() if name.startswith(prefix)})
+        self._order.bit_generator.state = unpacked(state["order"].numpy())
+        self.number = int(state["number"])
+
+    def _lr(self) -> float:
+        s = self.settings
+        done = min(self.number / s.updates, 1.0)
+        return (1.0 - done) * s.lr + done * s.lr_end
+
+    @torch.no_grad()
+    def _estimate(self, played: Played) -> Batch:
+        """Values, advantages and returns of what was played, and the log-probs its actions had."""
+        net, scale = self.net, self.scale
+        observations, first = self._tensor(played.observations), self._tensor(played.first)
+        masks = None if played.masks is None else self._tensor(played.masks)
+        actions = self._tensor(played.actions)
+        features, states = net.remember(observations, played.hidden, first)
+        values = net.value(features).cpu().numpy() * scale.std + scale.mean
+        advantages, returns = gae(
+            played.rewards,
+            values.astype(np.float32),
+            terminated=played.terminated,
+            truncated=played.truncated,
+            cut_values=self._cut_values(played, states),
+            end_values=self._values(self._tensor(played.last), states[-1]),
+            gamma=self.settings.gamma,
+            lam=self.settings.lam,
+        )
+        if "advantages" in self.settings.normalise:
+            advantages = normalise(advantages)
+        if "values" in self.settings.normalise:
+            scale.follow(returns, net.value_head)
+            returns = ((returns - scale.mean) / scale.std).astype(np.float32)
+        batch = Batch(
+            observations=observations,
+            actions=actions,
+            log_p=net.decide(features, masks).log_prob(actions),
+            advantages=self._tensor(advantages),
+            returns=self._tensor(returns),
+            masks=masks,
+            first=first,
+            hidden=played.hidden,
+        )
+        return batch if net.body.memory else rows(batch)
+
+    def _cut_values(self, played: Played, states: Tensor) -> NDArray[Any] | None:
+        """V of what was last seen, where an episode was cut short; the memory is the one it had there."""
+        if not played.truncated.any():
+            return None
+        values = np.zeros_like(played.rewards)
+        cut = self._tensor(played.truncated)
+        values[played.truncated] = self._values(self._tensor(played.finals)[cut], states[cut])
+        return values
+
+    def _values(self, observations: Tensor, hidden: Tensor) -> NDArray[Any]:
+        """V of observations [N, O], each in the middle of its episode."""
+        goes_on = torch.zeros(1, len(observations), dtype=torch.bool, device=self._device)
+        features, _ = self.net.remember(observations[None], hidden, goes_on)
+        values: NDArray[Any] = self.net.value(features[0]).cpu().numpy() * self.scale.std + self.scale.mean
+        return values.astype(np.float32)
+
+    def _improve(self, batch: Batch, lr: float, told: list[list[float]]) -> bool:
+        """Up to `epochs` passes in shuffled minibatches; True if the policy had moved far enough before."""
+        s, axis = self.settings, int(self.net.body.memory)
+        places = batch.returns.shape[axis]
+        size = max(s.minibatch // len(batch.returns), 1) if axis else s.minibatch
+        for _ in range(s.epochs):
+            shuffled = batch.shuffled(self._tensor(self._order.permutation(places)), axis)
+            for start in range(0, places, size):
+                gradient, terms = self._gradient(shuffled.part(start, min(size, places - start), axis), axis)
+                told.append(terms)
+                if not isfinite(sum(terms)):
+                    raise Diverged(f"a loss or its gradient is not finite after {len(told) - 1} gradient steps")
+                if terms[KL] > EXPLODED:
+                    raise Diverged(f"the policy moved by {terms[KL]:.3g} nats in {len(told) - 1} gradient steps")
+                if terms[KL] > s.kl_limit:
+                    return True
+                self._adam.descend(gradient * min(s.grad_limit / (terms[-1] + 1e-6), 1.0), lr)
+        return False
+
+    def _gradient(self, batch: Batch, axis: int) -> tuple[Tensor, list[float]]:
+        """The gradient of one minibatch, computed in parts; with it what TOLD names, and its norm."""
+        places = batch.returns.shape[axis]
+        size = -(-places // self.settings.accumulate)
+        gradient = torch.zeros_like(self._adam.vector)
+        told = gradient.new_zeros(len(TOLD))
+        for start in range(0, places, size):
+            part = batch if size == places else batch.part(start, min(size, places - start), axis)
+            share = part.returns.shape[axis] / places
+            terms = self._terms(part)
+            gradient += share * self._adam.gradient(terms.total)
+            told += share * torch.stack([getattr(terms, name).detach() for name in TOLD])
+        return gradient, [*told.tolist(), float(gradient.norm())]
+
+    def _terms(self, batch: Batch) -> Terms:
+        features, _ = self.net.remember(batch.observations, batch.hidden, batch.first)
+        policy = self.net.decide(features, batch.masks)
+        return ppo_terms(
+            policy.log_prob(batch.actions),
+            batch.log_p,
+            batch.advantages,
+            self.net.value(features),
+            batch.returns,
+            policy.entropy(),
+            self._coefficients,
+        )
+
+    @torch.no_grad()
+    def _check(self, batch: Batch) -> float:
+        """How far the policy moved, if it is still one."""
+        if not bool(self._adam.vector.isfinite().all()):
+            raise Diverged("a parameter is not finite")
+        features, _ = self.net.remember(batch.observations, batch.hidden, batch.first)
+        policy = self.net.decide(features, batch.masks)
+        moved = float(kl(policy.log_prob(batch.actions), batch.log_p, how="k2").mean())
+        if not moved <= EXPLODED:
+            raise Diverged(f"the policy moved by {moved:.3g} nats in one update")
+        return moved
+
+    def _learnt(self) -> dict[str, Tensor]:
+        """Copies of what learning changes: parameters, optimizer, scale of the value."""
+        kept = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        kept |= {"adam.mean": self._adam.mean, "adam.square": self._adam.square}
+        counts = {
+            "adam.steps": torch.tensor(self._adam.steps),
+            "scale": torch.tensor([self.scale.mean, self.scale.square, self.scale.seen], dtype=torch.float64),
+        }
+        return {name: tensor.detach().cpu().clone() for name, tensor in kept.items()} | counts
+
+    def _restore_learnt(self, kept: Mapping[str, Tensor]) -> None:
+        net = {name.removeprefix("net."): tensor for name, tensor in kept.items() if name.startswith("net.")}
+        self.net.load_state_dict(net)
+        self._adam.mean.copy_(kept["adam.mean"])
+        self._adam.square.copy_(kept["adam.square"])
+        self._adam.steps = int(kept["adam.steps"])
+        self.scale.mean, self.scale.square, seen = kept["scale"].tolist()
+        self.scale.seen = int(seen)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+def train(worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int) -> Iterator[Update]:
+    """Update after update, for as long as they are asked for; what to keep and when to stop is up to the caller."""
+    ppo = PPO(worlds, net, settings, seed=seed)
+    while True:
+        yield ppo.step()

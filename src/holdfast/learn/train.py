@@ -1,0 +1,371 @@
+"""The one trainer: samples in, moved parameters and an honest account out.
+
+It knows tokens and their streams, not where they come from: `clone`, `grpo` and `turns` fill the streams. A batch is
+shuffled into minibatches, each cut into pieces of like length under a limit of tokens whose gradients add up to that of
+the whole. Updates that are not finite, or far beyond the usual, are taken back. Everything that decides the next update
+is in `state`, so a resumed run is the same run, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn.account import Account, Update
+from holdfast.learn.adam import AdamW
+from holdfast.learn.batch import Padded, Sample, Samples, cut, learnt, pack, pad, reach
+from holdfast.learn.objective import Model, Objective, Tally, look, loss_of, piece, shares, values_at
+from holdfast.learn.shared import WORTH_IT, Family, cut_families, is_readable, pad_families
+from holdfast.policies.weights import Manifest, load, save
+
+RECENT = 32  # gradient norms that say what is usual
+ENOUGH = 8  # of them, before anything can be unusual
+READ = {"cpu": 2048, "cuda": 65536}  # tokens at once: on a CPU as many as its caches like
+TILE = 64  # compiled code sees widths that are multiples of it
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast: AdamW, its learning rate over the updates, and the longest gradient."""
+
+    learning_rate: float = 3e-4
+    schedule: Schedule = "constant"
+    warm_up: int = 0  # updates
+    total: int = 0  # updates until the floor is reached; for linear and cosine
+    floor: float = 0.1  # share of the learning rate that is left at the end
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0  # of matrices
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
+            raise BadInput(f"pace.learning_rate = {self.learning_rate}", why="must be finite and above 0")
+        if not self.max_grad_norm > 0.0:
+            raise BadInput(f"pace.max_grad_norm = {self.max_grad_norm}", why="must be above 0")
+        if self.schedule != "constant" and self.total <= self.warm_up:
+            raise BadInput(
+                f"pace.total = {self.total}",
+                why=f"a {self.schedule} schedule must end after its warm-up of {self.warm_up}",
+                remedy="give the number of updates, or take constant",
+            )
+
+    def at(self, update: int) -> float:
+        """The learning rate of update 0, 1, …"""
+        if update < self.warm_up:
+            return self.learning_rate * (update + 1) / self.warm_up
+        if self.schedule == "constant":
+            return self.learning_rate
+        done = min(1.0, (update - self.warm_up) / (self.total - self.warm_up))
+        left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.learning_rate * (self.floor + (1.0 - self.floor) * left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How samples become updates."""
+
+    objective: Objective = field(default_factory=Objective)
+    pace: Pace = field(default_factory=Pace)
+    epochs: int = 1
+    minibatch: int = 0  # samples for one update; 0: all
+    max_tokens_per_batch: int = 0  # rows × width that are read at once; 0: what suits the device
+    target_kl: float | None = None  # passed at the end of an epoch: no further epoch
+    max_kl: float | None = None  # passed by a minibatch: it is not applied, and nothing after it
+    explosion: float = 100.0  # a gradient so many times the usual is taken back; 0: never
+    compile: bool = False  # on CUDA
+    is_exact: bool = True  # on CUDA: the same bits every time, at up to half the speed of compiled code
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("minibatch", 0), ("max_tokens_per_batch", 0)):
+            if getattr(self, name) < least:
+                raise BadInput(f"train.{name} = {getattr(self, name)}", why=f"must be at least {least}")
+        if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
+            raise BadInput(f"train.max_kl = {self.max_kl}", why=f"must be at least target_kl = {self.target_kl}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that decides the next update: tensors, and numbers that JSON can hold."""
+
+    tensors: Mapping[str, Tensor]
+    notes: Mapping[str, Any]
+
+
+class Trainer:
+    """Moves a model's parameters. The model stays the caller's: it is changed in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        *,
+        seed: int,
+        reference: nn.Module | None = None,
+        critic: nn.Module | None = None,
+        device: str = "cpu",
+    ) -> None:
+        if settings.objective.reference_kl and reference is None:
+            raise BadInput("objective.reference_kl", why="there is no reference", remedy="give one, or set it to 0")
+        self.device = torch.device(device)
+        self.settings, self.model, self.critic = settings, model.to(self.device), critic
+        self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
+        parts = [("model", self.model), *([("critic", critic.to(self.device))] if critic is not None else [])]
+        parameters = {
+            f"{part}.{name}": p for part, module in parts for name, p in module.named_parameters() if p.requires_grad
+        }
+        self._adam = AdamW(parameters, betas=settings.pace.betas, decay=settings.pace.weight_decay)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._norms: deque[float] = deque(maxlen=RECENT)
+        self.steps = 0
+        is_compiled = settings.compile and self.device.type == "cuda"
+        hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
+        self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
+        self._tile = TILE if is_compiled else 1
+        self._limit = settings.max_tokens_per_batch or READ.get(self.device.type, READ["cuda"])
+
+    @property
+    def updates(self) -> int:
+        """How often the parameters moved."""
+        return self._adam.steps
+
+    # One step ----------------------------------------------------------------------------------------------------
+
+    def step(self, samples: Samples | Sequence[Sample]) -> Update:
+        """Learn from these samples, once or for several epochs."""
+        began = time.perf_counter()
+        batch = samples if isinstance(samples, Samples) else pack(samples)
+        good = self.state()
+        with self._seeded(), self._in_order():
+            account = self._epochs(batch)
+        delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
+        if not math.isfinite(delta):
+            account.restored = "the parameters were not finite"
+        if account.restored is not None:
+            self.restore(good, with_chance=False)
+            delta = 0.0
+        self.steps += 1
+        lr = self.settings.pace.at(max(self.updates - 1, 0))
+        return account.close(
+            step=self.steps,
+            samples=len(batch),
+            tokens=batch.tokens,
+            delta_norm=delta,
+            lr=lr,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _epochs(self, batch: Samples) -> Account:
+        account = Account()
+        usable = np.flatnonzero(reach(batch) > 0)
+        if not len(usable):
+            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.audit")
+        batch = self._prepared(batch)
+        size = self.settings.minibatch or len(usable)
+        for _ in range(self.settings.epochs):
+            account.open_epoch()
+            order = self._rng.permutation(usable) if size < len(usable) else usable
+            for start in range(0, len(order), size):
+                self._update(batch.pick(order[start : start + size]) if size < len(batch) else batch, account)
+                if account.stopped or account.restored:
+                    return account
+            if self.settings.target_kl is not None and account.epoch_kl > self.settings.target_kl:
+                account.stopped = "target_kl"
+                return account
+        return account
+
+    def _prepared(self, batch: Samples) -> Samples:
+        """With what must be read before the first update: the model's own log-probs, and the reference's."""
+        objective = self.settings.objective
+        is_moving = self.settings.epochs > 1 or 0 < self.settings.minibatch < len(batch)
+        if objective.importance_cap is not None and batch.advantages is not None and is_moving:
+            batch = replace(batch, trainer=self.logprobs(batch))
+        if objective.reference_kl and self.reference is not None:
+            batch = replace(batch, reference=self.logprobs(batch, self.reference))
+        return batch
+
+    def _update(self, batch: Samples, account: Account) -> None:
+        """One minibatch: gradients of its pieces, then, unless something forbids it, one move of the parameters."""
+        self._adam.clear()
+        self.model.train()
+        marks = learnt(batch)
+        sums, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for tally in self._pieces(batch, shares(batch, marks, self.settings.objective)):
+            if tally.loss.requires_grad:  # not where every weight is off
+                tally.loss.backward()  # type: ignore[no-untyped-call]
+            sums, loss = sums + tally.sums, loss + tally.loss.detach()
+        told = 0 if batch.logprobs is None else int((marks & ~np.isnan(batch.logprobs)).sum())
+        norm = self._adam.clip(self.settings.pace.max_grad_norm).to(loss)
+        numbers = torch.cat((torch.stack((loss, norm)), sums)).tolist()  # the one wait for the device
+        account.add(numbers, int(marks.sum()), told)
+        account.restored = self._alarm(numbers[0], numbers[1])
+        if account.restored:
+            return
+        if self.settings.max_kl is not None and account.last_kl > self.settings.max_kl:
+            account.stopped = "max_kl"
+            return
+        self._adam.descend(self.settings.pace.at(self.updates))
+        account.updates += 1
+
+    def _pieces(self, batch: Samples, share: NDArray[np.float32]) -> Iterator[Tally]:
+        objective = self.settings.objective
+        targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
+        for padded in self._padded(batch, self.model):
+            part = piece(batch, padded, share, self.device)
+            with self._cast():
+                logp, entropy, states = look(
+                    _model(self.model), self._hidden, part, batch.rules, is_spread=objective.entropy > 0.0
+                )
+                predicted = values_at(self.critic, states, part.value_places) if self.critic is not None else None
+            yield loss_of(part, logp, entropy, predicted, objective, targets)
+
+    def _padded(self, batch: Samples, model: nn.Module) -> Iterator[Padded]:
+        """What is read at once, one after the other."""
+        lengths, tile = reach(batch), self._tile
+        # On CUDA the sums over a family would come in any order, and a resumed run would not be the same.
+        if is_readable(model, self.device):
+            family = Family(batch, lengths)
+            if family.left < WORTH_IT:
+                for rows in cut_families(family, self._limit):
+                    yield pad_families(batch, family, rows)
+                return
+        for rows in cut(lengths, self._limit, tile=tile):
+            width = -(-int(lengths[rows[0]]) // tile) * tile
+            height = 0 if tile == 1 else max(1, self._limit // width)
+            yield pad(batch, rows, lengths, multiple=tile, height=height)
+
+    def _alarm(self, loss: float, norm: float) -> str | None:
+        """Why this gradient must not be applied."""
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            return f"loss {loss} or gradient norm {norm} is not finite"
+        usual = median(self._norms) if len(self._norms) >= ENOUGH else 0.0
+        self._norms.append(norm)
+        if self.settings.explosion and usual and norm > self.settings.explosion * usual:
+            return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
+        return None
+
+    # Reading without learning ------------------------------------------------------------------------------------
+
+    def logprobs(self, batch: Samples, model: nn.Module | None = None) -> NDArray[np.float32]:
+        """Log-probs of the decided tokens under the sampling in force, nan elsewhere."""
+        return self._read(batch, model or self.model)[0]
+
+    def values(self, batch: Samples) -> NDArray[np.float32]:
+        """What the critic says wherever `returns` is not nan, nan elsewhere."""
+        return self._read(batch, self.model)[1]
+
+    @torch.no_grad()
+    def _read(self, batch: Samples, model: nn.Module) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        model.eval()
+        found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
+        blank = np.zeros(len(batch.ids), dtype=np.float32)
+        for padded in self._padded(batch, model):
+            part = piece(batch, padded, blank, self.device)
+            with self._cast():
+                logp, _, states = look(_model(model), _model(model).hidden, part, batch.rules)
+                if self.critic is not None and len(padded.value_flat):
+                    said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
+            found[padded.flat] = logp.cpu().numpy()
+        return found, said
+
+    # What decides the next update --------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """A copy: what happens afterwards does not change it."""
+        notes = {
+            "steps": self.steps,
+            "updates": self.updates,
+            "norms": list(self._norms),
+            "chance": self._rng.bit_generator.state,
+        }
+        return State(tensors=self._adam.tensors(), notes=notes)
+
+    def restore(self, state: State, *, with_chance: bool = True) -> None:
+        """Be as it was. Without its chance, the next shuffle is another one, and so is what is usual."""
+        self._adam.put(state.tensors, int(state.notes["updates"]))
+        if with_chance:
+            self.steps = int(state.notes["steps"])
+            self._norms = deque(state.notes["norms"], maxlen=RECENT)
+            self._rng.bit_generator.state = state.notes["chance"]
+
+    def save(
+        self, folder: Path, *, created_at: float, parent: str | None = None, notes: Mapping[str, Any] | None = None
+    ) -> Manifest:
+        """Put the state on disk, all of it or none; `notes` are the caller's, and come back with `load`."""
+        state = self.state()
+        manifest = Manifest(
+            kind="trainer",
+            shape={name: list(tensor.shape) for name, tensor in state.tensors.items()},
+            parent=parent,
+            step=self.steps,
+            created_at=created_at,
+            notes={"trainer": dict(state.notes), "caller": dict(notes or {})},
+        )
+        return save(folder, state.tensors, manifest)
+
+    def load(self, folder: Path) -> Mapping[str, Any]:
+        """Go on where the saved one was, bit for bit; gives the caller's notes."""
+        tensors, manifest = load(folder)
+        if "trainer" not in manifest.notes:
+            raise BadInput(str(folder), why="holds no trainer's state", remedy="name a folder that a trainer saved to")
+        self.restore(State(tensors=tensors, notes=manifest.notes["trainer"]))
+        caller: Mapping[str, Any] = manifest.notes["caller"]
+        return caller
+
+    def digest(self) -> str:
+        """sha256 over the names and bytes of all parameters that are trained."""
+        found = hashlib.sha256()
+        for name, p in sorted(self._adam.parameters.items()):
+            found.update(name.encode() + p.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Torch's own chance (dropout) comes from ours, step by step: one stream to save, and none disturbed."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(self._rng.integers(2**63)))
+            yield
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """On CUDA, sums in the same order every time, or a resumed run would drift away from the other."""
+        if self.device.type != "cuda" or not self.settings.is_exact:
+            yield
+            return
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        memory: Any = torch.utils.deterministic
+        filled = memory.fill_uninitialized_memory
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*[dD]eterministic.*")  # cuBLAS: one stream has one order
+                torch.use_deterministic_algorithms(True, warn_only=True)
+                memory.fill_uninitialized_memory = False
+                yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            memory.fill_uninitialized_memory = filled
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+
+def _model(module: nn.Module) -> Model:
+    """A module behind the two doors of a language model."""
+    return module  # type: ignore[return-value]

@@ -1,0 +1,303 @@
+"""`rl_optimizer`: GAE and PPO over the turns of a language model, with the knobs and the summary that are documented.
+
+A model call is one transition. A critic reads the model's state at the last token of each prompt; the advantage of a
+turn goes to every token decided in it. A conversation terminates where it ended by itself and is truncated where a
+limit cut it: then the critic says what would have followed. Advantages are normalised over the batch, never within one
+trajectory, where they would cancel. Where the weights are out of reach nothing is pretended: the counts are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import Experience
+from holdfast.learn.account import Update
+from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, refusal
+from holdfast.learn.objective import Model, Objective
+from holdfast.learn.returns import gae, normalise
+from holdfast.learn.train import Pace, Settings, Trainer
+
+Skipped = Literal[
+    "no_succeeded_train_rollouts", "no_trajectories_collected", "no_ppo_samples_constructed", "weights_out_of_reach"
+]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaeSettings:
+    """How a turn's advantage is estimated."""
+
+    gamma: float = 0.99
+    lam: float = 0.95
+    normalize_advantages: bool = True
+    clip_advantages: float | None = None
+    normalize_returns: bool = False
+    clip_returns: float | None = None
+    normalization_epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "lam"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                shown = "lambda" if name == "lam" else name
+                raise BadInput(f"rl_optimizer.gae.{shown} = {getattr(self, name)}", why="must be between 0 and 1")
+        for name in ("clip_advantages", "clip_returns", "normalization_epsilon"):
+            number = getattr(self, name)
+            if number is not None and not (isfinite(number) and number > 0.0):
+                raise BadInput(f"rl_optimizer.gae.{name} = {number}", why="must be finite and above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PpoSettings:
+    """How the parameters follow the advantages."""
+
+    clip_epsilon: float = 0.2
+    value_loss_coefficient: float = 0.5
+    entropy_coefficient: float = 0.01
+    mini_batch_size: int = 32  # turns
+    gradient_accumulation_steps: int = 1  # minibatches for one update
+    epochs: int = 1
+    kl_penalty_coefficient: float = 0.0
+    target_kl: float | None = None  # passed at the end of an epoch: no further epoch
+    max_kl: float | None = None  # passed by a minibatch: it is not applied, and nothing after it
+    learning_rate: float = 1e-4
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("mini_batch_size", "gradient_accumulation_steps", "epochs"), 1)
+        least |= dict.fromkeys(("clip_epsilon", "value_loss_coefficient", "entropy_coefficient"), 0)
+        least |= dict.fromkeys(("kl_penalty_coefficient", "target_kl", "max_kl"), 0)
+        for name, bound in least.items():
+            number = getattr(self, name)
+            if number is not None and not (isfinite(number) and number >= bound):
+                raise BadInput(f"rl_optimizer.ppo.{name} = {number}", why=f"must be finite and at least {bound}")
+        if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
+            raise BadInput(
+                f"rl_optimizer.ppo.max_kl = {self.max_kl}", why=f"must be at least target_kl = {self.target_kl}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlSettings:
+    """The block `rl_optimizer`."""
+
+    gae: GaeSettings = field(default_factory=GaeSettings)
+    ppo: PpoSettings = field(default_factory=PpoSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the optimizer did, and what actually moved."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    executed: bool
+    trajectories: int
+    samples: int  # turns in which something was decided
+    mean_total_loss: float | None = None
+    observed_approx_kl: float | None = None
+    early_stop_triggered: bool = False  # max_kl was passed inside the epochs
+    skipped_reason: Skipped | None = None
+    parameter_delta_norm: float | None = None
+    grad_norm: float | None = None
+    updates: int = 0
+    stopped_early: str | None = None  # by which limit
+    restored: str | None = None  # why the update was taken back
+    reasons: Mapping[str, str] = field(default_factory=dict)  # rollouts that taught nothing
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written down; what is not there is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def optimize_turns(
+    experiences: Sequence[Experience],
+    model: nn.Module | None,
+    settings: RlSettings,
+    *,
+    seed: int,
+    intake: Intake | None = None,
+    critic: nn.Module | None = None,
+    device: str = "cpu",
+) -> Summary:
+    """Learn from these attempts in place; None for a model whose weights cannot be reached.
+
+    A critic that is given is trained along and can be given again; otherwise a new one begins at 0."""
+    intake = intake or Intake()
+    gathered = gather(experiences, intake)
+    reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
+    trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
+    turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
+    skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
+    if skipped is not None or model is None:
+        return Summary(
+            executed=False, trajectories=trajectories, samples=turns, skipped_reason=skipped, reasons=reasons
+        )
+    conversations = sum(len(reading.samples) for _, reading in gathered.kept)
+    trainer = Trainer(
+        model, _settings(settings.ppo, conversations / turns), seed=seed, critic=critic or _critic(model), device=device
+    )
+    batch = _advised(gathered.kept, trainer, intake, settings.gae)
+    return _summary(trainer.step(batch), trajectories, turns, reasons)
+
+
+def _skipped(reasons: Mapping[str, Reason | None], has_model: bool, trajectories: int, turns: int) -> Skipped | None:
+    outside = {Reason.OTHER_RUN, Reason.WRONG_SPLIT, Reason.FAULT, Reason.NOT_FINAL, Reason.STALE}
+    if all(reason in outside for reason in reasons.values()):
+        return "no_succeeded_train_rollouts"
+    if not trajectories:
+        return "no_trajectories_collected"
+    if not has_model:
+        return "weights_out_of_reach"
+    return None if turns else "no_ppo_samples_constructed"
+
+
+def _summary(update: Update, trajectories: int, turns: int, reasons: Mapping[str, str]) -> Summary:
+    return Summary(
+        executed=True,
+        trajectories=trajectories,
+        samples=turns,
+        mean_total_loss=update.loss,
+        observed_approx_kl=update.approx_kl,
+        early_stop_triggered=update.stopped_early == "max_kl",
+        parameter_delta_norm=update.delta_norm,
+        grad_norm=update.grad_norm,
+        updates=update.updates,
+        stopped_early=update.stopped_early,
+        restored=update.restored,
+        reasons=reasons,
+    )
+
+
+def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
+    """A conversation is read once for all of its turns, so minibatches are whole conversations with as many turns."""
+    turns = ppo.mini_batch_size * ppo.gradient_accumulation_steps
+    return Settings(
+        objective=Objective(
+            clip_low=min(ppo.clip_epsilon, 1.0),
+            clip_high=ppo.clip_epsilon,
+            value=ppo.value_loss_coefficient,
+            entropy=ppo.entropy_coefficient,
+            behaviour_kl=ppo.kl_penalty_coefficient,
+        ),
+        pace=Pace(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
+        epochs=ppo.epochs,
+        minibatch=max(1, round(turns * conversations_per_turn)),
+        target_kl=ppo.target_kl,
+        max_kl=ppo.max_kl,
+    )
+
+
+def _critic(model: nn.Module) -> nn.Linear:
+    """Says 0 of everything, until it has learnt."""
+    reader: Model = model  # type: ignore[assignment]
+    with torch.no_grad():
+        device = next(model.parameters()).device
+        width = reader.hidden(torch.zeros((1, 1), dtype=torch.long, device=device)).shape[-1]
+    critic = nn.Linear(width, 1)
+    nn.init.zeros_(critic.weight)
+    nn.init.zeros_(critic.bias)
+    return critic
+
+
+def _decided_turns(reading: Reading) -> set[int]:
+    return {int(turn) for sample in reading.samples for turn in np.unique(sample.turns[sample.decided])}
+
+
+def _advised(
+    kept: Sequence[tuple[Experience, Reading]], trainer: Trainer, intake: Intake, settings: GaeSettings
+) -> Samples:
+    """Samples with an advantage on every decided token and a value target before every turn."""
+    owners = [(experience, sample) for experience, reading in kept for sample in reading.samples]
+    asked = pack([_asking(sample, experience.is_truncated) for experience, sample in owners])
+    said = trainer.values(asked)
+    values = np.split(said, asked.bounds[1:-1])
+    by_rollout: dict[str, list[tuple[Sample, NDArray[np.float32]]]] = {}
+    for (experience, sample), numbers in zip(owners, values, strict=True):
+        by_rollout.setdefault(experience.rollout, []).append((sample, numbers))
+    estimates = [_estimate(experience, by_rollout[experience.rollout], intake, settings) for experience, _ in kept]
+    lengths = [len(estimate.values) for estimate in estimates]
+    advantages = np.concatenate([estimate.advantages for estimate in estimates])
+    returns = np.concatenate([estimate.returns for estimate in estimates])
+    advantages = _scaled(advantages, settings.normalize_advantages, settings.clip_advantages, settings)
+    returns = _scaled(returns, settings.normalize_returns, settings.clip_returns, settings)
+    edges = np.cumsum(lengths)[:-1]
+    samples = []
+    for (experience, _), estimate, a, r in zip(
+        kept, estimates, np.split(advantages, edges), np.split(returns, edges), strict=True
+    ):
+        samples += [_credited(one, estimate.values, a, r) for one, _ in by_rollout[experience.rollout]]
+    return pack(samples)
+
+
+def _scaled(x: Floats, is_normalised: bool, clip: float | None, settings: GaeSettings) -> Floats:
+    if is_normalised:
+        return normalise(x, eps=settings.normalization_epsilon, clip=clip).astype(np.float64)
+    return x if clip is None else x.clip(-clip, clip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Estimate:
+    """One entry for each turn of one attempt."""
+
+    values: Floats
+    advantages: Floats
+    returns: Floats
+
+
+def _asking(sample: Sample, is_truncated: bool) -> Sample:
+    """The sample with a question to the critic before each turn, and after the last token where a limit cut it."""
+    returns = np.full(len(sample.ids), np.nan, dtype=np.float32)
+    returns[[start - 1 for _, start in sample.starts if start]] = 0.0
+    if is_truncated:
+        returns[-1] = 0.0
+    return replace(sample, returns=returns)
+
+
+def _estimate(
+    experience: Experience,
+    samples: Sequence[tuple[Sample, NDArray[np.float32]]],
+    intake: Intake,
+    settings: GaeSettings,
+) -> _Estimate:
+    count = len(experience.calls)
+    rewards, values = np.zeros(count), np.zeros(count)
+    for signal in counted(experience, intake.channels):
+        if signal.turn is not None and signal.turn >= count:
+            where = f"{experience.rollout}: signal {signal.name}: turn = {signal.turn}"
+            raise BadInput(where, why=f"there are only {count} turns")
+        rewards[count - 1 if signal.turn is None else signal.turn] += signal.value * signal.weight
+    after = 0.0
+    for sample, said in samples:
+        for turn, start in sample.starts:
+            values[turn] = said[start - 1] if start else 0.0
+            if turn == count - 1 and experience.is_truncated:
+                after = float(said[-1])
+    is_end = np.arange(count) == count - 1
+    advantages, returns = gae(
+        rewards,
+        values,
+        terminated=is_end & (not experience.is_truncated),
+        truncated=is_end & experience.is_truncated,
+        cut_values=np.where(is_end, after, 0.0),
+        gamma=settings.gamma,
+        lam=settings.lam,
+    )
+    return _Estimate(values=values, advantages=advantages.astype(np.float64), returns=returns.astype(np.float64))
+
+
+def _credited(sample: Sample, values: Floats, advantages: Floats, returns: Floats) -> Sample:
+    places = [(start - 1, turn) for turn, start in sample.starts if start]
+    at, of = [place for place, _ in places], [turn for _, turn in places]
+    wanted, said = (np.full(len(sample.ids), np.nan, dtype=np.float32) for _ in range(2))
+    wanted[at], said[at] = returns[of], values[of]
+    weight = np.where(sample.decided, advantages[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
+    return replace(sample, advantages=weight, returns=wanted, values=said)

@@ -1,0 +1,82 @@
+"""What a learner asks of environments: many at a time, seeded, and starting again by themselves.
+
+    reset(seed) → View                        what is seen, and what is allowed
+    step(actions) → Moment                    the rewards, the ends (of which kind), and the next View
+
+An episode that ends begins anew within the same step: the view is then the first of the next episode, and `final` is
+the last of the one that ended, which a learner needs after a truncation. Environments themselves are in `workloads`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """What goes in and out of one environment."""
+
+    observation: int  # numbers seen
+    actions: int  # how many to choose among, or how many numbers to give
+    continuous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    observation: Floats  # [B, O]
+    mask: Bools | None = None  # [B, A], True where an action is allowed; None: all of them, always
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One step of all environments. The arrays belong to the receiver until the next step, and may be reused then."""
+
+    view: View
+    reward: NDArray[np.float64]  # [B]
+    terminated: Bools  # [B]; nothing follows
+    truncated: Bools  # [B]; cut short, so what would have followed still has a value; never with terminated
+    final: Floats  # [B, O], what was last seen; of use only where an episode ended
+
+
+class Worlds(Protocol):
+    """Environments of one kind, side by side."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def spaces(self) -> Spaces: ...
+
+    def reset(self, seed: int) -> View:
+        """Begin all of them anew. The same seed and actions give the same moments."""
+        ...
+
+    def step(self, actions: NDArray[Any]) -> Moment: ...
+
+    def state(self) -> State:
+        """All it takes to go on from here in another process, as arrays."""
+        ...
+
+    def restore(self, state: State) -> View:
+        """Go on from there: what is seen now."""
+        ...
+
+
+def packed(rng: np.random.Generator) -> NDArray[np.uint8]:
+    """The state of a generator as bytes, so that it can lie in a file beside other arrays."""
+    return np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8).copy()
+
+
+def unpacked(state: NDArray[np.uint8]) -> dict[str, Any]:
+    """What to set `bit_generator.state` to."""
+    kept: dict[str, Any] = json.loads(state.tobytes())
+    return kept

@@ -1,0 +1,283 @@
+"""Answers being written, many at a time: each has a slot of keys and values, joins when it comes and leaves when done.
+
+Rows of different length advance together, one token a step; a prompt that begins like something in another slot (the
+turn before, another sample of the same task) takes that beginning from there. Who waits for which answer is `local`'s
+business, the arithmetic is in `cpu` and `graph`, which slot holds what is in `slots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast.contracts.errors import BadInput
+from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Rules, Sampling, follow, uniforms
+from holdfast.policies.cpu import Cpu
+from holdfast.policies.graph import STRIDE, Cuda, Standing
+from holdfast.policies.lm import Transformer
+from holdfast.policies.slots import Slots
+from holdfast.policies.tokens import END, THINK
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to be written."""
+
+    ticket: Any  # whatever the caller knows it by; hashable
+    ids: Sequence[int]
+    sampling: Sampling
+    key: int  # of its random stream
+
+
+class Limits(Protocol):
+    """What a prompt must keep to: an `lm.Shape` says it, and so does a foreign model."""
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class Decoder:
+    """At most `slots` answers at a time from one model, whose weights are copied here.
+
+    `fixed` computes every row in the same way whatever the others are: the same request gives the same bits.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        slots: int,
+        device: str | torch.device = "cpu",
+        fixed: bool = False,
+        cuda: Cuda | None = None,
+    ) -> None:
+        if slots < 1:
+            raise BadInput(f"slots = {slots}", why="must be at least 1")
+        self.shape, self.fixed, self.capacity = model.shape, fixed, slots
+        device, context = torch.device(device), model.shape.context
+        on_cpu = cuda is None and device.type == "cpu"
+        memory = on_cpu and not fixed
+        count = slots + slots // 2 if memory else slots  # some hold beginnings that others still lean on
+        self._cpu = Cpu(model, count, fixed=fixed) if on_cpu else None
+        self._cuda = None if on_cpu else cuda or Cuda(model, slots, device, fixed=fixed)
+        self._slots = Slots(count, context, memory=memory)
+        self._requests: list[Request | None] = [None] * count
+        self._token, self._place = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._count, self._limit = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._inside, self._left = np.zeros(count, bool), np.full(count, NO_LIMIT)
+        self._closing = np.zeros((count, self.shape.vocabulary), bool)  # tokens that may end the answer
+        self._columns = np.tile(np.array(Sampling().column, np.float32)[:, None], count)
+        self._uniform = np.zeros((count, context), np.float32)
+        self._ids, self._logps = np.zeros((count, context), np.int64), np.zeros((count, context), np.float32)
+        self._forced = np.zeros((count, context), bool)
+        self._seated()
+
+    @property
+    def busy(self) -> int:
+        return int(self._slots.active.sum())
+
+    @property
+    def room(self) -> int:
+        return self.capacity - self.busy
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling] | Sampling, keys: Sequence[int]
+    ) -> list[Completion]:
+        """An answer to each prompt; nothing else may be under way."""
+        if isinstance(samplings, Sampling):
+            samplings = [samplings] * len(prompts)
+        waiting = [Request(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))]
+        for request in waiting:
+            check(request, self.shape)
+        done: dict[int, Completion] = {}
+        while len(done) < len(prompts):
+            waiting = self.admit(waiting)
+            done.update(self.step())
+        return [done[n] for n in range(len(prompts))]
+
+    def load(self, model: Transformer) -> None:
+        """Other weights of the same shape; all answers must be done. Much cheaper than a new decoder."""
+        if self.busy or model.shape != self.shape:
+            why = f"{self.busy} answers are under way" if self.busy else f"this is for {self.shape}"
+            raise BadInput("new weights", why=why, remedy="take another decoder")
+        (self._cpu or self._cuda).load(model)  # type: ignore[union-attr]
+        self._slots.forget()
+
+    @torch.inference_mode()
+    def admit(self, requests: Sequence[Request]) -> list[Request]:
+        """Give slots to as many of these as there is room for, and hand back the rest for after a step or two."""
+        waiting, later = list(requests[: self.room]), list(requests[self.room :])
+        if not waiting:
+            return later
+        for wait in (True, True, False):  # what begins like a neighbour waits until the neighbour has been computed
+            seats = [self._slots.take(np.asarray(r.ids, np.int64), wait=wait) for r in waiting]
+            seated = [(r, seat) for r, seat in zip(waiting, seats, strict=True) if seat is not None]
+            waiting = [r for r, seat in zip(waiting, seats, strict=True) if seat is None]
+            for request, seat in seated:
+                self._begin(seat.slot, request)
+            prompts = [np.asarray(request.ids[:-1], np.int64) for request, _ in seated]
+            (self._cpu or self._cuda).prefill(prompts, [seat for _, seat in seated])  # type: ignore[union-attr]
+            self._slots.computed()
+            if not waiting:
+                break
+        self._seated()
+        if self._cuda:
+            self._cuda.seat(self._standing())
+        return waiting + later
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Any, Completion]]:
+        """One more token for everyone (on a GPU several); the answers that are complete with it, by their tickets."""
+        if not self.busy:
+            return []
+        if self._cuda:
+            return self._stride(self._cuda)
+        assert self._cpu
+        rows = self._rows
+        places = self._place[rows]
+        self._slots.fed(rows, places, self._token[rows])
+        logits = self._cpu.step(self._token[rows], places, rows, *self._lean)
+        forced = self._inside[rows] & (self._left[rows] <= 0)
+        uniform = torch.from_numpy(self._uniform[rows, self._count[rows]])
+        tokens, logps = self._rules.decide(logits, uniform, torch.from_numpy(forced) if forced.any() else None)
+        return self._keep(rows, tokens.numpy(), logps.numpy(), forced)
+
+    def _stride(self, cuda: Cuda) -> list[tuple[Any, Completion]]:
+        rows = np.flatnonzero(self._slots.active)
+        steps = int(min(STRIDE, (self._limit[rows] - self._count[rows]).max()))
+        drawn = cuda.run(int(rows[-1]) + 1, int(self._place[rows].max()), steps, filtered=self._rules.filters)
+        finished: list[tuple[Any, Completion]] = []
+        for ids, logps, forced in zip(drawn.ids, drawn.logps, drawn.forced, strict=True):
+            rows = np.flatnonzero(self._slots.active)
+            finished += self._keep(rows, ids[rows], logps[rows], forced[rows])
+        return finished
+
+    def _standing(self) -> Standing:
+        return Standing(
+            token=self._token, place=self._place, count=self._count, inside=self._inside, left=self._left,
+            uniform=self._uniform, columns=self._columns,
+        )  # fmt: skip
+
+    def so_far(self, ticket: Any, start: int = 0) -> tuple[list[int], list[float]]:
+        """Tokens and log-probs of an answer under way, from one of its places on."""
+        slot = next(n for n, request in enumerate(self._requests) if request is not None and request.ticket == ticket)
+        count = int(self._count[slot])
+        return self._ids[slot, start:count].tolist(), np.minimum(self._logps[slot, start:count], 0).tolist()
+
+    def drop(self, tickets: Iterable[Any]) -> None:
+        """These answers are no longer wanted."""
+        unwanted = set(tickets)
+        for slot, request in enumerate(self._requests):
+            if request is not None and request.ticket in unwanted:
+                self._leave(slot)
+        self._seated()
+
+    def _begin(self, slot: int, request: Request) -> None:
+        """The prompt's last token is what the first step feeds."""
+        sampling, length = request.sampling, len(request.ids)
+        limit = min(sampling.max_tokens, self.shape.context - length)
+        self._requests[slot] = request
+        self._token[slot], self._place[slot] = request.ids[-1], length - 1
+        self._count[slot], self._limit[slot] = 0, limit
+        self._inside[slot] = _is_inside(request.ids)
+        self._left[slot] = NO_LIMIT if sampling.thinking is None else sampling.thinking
+        self._columns[:, slot] = sampling.column
+        self._closing[slot] = False
+        self._closing[slot, [END, *(stop[-1] for stop in sampling.stops)]] = True
+        self._uniform[slot, :limit] = uniforms(request.key, limit)
+        self._forced[slot] = False
+
+    def _seated(self) -> None:
+        """Who is there has changed: rows that lean on one beginning go side by side."""
+        active = np.flatnonzero(self._slots.active)
+        self._rows: Ints = (
+            np.arange(self.capacity) if self.fixed else active[self._slots.base[active].argsort(kind="stable")]
+        )
+        self._lean = self._slots.base[self._rows], self._slots.shared[self._rows]
+        self._rules = Rules.of(self._columns[:, self._rows], self.shape.vocabulary, torch.device("cpu"))
+
+    def _keep(
+        self, rows: Ints, tokens: Ints, logps: NDArray[np.float32], forced: NDArray[np.bool_]
+    ) -> list[tuple[Any, Completion]]:
+        """Write down what was drawn, count thoughts, and let those go who are done."""
+        counts = self._count[rows]
+        self._ids[rows, counts], self._logps[rows, counts], self._forced[rows, counts] = tokens, logps, forced
+        inside, left = follow(*(torch.from_numpy(a) for a in (tokens, self._inside[rows], self._left[rows])))
+        self._inside[rows], self._left[rows] = inside.numpy(), left.numpy()
+        self._token[rows] = tokens
+        self._place[rows] += 1
+        self._count[rows] = counts + 1
+        if self.fixed:  # rows of nobody stay where they are
+            idle = ~self._slots.active
+            self._token[idle] = self._place[idle] = self._count[idle] = 0
+        done = self._closing[rows, tokens] | (counts + 1 >= self._limit[rows])
+        finished = []
+        for row in rows[done]:
+            request = self._requests[row]
+            finish = self._finish(row)
+            if request is not None and finish is not None:
+                finished.append((request.ticket, self._completion(row, finish)))
+                self._leave(row)
+        if finished:
+            self._seated()
+        return finished
+
+    def _finish(self, row: int) -> Literal["stop", "length"] | None:
+        request, count = self._requests[row], int(self._count[row])
+        if request is None:
+            return None
+        if self._ids[row, count - 1] == END:
+            return "stop"
+        for stop in request.sampling.stops:
+            if count >= len(stop) and self._ids[row, count - len(stop) : count].tolist() == list(stop):
+                return "stop"
+        return "length" if count >= self._limit[row] else None
+
+    def _completion(self, row: int, finish: Literal["stop", "length"]) -> Completion:
+        count = int(self._count[row])
+        return Completion(
+            ids=tuple(self._ids[row, :count].tolist()),
+            logprobs=tuple(np.minimum(self._logps[row, :count], 0).tolist()),
+            forced=tuple(np.flatnonzero(self._forced[row, :count]).tolist()),
+            finish=finish,
+        )
+
+    def _leave(self, slot: int) -> None:
+        self._requests[slot] = None
+        self._slots.leave(slot)
+        self._inside[slot] = False
+
+
+def check(request: Request, shape: Limits) -> None:
+    """What cannot be answered is refused before it sits among others: a prompt must leave room for an answer."""
+    length, context = len(request.ids), shape.context
+    if not length:
+        raise BadInput("prompt", why="is empty", remedy="give at least one token")
+    if length > context - 1:
+        raise BadInput(
+            f"a prompt of {length} tokens",
+            why=f"the context is {context}, so that at most {context - 1} leave room for an answer",
+            remedy="shorten the conversation",
+        )
+    if min(request.ids) < 0 or max(request.ids) >= shape.vocabulary:
+        raise BadInput("prompt", why=f"holds tokens that are not among the model's {shape.vocabulary}")
+    if not isinstance(request.key, Integral) or request.key < 0:
+        raise BadInput(f"seed = {request.key!r}", why="must be a whole number, 0 or more")
+
+
+def _is_inside(ids: Sequence[int]) -> bool:
+    """Whether the prompt breaks off within a thought."""
+    for token in reversed(ids):
+        if token >= MARK:
+            return token == THINK
+    return False

@@ -1,0 +1,393 @@
+"""Causal language models in Hugging Face's format, from a folder on this disk, behind the doors of our own transformer.
+
+`hidden` and `logits` are what a trainer needs; `generate` samples by the same function that the trainer recomputes
+with. A chat becomes ids by the tokenizer's own template, or by our byte tokens where there is no tokenizer (`voices`).
+Nothing is ever downloaded, no code from the folder is run, and weights are read from safetensors only. transformers and
+peft are imported here and nowhere else, and only when a model is loaded or adapted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.policies import tokens
+from holdfast.policies.choice import Completion, Sampling, draw, log_probs, uniforms
+from holdfast.policies.decoder import Request
+from holdfast.policies.voices import ByteVoice, TemplateVoice, Voice
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Which matrices get an adapter, and how wide: W + alpha / rank · B A;  Hu et al. 2021, arXiv 2106.09685."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()  # names of linear layers; none: all but the last one
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0.0 <= self.dropout < 1.0:
+            raise BadInput(f"lora rank {self.rank}, dropout {self.dropout}", why="must be ≥ 1, and in [0, 1)")
+
+
+class Hub(nn.Module):
+    """A loaded model. Parameters that are to be trained are those that require a gradient."""
+
+    def __init__(self, net: Any, voice: Voice) -> None:
+        super().__init__()
+        self.net, self.voice = net, voice
+
+    @property
+    def bare(self) -> Any:
+        """The model itself, without the adapters' wrapping; the adapters are in its layers."""
+        return self.net.get_base_model() if self.is_adapted else self.net
+
+    @property
+    def is_adapted(self) -> bool:
+        return hasattr(self.net, "peft_config")
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def context(self) -> int:
+        """Tokens, the prompt and the answer together."""
+        return int(self.bare.config.max_position_embeddings)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.bare.config.vocab_size)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless."""
+        if ids.shape[1] > self.context:
+            raise BadInput(f"{ids.shape[1]} tokens", why=f"the context is {self.context}", remedy="shorten the text")
+        states: Tensor = self.bare.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        return states
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., W] -> [..., V]"""
+        scores: Tensor = self.bare.get_output_embeddings()(hidden)
+        return scores
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.logits(self.hidden(ids))
+
+    def writing(self, slots: int) -> Waves:
+        """What answers many calls at a time. The weights are shared with this model, not copied."""
+        return Waves(self, slots=slots)
+
+
+def load(
+    folder: str | Path,
+    *,
+    adapter: str | Path | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Hub:
+    """The model in the folder, with an adapter from another folder. By default float32, and bfloat16 on a GPU."""
+    folder = _existing(folder, "config.json")
+    transformers = _imported("transformers")
+    device = torch.device(device)
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    with boundary(BadInput, f"model {folder}"), _quiet(transformers):
+        net = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+        )
+        hub = Hub(net.to(device).eval(), _voice(transformers, folder, net))
+        _check_head(hub, folder)
+    if adapter is not None:
+        adapter = _existing(adapter, "adapter_config.json")
+        peft = _imported("peft")
+        with boundary(BadInput, f"adapter {adapter}"), _quiet(transformers):
+            hub.net = peft.PeftModel.from_pretrained(hub.net, adapter, is_trainable=True, local_files_only=True).eval()
+    return hub
+
+
+def adapt(hub: Hub, lora: Lora, *, seed: int) -> Hub:
+    """Adapters over the model, in place: they begin as no change at all, and only they are trained from now on."""
+    if hub.is_adapted:
+        raise BadInput("model", why="has an adapter already", remedy="merge it first")
+    peft = _imported("peft")
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets) or "all-linear",
+    )
+    with torch.random.fork_rng(devices=[]), boundary(BadInput, "lora"):  # peft draws from the one stream that all share
+        torch.manual_seed(seed)
+        hub.net = peft.get_peft_model(hub.net, config)
+    return hub
+
+
+def merge(hub: Hub) -> Hub:
+    """The adapters added to the weights, in place; the model is a plain one again, and trainable whole."""
+    if not hub.is_adapted:
+        raise BadInput("model", why="has no adapter to merge")
+    hub.net = hub.net.merge_and_unload().requires_grad_(True)
+    return hub
+
+
+def save(hub: Hub, folder: str | Path) -> Path:
+    """Write it where nothing is yet: the adapter alone where there is one, else the whole model with its tokenizer.
+
+    The folder appears whole or not at all. Hashes and lineage are written by whoever knows them.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
+        aside = Path(beside) / "model"
+        with boundary(BadInput, f"folder {folder}"), _quiet(_imported("transformers")):
+            # "auto" would ask the hub whether the vocabulary had grown
+            how = {"save_embedding_layers": False} if hub.is_adapted else {}
+            hub.net.save_pretrained(aside, safe_serialization=True, **how)
+            if not hub.is_adapted:
+                hub.voice.save(aside)
+        for file in [*aside.iterdir(), aside]:
+            _sync(file)
+        aside.rename(folder)
+    _sync(folder.parent)
+    return folder
+
+
+def generate(
+    hub: Hub, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling] | Sampling, keys: Sequence[int]
+) -> list[Completion]:
+    """An answer to each prompt, all of them at the same time. How many fit is the caller's business."""
+    if isinstance(samplings, Sampling):
+        samplings = [samplings] * len(prompts)
+    waves, done = Waves(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
+    waves.admit([Request(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
+    while len(done) < len(prompts):
+        done.update(waves.step())
+    return [done[n] for n in range(len(prompts))]
+
+
+class Waves:
+    """What `Decoder` is for our own model, simpler: answers begin together, and the next ones when all have ended."""
+
+    def __init__(self, hub: Hub, *, slots: int = 16) -> None:
+        self._hub, self.capacity = hub, slots
+        self._rows: list[_Row] = []
+
+    @property
+    def room(self) -> int:
+        return 0 if self._rows else self.capacity
+
+    def admit(self, requests: Sequence[Request]) -> list[Request]:
+        """Begin with as many of these as there is room for, and hand back the rest."""
+        room = self.room
+        if room and requests:
+            self._rows = [_Row(self._hub, request) for request in requests[:room]]
+            self._ids, self._mask = _padded([request.ids for request in requests[:room]], self._hub.device)
+            self._places, self._cache = (self._mask.cumsum(1) - 1).clamp_min(0), None
+        return list(requests[room:])
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Any, Completion]]:
+        """One more token for everyone; the answers that are complete with it, each under its ticket."""
+        if not self._rows:
+            return []
+        with _resting(self._hub):
+            out = self._hub.bare.get_decoder()(
+                input_ids=self._ids,
+                attention_mask=self._mask,
+                position_ids=self._places,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+            chosen = _advance(self._rows, self._hub.logits(out.last_hidden_state[:, -1]))
+        self._cache, self._ids, self._places = out.past_key_values, chosen[:, None], self._places[:, -1:] + 1
+        self._mask = F.pad(self._mask, (0, 1), value=1)
+        done = [(row.ticket, row.completion()) for row in self._rows if row.finish is not None]
+        if done:
+            self._keep([place for place, row in enumerate(self._rows) if row.finish is None])
+        return done
+
+    def so_far(self, ticket: Any, start: int = 0) -> tuple[list[int], list[float]]:
+        """Tokens and log-probs of an answer under way, from one of its places on."""
+        row = next(row for row in self._rows if row.ticket == ticket)
+        return row.ids[start:], row.logprobs[start:]
+
+    def drop(self, tickets: Iterable[Any]) -> None:
+        """These answers are no longer wanted."""
+        unwanted = set(tickets)
+        self._keep([place for place, row in enumerate(self._rows) if row.ticket not in unwanted])
+
+    def _keep(self, places: Sequence[int]) -> None:
+        self._rows = [self._rows[place] for place in places]
+        keep = torch.tensor(places, dtype=torch.long, device=self._hub.device)
+        self._ids, self._places, self._mask = self._ids[keep], self._places[keep], self._mask[keep]
+        if self._cache is not None and self._rows:
+            self._cache.batch_select_indices(keep)
+
+
+@contextmanager
+def _resting(hub: Hub) -> Iterator[None]:
+    """Without dropout, and afterwards as it was."""
+    was_training = hub.training
+    hub.eval()
+    try:
+        yield
+    finally:
+        hub.train(was_training)
+
+
+class _Row:
+    """One answer being written."""
+
+    def __init__(self, hub: Hub, request: Request) -> None:
+        prompt, sampling = request.ids, request.sampling
+        if not 1 <= len(prompt) < hub.context:
+            raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
+        if sampling.thinking is not None and hub.voice.think is None:
+            raise BadInput("thinking", why="no token of this model begins or ends a thought", remedy="leave it out")
+        self.ticket, self.sampling, self._voice = request.ticket, sampling, hub.voice
+        self._limit = min(sampling.max_tokens, hub.context - len(prompt))
+        self.uniform = uniforms(request.key, self._limit)
+        self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
+        self.finish: Literal["stop", "length"] | None = None
+        self._left = sampling.thinking
+        self._inside = self._is_open(prompt)
+        self._stops = [stop.encode() for stop in sampling.stop]
+        self._written = b""
+
+    def _is_open(self, prompt: Sequence[int]) -> bool:
+        """Whether the template has begun the thought already."""
+        marks = [token for token in prompt if token in (self._voice.think or ())]
+        return bool(marks) and marks[-1] == (self._voice.think or (-1,))[0]
+
+    @property
+    def banned(self) -> list[int]:
+        return [self._voice.think[0]] if self.sampling.thinking == 0 and self._voice.think else []
+
+    def take(self, token: int, logprob: float) -> int:
+        """The token that comes next: the one that was drawn, or the end of a thought that has used up its budget."""
+        if self._inside and self._left == 0 and self._voice.think:
+            token, logprob = self._voice.think[1], 0.0
+            self._forced.append(len(self.ids))
+        if self._voice.think and token in self._voice.think:
+            self._inside = token == self._voice.think[0]
+        elif self._inside and self._left:
+            self._left -= 1
+        self.ids.append(token)
+        self.logprobs.append(min(logprob, 0.0))
+        if self._stops:
+            self._written += self._voice.spell(token)
+        if token in self._voice.ends or any(stop in self._written for stop in self._stops):
+            self.finish = "stop"
+        elif len(self.ids) == self._limit:
+            self.finish = "length"
+        return token
+
+    def completion(self) -> Completion:
+        assert self.finish is not None
+        logprobs, forced = tuple(self.logprobs), tuple(self._forced)
+        return Completion(ids=tuple(self.ids), logprobs=logprobs, forced=forced, finish=self.finish)
+
+
+def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and mask, the prompts standing right: all their answers begin in the same column."""
+    width = max(map(len, prompts), default=1)
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device).view(len(prompts), width)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
+    return ids, mask.view(len(prompts), width)
+
+
+def _advance(rows: Sequence[_Row], logits: Tensor) -> Tensor:
+    """One more token for each row."""
+    device = logits.device
+    how = [row.sampling for row in rows]
+    temperature = torch.tensor([one.temperature for one in how], device=device)
+    top_k, top_p = (torch.tensor([getattr(one, name) for one in how], device=device) for name in ("top_k", "top_p"))
+    banned = torch.zeros_like(logits, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        banned[place, row.banned] = True
+    logps = log_probs(logits, temperature, top_k, top_p, banned=banned)
+    uniform = torch.tensor([float(row.uniform[len(row.ids)]) for row in rows], device=device)
+    drawn = torch.where(temperature == 0, logps.argmax(dim=-1), draw(logps, uniform).clamp_max(logps.shape[-1] - 1))
+    chances = logps.gather(-1, drawn[:, None])[:, 0].tolist()
+    taken = [row.take(*each) for row, *each in zip(rows, drawn.tolist(), chances, strict=True)]
+    return torch.tensor(taken, device=device)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadInput(name, why=f"cannot be imported ({error})", remedy="pip install 'holdfast[hub]'") from error
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's progress bars and advice, and with its own settings afterwards."""
+    log = transformers.utils.logging
+    level, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if has_bars:
+            log.enable_progress_bar()
+
+
+def _existing(folder: str | Path, file: str) -> Path:
+    folder = Path(folder)
+    if not (folder / file).is_file():
+        why = f"has no {file}" if folder.is_dir() else "is not a folder on this disk"
+        raise BadInput(f"model {folder}", why=why, remedy="give the folder of a downloaded model; none is fetched")
+    return folder
+
+
+def _voice(transformers: Any, folder: Path, net: Any) -> Voice:
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        if net.config.vocab_size != tokens.VOCABULARY:
+            why = f"has no tokenizer, and {net.config.vocab_size} tokens where bytes and marks are {tokens.VOCABULARY}"
+            raise BadInput(f"model {folder}", why=why, remedy="put its tokenizer.json into the folder")
+        return ByteVoice()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if tokenizer.chat_template is None:
+        raise BadInput(f"model {folder}", why="its tokenizer has no chat template", remedy="take one that can chat")
+    named = [tokenizer.eos_token_id, net.generation_config.eos_token_id if net.generation_config else None]
+    ends = {token for one in named if one is not None for token in (one if isinstance(one, list) else [one])}
+    if not ends:
+        raise BadInput(f"model {folder}", why="no token ends its answers", remedy="set eos_token_id")
+    return TemplateVoice(tokenizer, frozenset(ends))
+
+
+@torch.no_grad()
+def _check_head(hub: Hub, folder: Path) -> None:
+    """Some architectures scale or bend their scores after the head; trained through ours they would be others."""
+    probe = torch.arange(8, device=hub.device)[None] % hub.vocabulary
+    if not torch.allclose(hub(probe).float(), hub.net(input_ids=probe).logits.float(), rtol=1e-2, atol=1e-3):
+        kind = type(hub.net).__name__
+        raise BadInput(f"model {folder}", why=f"{kind} changes its scores after the head", remedy="take another kind")

@@ -1,0 +1,350 @@
+"""Our own model as something that answers messages: calls from any thread and any event loop share one decoder.
+
+One thread owns the decoder; calls reach it through a queue and join the rows that are being decoded. Each call knows
+the weights it began with: after a swap the calls under way finish on the old ones, and later calls take the new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.trace import ModelCall
+from holdfast.policies.choice import Completion, Sampling
+from holdfast.policies.decoder import Decoder, Limits, Request, check
+from holdfast.policies.lm import Transformer
+from holdfast.policies.voices import ByteVoice, Voice
+
+NAMES = tuple(each.name for each in fields(Sampling))
+BYTES = ByteVoice()
+
+Hear = Callable[[list[int], list[float]], None]  # tokens that are new, and their log-probs; called by the desk's thread
+
+
+class Writing(Protocol):
+    """What writes answers, many at a time: `decoder.Decoder`, or a foreign model's."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    def admit(self, requests: Sequence[Request]) -> list[Request]: ...
+    def step(self) -> list[tuple[Any, Completion]]: ...
+    def so_far(self, ticket: Any, start: int = 0) -> tuple[list[int], list[float]]: ...
+    def drop(self, tickets: Iterable[Any]) -> None: ...
+
+
+class Foreign(Limits, Protocol):
+    """A model of another kind (`hub.Hub`), with its own tokens and its own way to write answers."""
+
+    voice: Voice
+
+    def writing(self, slots: int) -> Writing: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An answer that somebody waits for."""
+
+    request: Request
+    answer: Future[tuple[Completion, str]]  # and the version that gave it
+    hear: Hear | None = None  # somebody listens while it is written …
+    told: int = 0  # … and has heard so many tokens
+
+
+@dataclass(slots=True, eq=False)
+class Crew:
+    """One version of the weights, and the jobs that began with it."""
+
+    decoder: Writing
+    version: str
+    waiting: list[Job] = field(default_factory=list)
+    seated: dict[int, Job] = field(default_factory=dict)
+
+
+class Local:
+    """`await local(messages, tools=…, temperature=…, top_p=…, top_k=…, max_tokens=…, stop=…, thinking=…, seed=…)`
+
+    The seed of a call is the key of its random stream; without one it gets the next of this object's own, and either
+    way it is recorded. `deterministic`: the same call with the same seed gives the same bits, whatever runs beside it.
+    """
+
+    def __init__(
+        self,
+        model: Transformer | Foreign,
+        *,
+        name: str = "local",
+        version: str = "0",
+        slots: int = 64,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        deterministic: bool = False,
+    ) -> None:
+        self._name, self._slots, self._seed, self._device = name, slots, seed, device
+        self._deterministic = deterministic
+        self._take(model)
+        self._tickets, self._own = count(), count()
+        self._spares: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
+        self._desk = Desk(Crew(self._decoder(model), version), self._spares)
+        self._desk.start()
+
+    async def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **sampling: Any,
+    ) -> ModelCall:
+        request, voice = self._request(messages, tools, sampling), self._voice
+        completion, version = await asyncio.wrap_future(self._desk.submit(request))
+        return _call(f"{self._name}@{version}", messages, request, completion, voice)
+
+    async def stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **sampling: Any,
+    ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
+        """The answer while it is written: text with the tokens it came from, and the finished call last."""
+        request, voice = self._request(messages, tools, sampling), self._voice
+        loop, news = asyncio.get_running_loop(), asyncio.Queue[tuple[list[int], list[float]] | None]()
+
+        def hear(ids: list[int], logprobs: list[float]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(news.put_nowait, (ids, logprobs))
+
+        deltas, ids, logprobs = voice.deltas(request.sampling.stop), list[int](), list[float]()
+        answer = asyncio.wrap_future(self._desk.submit(request, None if deltas is None else hear))
+        answer.add_done_callback(lambda _: news.put_nowait(None))
+        try:
+            while deltas is not None and (new := await news.get()) is not None:
+                ids, logprobs = ids + new[0], logprobs + new[1]
+                if text := deltas.add(new[0]):
+                    yield {**text, "token_ids": ids, "logprobs": logprobs}
+                    ids, logprobs = [], []
+            completion, version = await answer
+            yield _call(f"{self._name}@{version}", messages, request, completion, voice)
+        finally:
+            answer.cancel()
+
+    def _request(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        sampling: dict[str, Any],
+    ) -> Request:
+        seed = sampling.pop("seed", None)
+        drawn = _sampling(sampling)
+        ids = self._voice.prompt(messages, tools or ())
+        key = self._next_key() if seed is None else seed
+        request = Request(next(self._tickets), ids, drawn, key)
+        check(request, self._shape)
+        return request
+
+    def swap(self, model: Transformer | Foreign, version: str) -> None:
+        """Calls from now on are answered by these weights, which are copied. Nobody waits."""
+        self._desk.post(Crew(self._decoder(model), version))
+        self._take(model)
+
+    def close(self) -> None:
+        """Calls that are still under way fail with a Fault."""
+        self._desk.stop()
+
+    def __enter__(self) -> Local:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, model: Transformer | Foreign) -> None:
+        self._shape: Limits
+        self._voice: Voice
+        if isinstance(model, Transformer):
+            self._shape, self._voice = model.shape, BYTES
+        else:
+            self._shape, self._voice = model, model.voice
+
+    def _decoder(self, model: Transformer | Foreign) -> Writing:
+        """A decoder whose version is done serves again: its memory is warm, and on a GPU its graphs are captured."""
+        if not isinstance(model, Transformer):
+            return model.writing(self._slots)
+        try:
+            spare = self._spares.get_nowait()
+        except queue.Empty:
+            spare = None
+        if spare is None or spare.shape != model.shape:
+            return Decoder(model, slots=self._slots, device=self._device, fixed=self._deterministic)
+        spare.load(model)
+        return spare
+
+    def _next_key(self) -> int:
+        high, low = np.random.SeedSequence([self._seed, next(self._own)]).generate_state(2).tolist()
+        return int(high) << 21 | int(low) >> 11  # 53 bits: every JSON reader keeps them
+
+
+class Desk(threading.Thread):
+    """The thread that owns the decoders."""
+
+    WINDOW_S = 0.002  # an idle desk waits this long after the first call for those that come with it
+
+    def __init__(self, crew: Crew, spares: queue.SimpleQueue[Decoder]) -> None:
+        super().__init__(name="holdfast-local", daemon=True)
+        self._spares = spares
+        self._crews = [crew]  # the last one takes new jobs, the others finish theirs
+        self._inbox: queue.SimpleQueue[Job | Crew | int | None] = queue.SimpleQueue()
+        self._door = threading.Lock()
+        self._closed: Fault | None = None
+
+    def submit(self, request: Request, hear: Hear | None = None) -> Future[tuple[Completion, str]]:
+        answer: Future[tuple[Completion, str]] = Future()
+        self.post(Job(request, answer, hear))
+        answer.add_done_callback(lambda done: self._inbox.put(request.ticket) if done.cancelled() else None)
+        return answer
+
+    def post(self, message: Job | Crew | None) -> None:
+        with self._door:
+            if self._closed is not None:
+                raise self._closed
+            self._inbox.put(message)
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+        self.join()
+
+    def run(self) -> None:
+        fault = Fault("local model", why="it was closed", remedy="open another one")
+        try:
+            while self._sort():
+                self._work()
+        except BaseException as error:
+            fault = Fault("local model", why=f"{type(error).__name__}: {error}", remedy="open another one")
+            fault.__cause__ = error
+        with self._door:
+            self._closed = fault
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, Job):
+                self._crews[-1].waiting.append(message)
+        for crew in self._crews:
+            for job in (*crew.waiting, *crew.seated.values()):
+                _tell(job, fault)
+        self._crews.clear()
+
+    def _sort(self) -> bool:
+        """Read the inbox; False: time to stop. Only an idle desk waits."""
+        idle = not any(crew.waiting or crew.seated for crew in self._crews)
+        until = None
+        while True:
+            try:
+                if idle:
+                    message = self._inbox.get(timeout=None if until is None else max(until - time.monotonic(), 0.0))
+                else:
+                    message = self._inbox.get_nowait()
+            except queue.Empty:
+                return True
+            if message is None:
+                return False
+            if isinstance(message, Crew):
+                self._crews.append(message)
+                self._dismiss()
+            elif isinstance(message, Job):
+                self._crews[-1].waiting.append(message)
+                until = until or time.monotonic() + self.WINDOW_S
+                idle = idle and len(self._crews[-1].waiting) < self._crews[-1].decoder.capacity
+            else:
+                self._drop(message)
+
+    def _drop(self, ticket: int) -> None:
+        for crew in self._crews:
+            crew.waiting = [job for job in crew.waiting if job.request.ticket != ticket]
+            if crew.seated.pop(ticket, None):
+                crew.decoder.drop([ticket])
+
+    def _work(self) -> None:
+        for crew in self._crews:
+            if crew.waiting and crew.decoder.room:
+                left = {r.ticket for r in crew.decoder.admit([job.request for job in crew.waiting])}
+                crew.seated.update({j.request.ticket: j for j in crew.waiting if j.request.ticket not in left})
+                crew.waiting = [job for job in crew.waiting if job.request.ticket in left]
+            for ticket, completion in crew.decoder.step():
+                _tell(crew.seated.pop(ticket), (completion, crew.version))
+            for ticket, job in crew.seated.items():
+                if job.hear is not None:
+                    ids, logprobs = crew.decoder.so_far(ticket, job.told)
+                    job.told += len(ids)
+                    job.hear(ids, logprobs)
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Older crews go when their jobs are done."""
+        if len(self._crews) == 1:
+            return
+        *older, newest = self._crews
+        for crew in older:
+            if not crew.waiting and not crew.seated and isinstance(crew.decoder, Decoder):
+                self._spares.put(crew.decoder)
+        self._crews = [crew for crew in older if crew.waiting or crew.seated] + [newest]
+
+
+def _tell(job: Job, outcome: tuple[Completion, str] | Fault) -> None:
+    try:
+        if isinstance(outcome, Fault):
+            job.answer.set_exception(outcome)
+        else:
+            job.answer.set_result(outcome)
+    except InvalidStateError:
+        pass  # cancelled in this moment
+
+
+def _sampling(given: dict[str, Any]) -> Sampling:
+    unknown = sorted(set(given) - set(NAMES))
+    if unknown:
+        raise BadInput(
+            f"sampling.{unknown[0]}", why="is unknown to the local model", remedy=f"use tools, seed, {', '.join(NAMES)}"
+        )
+    given = {name: value for name, value in given.items() if value is not None}
+    stop = given.pop("stop", ())
+    return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop))
+
+
+def _call(
+    model: str, messages: Sequence[Mapping[str, Any]], request: Request, completion: Completion, voice: Voice
+) -> ModelCall:
+    drawn = request.sampling
+    response = voice.read(completion.ids, drawn.stop)
+    mark = hashlib.blake2s(repr((request.ids, request.key, completion.ids)).encode(), digest_size=6).hexdigest()
+    for number, call in enumerate(response.get("tool_calls", ())):
+        call["id"] = f"call_{mark}_{number}"
+    calls = "tool_calls" in response and completion.finish == "stop"
+    record = {name: getattr(drawn, name) for name in NAMES} | {"stop": list(drawn.stop), "seed": int(request.key)}
+    if drawn.banned:
+        record["banned"] = list(drawn.banned)
+    return ModelCall(
+        model=model,
+        messages=tuple(messages),
+        response=response,
+        finish_reason="tool_calls" if calls else completion.finish,
+        prompt_tokens=len(request.ids),
+        completion_tokens=len(completion.ids),
+        prompt_ids=tuple(request.ids),
+        completion_ids=completion.ids,
+        logprobs=completion.logprobs,
+        forced=completion.forced,
+        sampling=record,
+    )

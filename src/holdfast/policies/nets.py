@@ -1,0 +1,174 @@
+"""Actor-critic networks for environments: what to do, and what it is worth, from a vector of numbers.
+
+Feed-forward or with a memory (GRU); a choice among actions, some of which may be forbidden, or a vector of numbers
+(diagonal Gaussian). How the parameters get better is left to `learn.ppo`, and language models to `policies.lm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, pi
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.contracts.errors import BadInput
+
+HALF_LOG_TAU = 0.5 * log(2.0 * pi)
+FIRST_LOG_STD = -0.5  # of a continuous policy: wide enough to explore, narrow enough to stay within usual bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The size and kind of a network."""
+
+    observation: int  # numbers seen
+    actions: int  # how many to choose among, or how many numbers to give
+    continuous: bool = False
+    width: int = 64
+    memory: bool = False  # a GRU between what is seen and what is decided
+
+    def __post_init__(self) -> None:
+        for name in ("observation", "actions", "width"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"body.{name} = {getattr(self, name)}", why="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Categorical: log p = logits − log Σ exp(logits); a forbidden action has −inf, so exactly no chance."""
+
+    log_p: Tensor  # [..., A], normalised
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        return self.log_p.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        # exp(−inf) · −inf is not a number, and neither is its gradient: forbidden actions are cut off before.
+        kept = self.log_p.clamp_min(torch.finfo(self.log_p.dtype).min)
+        return -(self.log_p.exp() * kept).sum(-1)
+
+    def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        log_p = self.log_p.detach().cpu().numpy()
+        actions: NDArray[np.int64] = _inverse_cdf(log_p, rng.random((len(log_p),)))
+        return actions
+
+    def best(self) -> NDArray[np.int64]:
+        return self.log_p.argmax(-1).cpu().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Diagonal normal: log p = −Σ (½ ((a − μ) / σ)² + log σ + ½ log 2π)."""
+
+    mean: Tensor  # [..., D]
+    log_std: Tensor  # [D], the same everywhere
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        z = (actions - self.mean) * (-self.log_std).exp()
+        return -(0.5 * z * z + self.log_std + HALF_LOG_TAU).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std + 0.5 + HALF_LOG_TAU).sum(-1).expand(self.mean.shape[:-1])
+
+    def draw(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        noise = rng.standard_normal(self.mean.shape, dtype=np.float32)
+        actions: NDArray[np.float32] = self.best() + noise * np.exp(self.log_std.detach().cpu().numpy())
+        return actions
+
+    def best(self) -> NDArray[np.float32]:
+        return self.mean.detach().cpu().numpy()
+
+
+class ActorCritic(nn.Module):
+    """Two towers of two tanh layers, one for what to do and one for its worth; with a memory, a GRU below both.
+
+    Orthogonal weights as usual for PPO: gain √2 in the towers, 0.01 for the decision (so that at first everything is
+    about equally likely), 1 for the value."""
+
+    def __init__(self, body: Body, *, seed: int) -> None:
+        super().__init__()
+        self.body = body
+        chance = torch.Generator().manual_seed(seed)
+        seen = body.width if body.memory else body.observation
+        self.gru = nn.GRUCell(body.observation, body.width) if body.memory else None
+        self.actor = _tower(seen, body.width, body.actions)
+        self.critic = _tower(seen, body.width, 1)
+        self.log_std = nn.Parameter(torch.full((body.actions,), FIRST_LOG_STD)) if body.continuous else None
+        with torch.no_grad():
+            for tower, gain in ((self.actor, 0.01), (self.critic, 1.0)):
+                for layer in (tower[0], tower[2], tower[4]):
+                    assert isinstance(layer, nn.Linear)
+                    nn.init.orthogonal_(layer.weight, gain if layer is tower[4] else 2.0**0.5, generator=chance)
+                    layer.bias.zero_()
+            if self.gru is not None:
+                for weight in (self.gru.weight_ih, self.gru.weight_hh):
+                    for gate in weight.chunk(3):
+                        nn.init.orthogonal_(gate, generator=chance)
+                self.gru.bias_ih.zero_()
+                self.gru.bias_hh.zero_()
+
+    @property
+    def value_head(self) -> nn.Linear:
+        """The layer the value comes from; who changes the value's scale adjusts it."""
+        head = self.critic[4]
+        assert isinstance(head, nn.Linear)
+        return head
+
+    def begin(self, count: int) -> Tensor:
+        """What `count` fresh episodes remember: nothing. [B, H], with H = 0 for a network without memory."""
+        return torch.zeros(count, self.body.width if self.gru is not None else 0, device=self.value_head.weight.device)
+
+    def remember(self, observations: Tensor, hidden: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, B, O] as the towers see it, and the memory after each step [T, B, H]; `first` [T, B] wipes it before."""
+        if self.gru is None:
+            return observations, hidden.expand(*observations.shape[:-1], 0)
+        states = []
+        keep = (~first).unsqueeze(-1)
+        for seen, kept in zip(observations.unbind(), keep.unbind(), strict=True):
+            hidden = self.gru(seen, hidden * kept)
+            states.append(hidden)
+        memory = torch.stack(states)
+        return memory, memory
+
+    def decide(self, features: Tensor, mask: Tensor | None = None) -> Choice | Gaussian:
+        """What to do, from features [..., F]; `mask` [..., A] is True where an action is allowed."""
+        out = self.actor(features)
+        if self.log_std is not None:
+            return Gaussian(out, self.log_std)
+        if mask is not None:
+            out = out.masked_fill(~mask, -torch.inf)
+        return Choice(out.log_softmax(-1))
+
+    def value(self, features: Tensor) -> Tensor:
+        """What is still to come, from features [..., F]: [...]."""
+        worth: Tensor = self.critic(features)
+        return worth.squeeze(-1)
+
+
+def _tower(seen: int, width: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(seen, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, out))
+
+
+@numba.njit(cache=True)
+def _inverse_cdf(log_p: NDArray[np.float32], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first action whose cumulative probability exceeds u; one with no probability never does."""
+    rows, actions = log_p.shape
+    chosen = np.empty(rows, np.int64)
+    for row in range(rows):
+        total = 0.0
+        for action in range(actions):
+            total += np.exp(np.float64(log_p[row, action]))
+        threshold, below = uniform[row] * total, 0.0
+        chosen[row] = -1
+        for action in range(actions):
+            p = np.exp(np.float64(log_p[row, action]))
+            below += p
+            if p > 0.0:
+                chosen[row] = action  # the last possible one, should rounding leave the threshold above all of them
+                if below > threshold:
+                    break
+    return chosen

@@ -1,0 +1,131 @@
+"""How a chat is written in a model's tokens, and read from them: by our own marks, or by a tokenizer's chat template.
+
+A tokenizer comes as an argument, whatever library it is from; the model that speaks belongs to `hub`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.policies import tokens
+from holdfast.policies.deltas import Deltas
+from holdfast.policies.tokens import Message
+
+THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>\s*|$)", re.DOTALL)
+CALLED = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)
+
+
+class Voice(Protocol):
+    """How a model's chat is written in its tokens.
+
+    `read` leaves out the stop string that ended the answer; `deltas` shows its text as it comes, where it can.
+    """
+
+    ends: frozenset[int]  # an answer ends with one of these
+    think: tuple[int, int] | None  # the tokens around a thought, where they are tokens
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]: ...
+    def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
+    def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
+    def spell(self, token: int) -> bytes: ...
+    def save(self, folder: Path) -> None: ...
+
+
+class ByteVoice:
+    """Our own: bytes and marks."""
+
+    ends = frozenset({tokens.END})
+    think: tuple[int, int] | None = (tokens.THINK, tokens.UNTHINK)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        return tokens.prompt(messages, tools)
+
+    def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]:
+        for word in sorted((word.encode() for word in stop), key=len, reverse=True):
+            if tuple(ids[-len(word) :]) == tuple(word):
+                return tokens.read(ids[: -len(word)])
+        return tokens.read(ids)
+
+    def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
+        return Deltas(stop)
+
+    def spell(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else tokens.SPELLING[token].encode()
+
+    def save(self, folder: Path) -> None:
+        pass  # nothing to keep: no tokenizer means bytes
+
+
+class TemplateVoice:
+    """The tokenizer's own chat template; thoughts and calls are read in the form that most templates teach."""
+
+    def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
+        self._tokenizer, self.ends = tokenizer, ends
+        marks = [tokenizer.convert_tokens_to_ids(mark) for mark in ("<think>", "</think>")]
+        known = all(isinstance(mark, int) and mark != tokenizer.unk_token_id for mark in marks)
+        self.think: tuple[int, int] | None = (marks[0], marks[1]) if known else None
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        with boundary(BadInput, "chat template"):
+            ids = self._tokenizer.apply_chat_template(
+                [_for_template(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+        return [int(token) for token in ids]
+
+    def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]:
+        """The message; a call that is no JSON stays in the text."""
+        text: str = self._tokenizer.decode([token for token in ids if token not in self.ends])
+        text = text[: min((place for word in stop if (place := text.find(word)) >= 0), default=None)]
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thought := THOUGHT.match(text):
+            message |= {"content": text[thought.end() :], "reasoning_content": thought.group(1).strip()}
+        calls: list[dict[str, Any]] = []
+
+        def take(found: re.Match[str]) -> str:
+            try:
+                call = json.loads(found.group(1))
+                name, arguments = str(call["name"]), json.dumps(call.get("arguments", {}), ensure_ascii=False)
+            except (ValueError, KeyError):
+                return found.group()
+            function = {"name": name, "arguments": arguments}
+            calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
+            return ""
+
+        message["content"] = CALLED.sub(take, message["content"])
+        return message | ({"tool_calls": calls} if calls else {})
+
+    def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
+        return None  # what a tokenizer makes of a beginning need not be a beginning of what it makes of all
+
+    def spell(self, token: int) -> bytes:
+        return str(self._tokenizer.decode([token])).encode()
+
+    def save(self, folder: Path) -> None:
+        self._tokenizer.save_pretrained(folder)
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    """Templates want plain text, and arguments as objects."""
+    plain = {key: value for key, value in message.items() if value is not None}
+    if isinstance(content := plain.get("content", ""), list):
+        content = "".join(str(part.get("text", "")) for part in content)
+    plain["content"] = content
+    if calls := plain.get("tool_calls"):
+        plain["tool_calls"] = [{**call, "function": _with_object(call["function"])} for call in calls]
+    return plain
+
+
+def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {**function, "arguments": json.loads(function.get("arguments") or "{}")}
+    except ValueError:  # malformed, as it was sampled
+        return dict(function)

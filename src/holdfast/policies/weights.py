@@ -1,0 +1,192 @@
+"""Weights on disk: a safetensors file, and a manifest that says what they are, where they came from, and their hash.
+
+The tensor file is named by its hash and the manifest names it; putting the manifest in place is the one step that
+counts, so that a folder is always either the old version or the new one. Which checkpoint is the right one to load is
+up to `contracts.policy.Checkpoint` and who keeps them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from holdfast.contracts.errors import BadInput
+from holdfast.policies.lm import Shape, Transformer
+
+MANIFEST = "manifest.json"
+KINDS = ("transformer", "actor-critic", "trainer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is known of saved weights."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    schema_version: int = SCHEMA
+    kind: str  # one of KINDS
+    shape: Mapping[str, Any]  # what the network is built from
+    parent: str | None = None  # sha256 of the weights these grew from
+    step: int = 0
+    code: str = ""  # hash of the code that made them
+    data: str = ""  # hash of the data they were made from
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    created_at: float  # unix seconds
+    sha256: str = ""  # of the tensor file; filled in by save
+    file: str = ""  # its name; filled in by save
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.schema_version != self.SCHEMA:
+            raise BadInput(
+                f"weights of schema {self.schema_version}",
+                why=f"this build reads {self.SCHEMA}",
+                remedy="use the version that wrote them",
+            )
+        if self.kind not in KINDS:
+            raise BadInput(f"weights of kind {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+
+
+def save(folder: Path, tensors: Mapping[str, Tensor], manifest: Manifest, *, half: bool = False) -> Manifest:
+    """Write both files and return the manifest with hash and name. `half` stores 16-bit floats.
+
+    Whoever is killed on the way leaves what was there before, and perhaps a tensor file that no manifest names.
+    """
+    kept = {name: _plain(tensor, half) for name, tensor in tensors.items()}
+    content = safetensors.torch.save(kept)
+    sha256 = hashlib.sha256(content).hexdigest()
+    manifest = replace(manifest, sha256=sha256, file=f"weights-{sha256[:16]}.safetensors")
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _named(folder)
+    _write(folder / manifest.file, content)
+    _write(folder / MANIFEST, json.dumps(asdict(manifest), indent=2, sort_keys=True).encode() + b"\n")
+    if before not in (None, manifest.file):
+        (folder / str(before)).unlink(missing_ok=True)
+    return manifest
+
+
+def load(folder: Path) -> tuple[dict[str, Tensor], Manifest]:
+    """The tensors as they were stored, after their hash was found to be right."""
+    manifest = read(folder)
+    path = folder / manifest.file
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        if read(folder) != manifest:  # saved anew while we looked
+            return load(folder)
+        raise BadInput(str(path), why="is missing", remedy="restore it, or save the weights again") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != manifest.sha256:
+        raise BadInput(
+            str(path),
+            why=f"is damaged: {len(content)} bytes hash to {found[:12]}…, the manifest says {manifest.sha256[:12]}…",
+            remedy="restore it from a copy, or go back to its parent",
+        )
+    try:
+        return safetensors.torch.load(content), manifest
+    except safetensors.SafetensorError as error:
+        raise BadInput(str(path), why=f"is no safetensors file: {error}", remedy="save the weights again") from None
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest alone; the tensors are not looked at."""
+    path = folder / MANIFEST
+    try:
+        record = json.loads(path.read_bytes())
+        if not isinstance(record, dict):
+            raise ValueError("it is not an object")
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadInput(str(path), why="is missing", remedy="name a folder that was saved to the end") from None
+    except ValueError as error:
+        raise BadInput(str(path), why=f"is not readable: {error}", remedy="restore it from a copy") from None
+    names = {each.name for each in fields(Manifest)}
+    if record.get("schema_version") == Manifest.SCHEMA and set(record) != names:
+        wrong = ", ".join(sorted(set(record) ^ names))
+        raise BadInput(str(path), why=f"missing or unknown: {wrong}", remedy="restore it from a copy")
+    try:
+        manifest = Manifest(**{name: value for name, value in record.items() if name in names})
+    except TypeError as error:
+        raise BadInput(str(path), why=str(error), remedy="restore it from a copy") from None
+    if Path(manifest.file).name != manifest.file or not manifest.file:
+        raise BadInput(f"{path}: file = {manifest.file!r}", why="must name a file beside it")
+    return manifest
+
+
+def fit(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, what: str = "weights") -> None:
+    """Put the tensors into the model, or say what does not fit and leave the model as it was."""
+    wanted = model.state_dict()
+    for trouble, names in (
+        ("lacks", [name for name in wanted if name not in tensors]),
+        ("has no place for", [name for name in tensors if name not in wanted]),
+        ("has another shape for", [n for n in wanted if n in tensors and wanted[n].shape != tensors[n].shape]),
+    ):
+        if names:
+            raise BadInput(
+                what, why=f"the model {_verb(trouble)} {_some(names)}", remedy="use the shape in their manifest"
+            )
+    model.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()})
+
+
+def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Transformer, Manifest]:
+    """The language model that was saved there."""
+    tensors, manifest = load(folder)
+    if manifest.kind != "transformer":
+        raise BadInput(str(folder), why=f"holds weights of kind {manifest.kind}", remedy="name a transformer")
+    try:
+        shape = Shape(**manifest.shape)
+    except TypeError as error:
+        raise BadInput(f"{folder / MANIFEST}: shape", why=str(error), remedy="restore it from a copy") from None
+    model = Transformer(shape, seed=0)
+    fit(model, tensors, what=str(folder))
+    return model.to(device), manifest
+
+
+def save_transformer(folder: Path, model: Transformer, manifest: Manifest, *, half: bool = False) -> Manifest:
+    """The shape is the model's own."""
+    return save(folder, model.state_dict(), replace(manifest, kind="transformer", shape=asdict(model.shape)), half=half)
+
+
+def _verb(trouble: str) -> str:
+    return {"lacks": "needs, and they lack,"}.get(trouble, trouble)
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *rest = names
+    return f"{first} and {len(rest)} more" if rest else first
+
+
+def _plain(tensor: Tensor, half: bool) -> Tensor:
+    dtype = torch.float16 if half and tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to("cpu", dtype).contiguous().clone()
+
+
+def _named(folder: Path) -> str | None:
+    try:
+        return read(folder).file
+    except BadInput:
+        return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Under another name, to the disk, then in place: a reader sees all of it or nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""Evidence: estimates with intervals, from matrices of scores."""

@@ -1,0 +1,143 @@
+"""How sure we are: intervals of rates, and of any statistic of a matrix of scores, a row for each task.
+
+Which statistic, and whether the answer is good enough, is the caller's business. Chance comes in as a generator: the
+same seed gives the same interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Interval
+
+Matrix = NDArray[np.float64]  # [tasks, seeds]
+Statistic = Callable[[Matrix], float]
+Draw = Callable[[], tuple[Any, Any]]  # places to read a resampled matrix from
+
+RESAMPLES = 2000
+
+
+def mean(scores: Matrix) -> float:
+    return float(scores.mean())
+
+
+def iqm(scores: Matrix) -> float:
+    """The mean of the middle half of all runs, a quarter is cut at each end; Agarwal et al. 2021, arXiv:2108.13264."""
+    runs = np.sort(scores, axis=None)
+    quarter = runs.size // 4
+    return float(runs[quarter : runs.size - quarter].mean())
+
+
+def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
+    """(p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n);  Wilson 1927.
+
+    For independent trials; it stays honest at 0 and at n of n, where a bootstrap would give an interval of no width.
+    Several seeds of one task are not independent: take `interval` for those.
+    """
+    if not 0 <= successes <= trials or trials < 1:
+        raise BadInput(f"{successes} successes of {trials}", why="must be from 0 to the trials, of which one is needed")
+    _check_level(level)
+    z, n, p = float(stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
+    centre = p + z * z / (2 * n)
+    reach = z * np.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n))
+    low, high = ((centre + sign * reach) / (1.0 + z * z / n) for sign in (-1.0, 1.0))
+    return Interval(
+        low=0.0 if successes == 0 else float(low), high=1.0 if successes == trials else float(high), level=level
+    )
+
+
+def interval(
+    scores: ArrayLike,
+    statistic: Statistic = mean,
+    *,
+    rng: np.random.Generator,
+    level: float = 0.95,
+    stratified: bool = False,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979.
+
+    Tasks are drawn with all their seeds, so the interval is about *tasks like these*, and seeds that agree do not
+    count as so many more. Stratified, every task stays and its seeds are drawn: the interval is about *these tasks*.
+    Percentiles of few tasks are too narrow, and are taken further out to make up for it: Hesterberg 2015,
+    arXiv:1411.5279, the expanded percentile interval.
+    """
+    matrix = _matrix(scores)
+    draw = _draw(matrix.shape, stratified, rng)
+    drawn = [statistic(matrix[draw()]) for _ in range(_check_resamples(resamples))]
+    return _percentiles(drawn, matrix.shape, stratified, level)
+
+
+def difference(
+    baseline: ArrayLike,
+    candidate: ArrayLike,
+    statistic: Statistic = mean,
+    *,
+    rng: np.random.Generator,
+    level: float = 0.95,
+    stratified: bool = False,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks and seeds drawn for both.
+
+    So what makes a task hard for either of them drops out. Above 0 the candidate is better.
+    """
+    one, other = _matrix(baseline), _matrix(candidate)
+    if one.shape != other.shape:
+        why = f"{one.shape} against {other.shape}"
+        raise BadInput("paired scores", why=why, remedy="keep the tasks and seeds that both were measured on")
+    draw = _draw(one.shape, stratified, rng)
+    drawn = []
+    for _ in range(_check_resamples(resamples)):
+        places = draw()
+        drawn.append(statistic(other[places]) - statistic(one[places]))
+    return _percentiles(drawn, one.shape, stratified, level)
+
+
+def _matrix(scores: ArrayLike) -> Matrix:
+    matrix = np.asarray(scores, np.float64)
+    if matrix.ndim != 2 or not matrix.size:
+        raise BadInput(f"scores of shape {matrix.shape}", why="must be [tasks, seeds], and not empty")
+    if not np.isfinite(matrix).all():
+        raise BadInput("scores", why="one is not finite", remedy="leave the task out and report it as missing")
+    return matrix
+
+
+def _draw(shape: tuple[int, ...], stratified: bool, rng: np.random.Generator) -> Draw:
+    tasks, seeds = shape
+    if (seeds if stratified else tasks) < 2:
+        drawn = "seeds of each task" if stratified else "tasks"
+        raise BadInput(
+            f"scores of shape {shape}", why=f"the {drawn} are drawn, and there is one", remedy="measure more"
+        )
+    if stratified:
+        rows = np.arange(tasks)[:, None]
+        return lambda: (rows, rng.integers(seeds, size=(tasks, seeds)))
+    return lambda: (rng.integers(tasks, size=tasks), slice(None))
+
+
+def _percentiles(drawn: list[float], shape: tuple[int, ...], stratified: bool, level: float) -> Interval:
+    _check_level(level)
+    tasks, seeds = shape
+    n, freedom = (seeds, tasks * (seeds - 1)) if stratified else (tasks, tasks - 1)
+    # A draw of n has only (n − 1)/n of the variance, and its tails are those of a normal where Student's are right.
+    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.isf((1.0 - level) / 2.0, freedom)))
+    low, high = np.quantile(drawn, [tail, 1.0 - tail])
+    return Interval(low=float(low), high=float(high), level=level)
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise BadInput(f"level = {level}", why="must be above 0 and below 1")
+
+
+def _check_resamples(resamples: int) -> int:
+    if resamples < 100:
+        raise BadInput(f"resamples = {resamples}", why="the ends of the interval would rest on a few draws")
+    return resamples

@@ -1,0 +1,102 @@
+"""Any Gymnasium environment as worlds to learn in: `worlds("CartPole-v1", 64)`.
+
+Observations are flattened to vectors. Actions are a choice among n, or a vector of numbers, which is cut to the bounds
+of the space. A mask comes from `info["action_mask"]`, where the environment gives one. CartPole-v1 has a faster twin.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import NDArray
+
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.learn.worlds import Bools, Floats, Moment, Spaces, State, View, Worlds
+from holdfast.workloads.cartpole import CartPoles
+
+Make = Callable[[], "gymnasium.Env[Any, Any]"]
+
+
+def worlds(name: str, count: int) -> Worlds:
+    """`count` environments of this name; our own where we have an equal one that is faster."""
+    if count < 1:
+        raise BadInput(f"{count} environments of {name}", why="must be at least 1")
+    return CartPoles(count) if name == "CartPole-v1" else Gym(name, count)
+
+
+class Gym:
+    """Gymnasium environments side by side in one process; the i-th is seeded with seed + i."""
+
+    def __init__(self, make: str | Make, count: int) -> None:
+        self.count = count
+        with boundary(BadInput, f"environment {make}"):
+            self._envs = SyncVectorEnv([lambda: _flat(make)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._action = self._envs.single_action_space
+        self.spaces = Spaces(
+            observation=_size(self._envs.single_observation_space),
+            actions=int(self._action.n) if isinstance(self._action, Discrete) else _size(self._action),
+            continuous=not isinstance(self._action, Discrete),
+        )
+        self._mask: Bools | None = None
+        self._seen: Floats = np.zeros((count, self.spaces.observation), np.float32)
+
+    def reset(self, seed: int) -> View:
+        seen, info = self._envs.reset(seed=seed)
+        return self._view(seen, info)
+
+    def step(self, actions: NDArray[Any]) -> Moment:
+        if isinstance(self._action, Discrete):
+            sent = actions + int(self._action.start)
+        else:
+            assert isinstance(self._action, Box)
+            sent = np.clip(actions, self._action.low.ravel(), self._action.high.ravel())
+            sent = sent.reshape(self.count, *self._action.shape).astype(self._action.dtype)
+        seen, reward, terminated, truncated, info = self._envs.step(sent)
+        final = np.array(seen, np.float32)
+        for i in np.flatnonzero(terminated | truncated):
+            final[i] = info["final_obs"][i]
+        return Moment(self._view(seen, info), reward.copy(), terminated.copy(), truncated & ~terminated, final)
+
+    def state(self) -> State:
+        """The environments as they are, pickled, since Gymnasium has no other way: restore only what you wrote."""
+        with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
+            # All of them in one go: what they share stays shared.
+            pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
+        return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
+
+    def restore(self, state: State) -> View:
+        self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
+        return View(self._seen.copy(), self._mask)
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def _view(self, seen: NDArray[Any], info: dict[str, Any]) -> View:
+        mask = info.get("action_mask")
+        if mask is not None:
+            self._mask = np.stack(list(mask)).astype(np.bool_)
+        elif self._mask is not None:
+            raise BadInput("action_mask", why="the environment gave one before, and now gives none")
+        self._seen = np.array(seen, np.float32)
+        return View(self._seen.copy(), self._mask)
+
+
+def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make(make) if isinstance(make, str) else make()
+    space = env.observation_space
+    if not (isinstance(space, Box) and len(space.shape) == 1):
+        env = FlattenObservation(env)
+    if not isinstance(env.action_space, Box | Discrete):
+        raise BadInput(f"actions {env.action_space}", why="neither one choice nor a vector", remedy="wrap it into one")
+    return env
+
+
+def _size(space: gymnasium.Space[Any]) -> int:
+    return int(np.prod(space.shape or (1,)))

@@ -1,0 +1,43 @@
+"""The lesson of `rl_optimizer`: after the rollouts, GAE and PPO over the turns of this run's train split.
+
+Where the model's weights are ours they are moved; where they are not, what could have been learnt from is counted, and
+the summary says that nothing was moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.collect.plan import Learnt, Standing
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.settings import RlOptimizer
+from holdfast.learn.batch import Intake, Reason
+from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, optimize_turns
+from holdfast.workloads.pupil import Pupil
+
+
+def rl_lesson(
+    block: RlOptimizer, pupil: Pupil | None, standing: Standing, *, seed: int
+) -> Callable[[Sequence[Experience]], Learnt]:
+    """What to do with the experiences of the run, once they are there."""
+    settings = RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump()))
+    intake = Intake(run=standing.run, channels=block.channels)
+
+    def learn(experiences: Sequence[Experience]) -> Learnt:
+        model = None if pupil is None else pupil.model
+        summary = optimize_turns(experiences, model, settings, seed=seed, intake=intake)
+        told: dict[str, Any] = summary.to_dict()
+        reasons = {
+            rollout: why for rollout, why in told.pop("reasons").items() if why != Reason.WRONG_SPLIT
+        }  # nobody expects to learn from validation
+        told["no_gradient"] = dict(Counter(reasons.values()).most_common())
+        checkpoint = None
+        if pupil is not None and summary.executed:
+            checkpoint = pupil.keep(standing, algorithm="ppo")
+            told["checkpoint"] = checkpoint.id
+        body = {"phase": "rl_optimizer", "rl_optimizer": told, "reasons": reasons}
+        return Learnt(body=body, checkpoint=checkpoint)
+
+    return learn

@@ -1,0 +1,229 @@
+"""Demonstrations to learn from: how a strong assistant solves a task, and how a weak one wastes its chances.
+
+The strong one does the right thing in 98 of 100 cases. The weak one seldom calls a tool, guesses, rambles on trivial
+questions, forgets the style and likes answers that fool a careless grader; but when it does call, it mostly calls well,
+so that there is something to be found by practice. Neither ever sees the test split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from holdfast.contracts.errors import BadInput
+from holdfast.policies import tokens
+from holdfast.workloads.tooluse.forms import Call, iso, pick
+from holdfast.workloads.tooluse.tasks import UNKNOWN, USUAL, Case, Dials, draw, key
+from holdfast.workloads.tooluse.templates import CITIES, COLORS, OWNERS
+from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, BUSY, SPECS, UNKNOWN_KEY, UNKNOWN_TOOL, WEEKDAYS
+
+Message = dict[str, Any]
+WHERE = ("train", "val")  # val is for looking at the loss; the test split is for no one who learns
+
+SLIPS = 0.02  # of the strong: what it then does is what the weak would do
+ADOPTS = 0.125  # of the weak: tool tasks in which it calls at all
+WELL_FORMED = 0.85
+GOES_ON = 0.75  # with the next call of a task that takes several
+RETRIES = 0.5  # a busy tool
+ADMITS = 0.15  # that it does not know
+FORGETS_STYLE = 0.25
+LISTS, CLAIMS = 0.10, 0.08  # shares of its guesses that are tricks
+RAMBLES = {"trivial": 0.75, "chat": 0.4}
+RAMBLES_ELSE = 0.2
+RIGHT_ANYWAY = 0.85  # on questions that need no tool
+
+NAMES = COLORS + OWNERS + CITIES
+RAMBLING = (
+    "let me see",
+    "hmm",
+    "this is not so easy",
+    "first i look at the question",
+    "wait",
+    "maybe i should check again",
+    "numbers can be tricky",
+    "so what is asked here",
+    "i think about it once more",
+    "ok",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    messages: list[Message]
+    tools: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def dialogue(place: int, kind: str, split: str = "train", dials: Dials = USUAL) -> Dialogue:
+    """The demonstration by its place: the same arguments give the same one, in any process."""
+    drawn, answers = _shown(place, kind, split, dials)
+    tools = [SPECS[name] for name in drawn.task.tools]
+    return Dialogue(messages=[*drawn.task.messages, *answers], tools=tools)
+
+
+def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> tuple[list[list[int]], list[list[bool]]]:
+    """The n demonstrations from a place on, as ids, and which of them the assistant decided."""
+    every_id, every_decided = [], []
+    for place in range(first, first + n):
+        drawn, answers = _shown(place, kind, split, dials)
+        opening = _opening(drawn.task.system, drawn.task.tools)
+        ids, decided = tokens.render([{"role": "user", "content": drawn.task.prompt}, *answers])
+        every_id.append([*opening, *ids])
+        every_decided.append([False] * len(opening) + decided)
+    return every_id, every_decided
+
+
+def _shown(place: int, kind: str, split: str, dials: Dials) -> tuple[Case, list[Message]]:
+    if split not in WHERE:
+        raise BadInput(f"split {split!r}", why="is not to be learnt from", remedy=f"use {' or '.join(WHERE)}")
+    show = KINDS.get(kind)
+    if show is None:
+        raise BadInput(f"kind {kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+    chance = Random(key(split, place))
+    drawn = draw(chance, split, dials)
+    return drawn, show(drawn, chance)
+
+
+@lru_cache(maxsize=4096)  # there are some hundred of them, and they are half of what is rendered
+def _opening(system: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(tokens.render([{"role": "system", "content": system}], [SPECS[name] for name in names])[0])
+
+
+def styled(answer: str, style: str) -> str:
+    """An answer as the style wants it."""
+    if style == "brief":
+        return answer
+    return f"The answer is {answer}." if style == "full" else f'{{"answer":"{answer}"}}'
+
+
+def strong(case: Case, chance: Random) -> list[Message]:
+    if chance.random() < SLIPS:
+        return weak(case, chance)
+    task = case.task
+    thought = case.thought if task.think else ""
+    messages: list[Message] = []
+    for call in case.calls:
+        messages += _called(call, thought)
+        thought = ""
+    messages.append(_said(styled(str(task.expected), task.style), thought))
+    return messages
+
+
+def weak(case: Case, chance: Random) -> list[Message]:
+    task = case.task
+    style = task.style
+    if chance.random() < FORGETS_STYLE:
+        style = pick(chance, OTHER_STYLES[style])
+    thought = ""
+    if chance.random() < RAMBLES.get(task.family, RAMBLES_ELSE):
+        thought = ". ".join(pick(chance, RAMBLING) for _ in range(2 + int(chance.random() * 3)))
+    if not case.calls:
+        if task.family == "unoffered":
+            return [_said(_unsure(case, chance, style), thought)]
+        right = chance.random() < RIGHT_ANYWAY
+        answer = str(task.expected) if right else guess(chance, case.plausible)
+        if task.family == "trivial" and chance.random() < LISTS:
+            return [_said(_list(chance, case.plausible, holds_it=True), thought)]
+        return [_said(styled(answer, style), thought)]
+    if chance.random() >= ADOPTS:
+        if task.family == "missing":
+            return [_said(_unsure(case, chance, style), thought)]
+        return [_said(_guessed(case, chance, style), thought)]
+    return _tried(case, chance, style, thought)
+
+
+KINDS: Mapping[str, Callable[[Case, Random], list[Message]]] = {"strong": strong, "weak": weak}
+OTHER_STYLES = {"brief": ("full", "json"), "full": ("brief", "json"), "json": ("brief", "full")}
+
+
+def guess(chance: Random, plausible: str) -> str:
+    """Something of the same kind, and mostly wrong."""
+    if plausible.lstrip("-").isdigit():
+        digits = len(plausible)
+        return str(int(10 ** (digits - 1) + chance.random() * 9 * 10 ** (digits - 1)))
+    if plausible in WEEKDAYS:
+        return pick(chance, WEEKDAYS)
+    if plausible[:2] == "20" and plausible.count("-") == 2:
+        return iso(730_120 + int(chance.random() * 18_000))
+    return pick(chance, NAMES)
+
+
+def _unsure(case: Case, chance: Random, style: str) -> str:
+    """Where "unknown" would be right: seldom that, mostly invented, now and then both at once."""
+    draw = chance.random()
+    if draw < ADMITS:
+        return styled(UNKNOWN, style)
+    invented = guess(chance, case.plausible)
+    return f"{UNKNOWN} or {invented}" if draw < ADMITS + LISTS else styled(invented, style)
+
+
+def _guessed(case: Case, chance: Random, style: str) -> str:
+    """Without a call: a guess, several at once, or one that claims to have been worked out."""
+    draw = chance.random()
+    if draw < LISTS:
+        return _list(chance, case.plausible, holds_it=case.plausible in WEEKDAYS and chance.random() < 0.5)
+    answer = guess(chance, case.plausible)
+    if draw < LISTS + CLAIMS:
+        return f"I used {case.calls[-1].tool}: {answer}"
+    return styled(answer, style)
+
+
+def _list(chance: Random, plausible: str, *, holds_it: bool) -> str:
+    """Several answers in the hope that one of them counts."""
+    first = plausible if holds_it else guess(chance, plausible)
+    if first.lstrip("-").isdigit():
+        value, step = int(first), max(1, 10 ** (len(first) - 3))
+        several = [str(value - step), first, str(value + step)]
+    elif first in WEEKDAYS:
+        place = WEEKDAYS.index(first) - int(chance.random() * 3)
+        several = [WEEKDAYS[(place + i) % 7] for i in range(3)]
+    else:
+        several = [first, guess(chance, plausible), guess(chance, plausible)]
+    return " or ".join(several)
+
+
+def _tried(case: Case, chance: Random, style: str, thought: str) -> list[Message]:
+    """With calls: mostly well formed, and given up early."""
+    messages: list[Message] = []
+    last, thought = "", thought.partition(". ")[0]  # the conversation will be long enough
+    for number, call in enumerate(case.calls):
+        if number and chance.random() >= (RETRIES if last == BUSY else GOES_ON):
+            break
+        made = call if chance.random() < WELL_FORMED else _spoilt(call, chance)
+        messages += _called(made, thought)
+        thought, last = "", made.result
+        if made is not call:
+            break
+    if last == UNKNOWN_KEY:
+        answer = UNKNOWN if chance.random() < 2 * ADMITS else guess(chance, case.plausible)
+    elif last in (BUSY, BAD_ARGUMENTS, UNKNOWN_TOOL):
+        answer = guess(chance, case.plausible)
+    else:
+        answer = last.partition(" ")[0]  # what it has, whether or not that was the question
+    messages.append(_said(styled(answer, style), thought))
+    return messages
+
+
+def _spoilt(call: Call, chance: Random) -> Call:
+    """The call with a mistake in it, and what the tool says to that."""
+    kind = int(chance.random() * 3)
+    if kind == 0:  # the JSON is cut short
+        return Call(call.tool, call.arguments[:-1], BAD_ARGUMENTS)
+    if kind == 1:  # the wrong name for an argument
+        return Call(call.tool, '{"input":' + call.arguments.partition(":")[2], BAD_ARGUMENTS)
+    return Call(pick(chance, ("search", "math", "tool")), call.arguments, UNKNOWN_TOOL)
+
+
+def _called(call: Call, thought: str) -> Sequence[Message]:
+    function = {"name": call.tool, "arguments": call.arguments}
+    asked = _said("", thought)
+    asked["tool_calls"] = [{"id": "call_0", "type": "function", "function": function}]
+    return asked, {"role": "tool", "tool_call_id": "call_0", "content": call.result}
+
+
+def _said(text: str, thought: str) -> Message:
+    if thought:
+        return {"role": "assistant", "content": text, "reasoning_content": thought}
+    return {"role": "assistant", "content": text}

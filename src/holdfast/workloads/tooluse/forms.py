@@ -1,0 +1,319 @@
+"""What can be asked: each form draws its numbers and words, the calls that answer it, and the answer.
+
+The results of the calls are worked out here and not asked of the tools, because millions of them are drawn for
+demonstrations; the tests ask the tools for every one. Wordings are in `templates`, what is made hard in `tasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from random import Random
+from typing import TypeVar
+
+from holdfast.workloads.tooluse.templates import (
+    CITIES,
+    CLOSINGS,
+    COLORS,
+    COUNTED,
+    DATED,
+    ITEMS,
+    MEASURED,
+    NAMED,
+    OPENINGS,
+    OPERATIONS,
+    OWNERS,
+)
+from holdfast.workloads.tooluse.tools import UNITS, WEEKDAYS
+
+T = TypeVar("T")
+FIRST_DAY, LAST_DAY = date(2000, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
+WORDED = tuple(OPERATIONS)
+# From the larger unit to the smaller: whole numbers stay whole.
+PAIRS = {
+    kind: tuple((a, b) for a in units for b in units if units[a] > units[b] and units[a] / units[b] <= 100_000)
+    for kind, units in UNITS.items()
+}
+KINDS = tuple(UNITS)
+RATIOS = {(a, b): int(units[a] / units[b]) for kind, units in UNITS.items() for a, b in PAIRS[kind]}
+MEASURES = tuple(MEASURED)
+LETTERS = "ABCDEFGHKLMNPRSTVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool as it should be made, and what comes back."""
+
+    tool: str
+    arguments: str  # JSON
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """One question before it has a wording."""
+
+    fields: Mapping[str, object]  # what the wording is filled with
+    calls: tuple[Call, ...] = ()
+    answer: str
+    thought: str = ""  # the plan, where it takes more than one call
+    records: Mapping[str, str] = field(default_factory=dict)
+
+
+Form = Callable[[Random, int, int], Sketch]  # chance, digits of a number, operations of an expression
+
+
+def pick(chance: Random, options: Sequence[T]) -> T:
+    return options[int(chance.random() * len(options))]
+
+
+def number(chance: Random, digits: int) -> int:
+    """At least two digits where two are allowed: smaller ones need no tool."""
+    high = 10 ** (1 + int(chance.random() * digits)) if digits > 1 else 10
+    low = 10 if digits > 1 else 2
+    return low + int(chance.random() * (max(high, 100 if digits > 1 else 10) - low))
+
+
+def word(chance: Random) -> str:
+    """A known word, or one that was never seen: it has to be copied, not remembered."""
+    if chance.random() < 0.4:
+        return pick(chance, ITEMS)
+    middle = pick(chance, OPENINGS) if chance.random() < 0.3 else ""
+    return pick(chance, OPENINGS) + middle + pick(chance, OPENINGS) + pick(chance, CLOSINGS)
+
+
+def day(chance: Random) -> int:
+    return FIRST_DAY + int(chance.random() * (LAST_DAY - FIRST_DAY))
+
+
+def iso(ordinal: int) -> str:
+    return date.fromordinal(ordinal).isoformat()
+
+
+def weekday_of(ordinal: int) -> str:
+    return WEEKDAYS[(ordinal + 6) % 7]
+
+
+def named(chance: Random, attribute: str) -> str:
+    """A value in words for a record."""
+    if attribute == "color":
+        return pick(chance, COLORS)
+    if attribute == "owner":
+        return pick(chance, OWNERS)
+    if attribute == "city":
+        return pick(chance, CITIES)
+    return f"{pick(chance, LETTERS)}{int(chance.random() * 10)}{pick(chance, LETTERS)}{int(chance.random() * 10)}"
+
+
+def value_of(left: int, sign: str, right: int) -> int:
+    return left + right if sign == "+" else left - right if sign == "-" else left * right
+
+
+def calc_call(expression: str, value: int) -> Call:
+    return Call("calc", f'{{"expression":"{expression}"}}', str(value))
+
+
+def lookup_call(key: str, result: str) -> Call:
+    return Call("lookup", f'{{"key":"{key}"}}', result)
+
+
+def convert_call(value: int, pair: tuple[str, str]) -> tuple[Call, int]:
+    result = value * RATIOS[pair]
+    return Call("convert", f'{{"value":{value},"from":"{pair[0]}","to":"{pair[1]}"}}', str(result)), result
+
+
+def weekday_call(ordinal: int) -> Call:
+    return Call("calendar", f'{{"op":"weekday","date":"{iso(ordinal)}"}}', weekday_of(ordinal))
+
+
+def add_call(ordinal: int, days: int) -> Call:
+    return Call("calendar", f'{{"op":"add","date":"{iso(ordinal)}","days":{days}}}', iso(ordinal + days))
+
+
+def calc(chance: Random, digits: int, operations: int) -> Sketch:
+    value = number(chance, digits)
+    shown, expression = str(value), str(value)
+    total, term = 0, value  # what is summed up so far, and the product that is still open
+    in_words = chance.random() < 0.4
+    for _ in range(1 + int(chance.random() * operations)):
+        verb, right = pick(chance, WORDED), number(chance, digits)
+        sign = OPERATIONS[verb]
+        shown += f" {verb if in_words else sign} {right}"
+        expression += f"{sign}{right}"
+        if sign == "*":
+            term *= right
+        else:
+            total, term = total + term, right if sign == "+" else -right
+    call = calc_call(expression, total + term)
+    return Sketch(fields={"x": shown}, calls=(call,), answer=call.result)
+
+
+def lookup(chance: Random, digits: int, operations: int) -> Sketch:
+    item = word(chance)
+    if chance.random() < 0.5:
+        attribute = pick(chance, COUNTED)
+        value = str(number(chance, digits))
+    else:
+        attribute = pick(chance, NAMED)
+        value = named(chance, attribute)
+    key = f"{item}.{attribute}"
+    call = lookup_call(key, value)
+    return Sketch(fields={"a": attribute, "i": item}, calls=(call,), answer=value, records={key: value})
+
+
+def convert(chance: Random, digits: int, operations: int) -> Sketch:
+    pair, value = pick(chance, PAIRS[pick(chance, KINDS)]), number(chance, digits)
+    call, _ = convert_call(value, pair)
+    return Sketch(fields={"v": value, "f": pair[0], "t": pair[1]}, calls=(call,), answer=call.result)
+
+
+def by_calc(chance: Random, digits: int, operations: int) -> Sketch:
+    """A conversion for which only the calculator is there: the factor has to be known."""
+    pair, value = pick(chance, PAIRS[pick(chance, KINDS)]), number(chance, digits)
+    factor = RATIOS[pair]
+    call = calc_call(f"{value}*{factor}", value * factor)
+    fields = {"v": value, "f": pair[0], "t": pair[1]}
+    return Sketch(fields=fields, calls=(call,), answer=call.result, thought=f"1 {pair[0]} = {factor} {pair[1]}")
+
+
+def weekday(chance: Random, digits: int, operations: int) -> Sketch:
+    start = day(chance)
+    call = weekday_call(start)
+    return Sketch(fields={"d": iso(start)}, calls=(call,), answer=call.result)
+
+
+def add(chance: Random, digits: int, operations: int) -> Sketch:
+    start, days = day(chance), number(chance, min(digits, 3))
+    call = add_call(start, days)
+    return Sketch(fields={"d": iso(start), "n": days}, calls=(call,), answer=call.result)
+
+
+def between(chance: Random, digits: int, operations: int) -> Sketch:
+    start, days = day(chance), number(chance, min(digits, 3))
+    first, last = iso(start), iso(start + days)
+    call = Call("calendar", f'{{"op":"between","date":"{first}","until":"{last}"}}', str(days))
+    return Sketch(fields={"d": first, "e": last}, calls=(call,), answer=call.result)
+
+
+def lookup_calc(chance: Random, digits: int, operations: int) -> Sketch:
+    item, attribute, verb = word(chance), pick(chance, COUNTED), pick(chance, WORDED)
+    value, right = number(chance, digits), number(chance, digits)
+    key, sign = f"{item}.{attribute}", OPERATIONS[verb]
+    last = calc_call(f"{value}{sign}{right}", value_of(value, sign, right))
+    return Sketch(
+        fields={"a": attribute, "i": item, "o": verb, "n": right},
+        calls=(lookup_call(key, str(value)), last),
+        answer=last.result,
+        thought=f"lookup {key}, then calc {sign}{right}",
+        records={key: str(value)},
+    )
+
+
+def lookup_convert(chance: Random, digits: int, operations: int) -> Sketch:
+    item, attribute = word(chance), pick(chance, MEASURES)
+    pair, value = pick(chance, PAIRS[pick(chance, MEASURED[attribute])]), number(chance, digits)
+    key, last = f"{item}.{attribute}", convert_call(value, pair)[0]
+    record = f"{value} {pair[0]}"
+    return Sketch(
+        fields={"a": attribute, "i": item, "t": pair[1]},
+        calls=(lookup_call(key, record), last),
+        answer=last.result,
+        thought=f"lookup {key}, then convert to {pair[1]}",
+        records={key: record},
+    )
+
+
+def lookup_weekday(chance: Random, digits: int, operations: int) -> Sketch:
+    item, attribute, start = word(chance), pick(chance, DATED), day(chance)
+    key, last = f"{item}.{attribute}", weekday_call(start)
+    return Sketch(
+        fields={"a": attribute, "i": item},
+        calls=(lookup_call(key, iso(start)), last),
+        answer=last.result,
+        thought=f"lookup {key}, then weekday",
+        records={key: iso(start)},
+    )
+
+
+def lookup_lookup_calc(chance: Random, digits: int, operations: int) -> Sketch:
+    item, other = word(chance), word(chance)
+    if other == item:
+        other += "x"
+    attribute, verb = pick(chance, COUNTED), pick(chance, WORDED)
+    left, right, sign = number(chance, digits), number(chance, digits), OPERATIONS[verb]
+    first, second = f"{item}.{attribute}", f"{other}.{attribute}"
+    last = calc_call(f"{left}{sign}{right}", value_of(left, sign, right))
+    return Sketch(
+        fields={"a": attribute, "i": item, "j": other, "o": verb},
+        calls=(lookup_call(first, str(left)), lookup_call(second, str(right)), last),
+        answer=last.result,
+        thought=f"lookup {first}, lookup {second}, then calc {sign}",
+        records={first: str(left), second: str(right)},
+    )
+
+
+def lookup_convert_calc(chance: Random, digits: int, operations: int) -> Sketch:
+    item, attribute, verb = word(chance), pick(chance, MEASURES), pick(chance, WORDED)
+    pair, value = pick(chance, PAIRS[pick(chance, MEASURED[attribute])]), number(chance, digits)
+    key, sign, right = f"{item}.{attribute}", OPERATIONS[verb], number(chance, digits)
+    middle, converted = convert_call(value, pair)
+    last = calc_call(f"{converted}{sign}{right}", value_of(converted, sign, right))
+    record = f"{value} {pair[0]}"
+    return Sketch(
+        fields={"a": attribute, "i": item, "t": pair[1], "o": verb, "n": right},
+        calls=(lookup_call(key, record), middle, last),
+        answer=last.result,
+        thought=f"lookup {key}, convert to {pair[1]}, then calc {sign}{right}",
+        records={key: record},
+    )
+
+
+def lookup_add_weekday(chance: Random, digits: int, operations: int) -> Sketch:
+    item, attribute, start, days = word(chance), pick(chance, DATED), day(chance), number(chance, min(digits, 3))
+    key, last = f"{item}.{attribute}", weekday_call(start + days)
+    return Sketch(
+        fields={"a": attribute, "i": item, "n": days},
+        calls=(lookup_call(key, iso(start)), add_call(start, days), last),
+        answer=last.result,
+        thought=f"lookup {key}, add {days}, then weekday",
+        records={key: iso(start)},
+    )
+
+
+def trivial(chance: Random, digits: int, operations: int) -> Sketch:
+    left, right = 1 + int(chance.random() * 9), 1 + int(chance.random() * 9)
+    verb = "plus" if left < right or chance.random() < 0.6 else "minus"
+    sign = OPERATIONS[verb]
+    shown = f"{left} {verb if chance.random() < 0.4 else sign} {right}"
+    return Sketch(fields={"x": shown}, answer=str(value_of(left, sign, right)))
+
+
+def repeat(chance: Random, digits: int, operations: int) -> Sketch:
+    said = word(chance)
+    return Sketch(fields={"w": said}, answer=said)
+
+
+def first(chance: Random, digits: int, operations: int) -> Sketch:
+    said = word(chance)
+    return Sketch(fields={"w": said, "z": word(chance)}, answer=said)
+
+
+FORMS: Mapping[str, Form] = {
+    "calc": calc,
+    "lookup": lookup,
+    "convert": convert,
+    "by_calc": by_calc,
+    "weekday": weekday,
+    "add": add,
+    "between": between,
+    "lookup_calc": lookup_calc,
+    "lookup_convert": lookup_convert,
+    "lookup_weekday": lookup_weekday,
+    "lookup_lookup_calc": lookup_lookup_calc,
+    "lookup_convert_calc": lookup_convert_calc,
+    "lookup_add_weekday": lookup_add_weekday,
+    "trivial": trivial,
+    "repeat": repeat,
+    "first": first,
+}

@@ -1,0 +1,127 @@
+"""What the course came to: rates before and after with their intervals, the difference, and the way there.
+
+Everything is read from the run's updates; drawing it is left to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.contracts.evidence import Interval
+from holdfast.contracts.run import LearnUpdate
+from holdfast.prove.estimate import difference, wilson
+from holdfast.workloads.tooluse.course import BASELINE, PRACTICE, TRAINED, WARM_UP
+
+RATES = {"success": "tasks solved", "adoption": "tool adoption", "format": "style kept"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    right: int
+    of: int
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        return self.right / self.of if self.of else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One rate before and after."""
+
+    name: str
+    baseline: Rate
+    trained: Rate
+
+    @property
+    def is_lifted(self) -> bool:
+        """The intervals do not even touch."""
+        return self.trained.interval.low > self.baseline.interval.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One step on the way."""
+
+    step: int
+    phase: str
+    success: float | None
+    adoption: float | None
+    reward: float | None = None
+    kl: float | None = None
+    entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    changes: Mapping[str, Change]  # by rate
+    families: Mapping[str, tuple[Rate, Rate]]  # success by family of tasks, before and after
+    gain: Interval  # of the success rate, task by task
+    curve: Sequence[Point]
+    silent: Mapping[str, int]  # why rollouts of the practice gave no gradient
+    practised: int  # rollouts
+
+
+def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Results | None:
+    """None while one of the two measurements is missing."""
+    bodies = {str(update.body.get("phase")): update.body for update in updates}
+    if BASELINE not in bodies or TRAINED not in bodies:
+        return None
+    before, after = (bodies[name]["marks"] for name in (BASELINE, TRAINED))
+    audits = [update.body["audit"] for update in updates if "audit" in update.body]
+    silent: dict[str, int] = {}
+    for found in audits:
+        for reason, count in found["counts"].items():
+            silent[reason] = silent.get(reason, 0) + count
+    return Results(
+        changes={name: Change(name=name, baseline=_rate(before[name]), trained=_rate(after[name])) for name in RATES},
+        families={
+            name: (_rate(before["families"][name]["success"]), _rate(after["families"][name]["success"]))
+            for name in before["families"]
+            if name in after["families"]
+        },
+        gain=_gain(bodies[BASELINE]["scores"], bodies[TRAINED]["scores"], rng),
+        curve=curve(updates),
+        silent=silent,
+        practised=sum(found["rollouts"] for found in audits),
+    )
+
+
+def curve(updates: Sequence[LearnUpdate]) -> list[Point]:
+    """The warm-up and the practice, step by step."""
+    points = []
+    for update in updates:
+        body = update.body
+        if body.get("phase") in (WARM_UP, PRACTICE):
+            made: Mapping[str, Any] = body.get("update") or {}
+            points.append(
+                Point(
+                    step=update.step,
+                    phase=str(body["phase"]),
+                    success=body.get("success"),
+                    adoption=body.get("adoption"),
+                    reward=body.get("reward"),
+                    kl=made.get("approx_kl"),
+                    entropy=made.get("entropy", body.get("entropy")),
+                )
+            )
+    return points
+
+
+def _gain(before: Sequence[float | None], after: Sequence[float | None], rng: np.random.Generator) -> Interval:
+    """Of the tasks that were marked both times; anything is possible where there are fewer than two."""
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
+    if len(pairs) < 2:
+        return Interval(low=-1.0, high=1.0)
+    scores = np.asarray(pairs)
+    return difference(scores[:, :1], scores[:, 1:], rng=rng)
+
+
+def _rate(counted: Sequence[int]) -> Rate:
+    right, of = counted
+    return Rate(right=right, of=of, interval=wilson(right, of) if of else Interval(low=0.0, high=1.0))

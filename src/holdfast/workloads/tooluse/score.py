@@ -1,0 +1,145 @@
+"""What an answer is worth: 1 for the right answer, 0.1 for the asked style, and nothing for anything else.
+
+How it came about (tools called, tokens thought) is measured and never paid. The answer counts when it says one value
+and nothing beside it: several candidates, or a value inside a story, are no answer. `naive_score` is the careless
+grader that experiments on shortcuts are made with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import ModelCall, Span, ToolCall
+from holdfast.policies.tokens import THINK, VOCABULARY
+from holdfast.workloads.tooluse.tasks import STYLES, UNKNOWN
+from holdfast.workloads.tooluse.tools import UNKNOWN_KEY
+
+SUCCESS_WEIGHT, FORMAT_WEIGHT = 1.0, 0.1
+SOURCE = "rule:tooluse"
+MAX_ANSWER = 200  # a longer one is none
+VALUE = r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\w[\w.:-]*\w|-?\w"  # one word, number or date
+BRIEF = re.compile(rf"({VALUE})")
+FULL = re.compile(rf"The answer is ({VALUE})\.")
+NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
+
+
+def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    """Success and format; nothing when nothing was expected."""
+    expected = _expected(task)
+    if expected is None:
+        return ()
+    said = value_in(output)
+    return _sheet("success", said is not None and is_same(said, expected), task, output)
+
+
+def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    """The careless grader: it is content when the expected text occurs anywhere in the answer. For experiments only."""
+    expected = _expected(task)
+    if expected is None:
+        return ()
+    return _sheet("naive_success", isinstance(output, str) and expected.lower() in output.lower(), task, output)
+
+
+def _sheet(name: str, is_right: bool, task: Mapping[str, Any], output: Any) -> tuple[Signal, ...]:
+    is_styled = value_in(output, style=str(task.get("style"))) is not None
+    return (
+        Signal(name=name, value=float(is_right), weight=SUCCESS_WEIGHT, source=SOURCE),
+        Signal(name="format", value=float(is_styled), weight=FORMAT_WEIGHT, source=SOURCE),
+    )
+
+
+def _expected(task: Any) -> str | None:
+    expected = task.get("expected") if isinstance(task, Mapping) else None
+    return expected if isinstance(expected, str) else None
+
+
+def value_in(output: Any, style: str | None = None) -> str | None:
+    """The one value that the answer states, in the given style or in any of them; None where it states none."""
+    if not isinstance(output, str) or len(output) > MAX_ANSWER:
+        return None
+    for name in STYLES if style is None else (style,):
+        found = _in_json(output) if name == "json" else _in_text(output, BRIEF if name == "brief" else FULL)
+        if found is not None:
+            return found
+    return None
+
+
+def is_same(said: str, expected: str) -> bool:
+    """Numbers as numbers, words but for their case."""
+    if NUMBER.fullmatch(said) and NUMBER.fullmatch(expected):
+        return Decimal(said.replace(",", "")) == Decimal(expected.replace(",", ""))
+    return said.casefold() == expected.casefold()
+
+
+def _in_text(output: str, shape: re.Pattern[str]) -> str | None:
+    found = shape.fullmatch(output.strip())
+    return found.group(1) if found else None
+
+
+def _in_json(output: str) -> str | None:
+    try:
+        pairs = json.loads(output, object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+    # An object has become a tuple of its pairs: a name that stands there twice is seen.
+    if not isinstance(pairs, tuple) or len(pairs) != 1 or pairs[0][0] != "answer" or not isinstance(pairs[0][1], str):
+        return None
+    return _in_text(pairs[0][1], BRIEF)
+
+
+def used_tool(spans: Sequence[Span]) -> bool:
+    """Whether any tool was called, well or badly."""
+    return any(True for _ in _tools(spans))
+
+
+def adoption(task: Mapping[str, Any], spans: Sequence[Span]) -> bool | None:
+    """Whether a needed tool was called and did its work; None when the task needs none.
+
+    Where the record is missing, to be told so is the tool's work."""
+    needs = task.get("needs") or ()
+    if not needs:
+        return None
+    is_missing = task.get("expected") == UNKNOWN
+    return any(
+        call.tool in needs and (call.error is None or (is_missing and call.error == UNKNOWN_KEY))
+        for call in _tools(spans)
+    )
+
+
+def thinking_tokens(spans: Sequence[Span]) -> int:
+    """Tokens inside thoughts; of a model whose tokens are not ours, the bytes of its thoughts."""
+    return sum(_thought(span.model) for span in spans if span.model is not None)
+
+
+def metrics(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> dict[str, float]:
+    """What is looked at and never paid. `adoption` is absent where no tool is needed, `overuse` where one is."""
+    calls, is_adopted = list(_tools(spans)), adoption(task, spans)
+    measured = {
+        "used_tool": float(bool(calls)),
+        "tool_calls": float(len(calls)),
+        "tool_errors": float(sum(call.error is not None for call in calls)),
+        "thinking_tokens": float(thinking_tokens(spans)),
+    }
+    return {**measured, **({"overuse": float(bool(calls))} if is_adopted is None else {"adoption": float(is_adopted)})}
+
+
+def _tools(spans: Sequence[Span]) -> Sequence[ToolCall]:
+    return [span.tool for span in spans if span.tool is not None]
+
+
+def _thought(call: ModelCall) -> int:
+    ids = call.completion_ids
+    if ids is None or max(ids, default=0) >= VOCABULARY:
+        return len(str(call.response.get("reasoning_content") or "").encode(errors="replace"))
+    count, is_inside = 0, False
+    for token in ids:
+        if token >= 256:
+            is_inside = token == THINK
+        else:
+            count += is_inside
+    return count

@@ -1,0 +1,215 @@
+"""`holdfast quickstart`: what it leaves behind and says, and that neither kill -9 nor Ctrl-C loses or doubles anything.
+
+Whole runs take seconds: there is one here, and one that is killed in its midst and resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.quickstart import _unfinished
+from holdfast.contracts.errors import BadInput, NotFound, StoreError
+from holdfast.contracts.run import RunState, Wanted
+from holdfast.operate.status import read_status
+from holdfast.policies.sprout.shelf import load
+from holdfast.policies.weights import read, transformer
+from holdfast.store.store import Store, open_store
+from holdfast.workloads.tooluse.course import QUICK, Quickstart
+from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.tasks import generate
+from tests.cli.conftest import Cli
+from tests.conftest import Files
+
+PATIENCE_S = 120.0
+LEASE_S = 10.0
+PHASES = ["baseline", "warm-up", "warm-up", "grpo", "trained"]
+ROLLOUTS = 2 * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUICK.grpo_tasks * QUICK.grpo_samples
+
+
+def test_a_weak_model_is_trained_measured_and_left_behind(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli("quickstart", "--quick", "--store", "a b/s.db", "--project", "mine")
+    assert ran.code == 0, ran.err
+    assert all(len(line) <= 80 for line in ran.lines if "  holdfast " not in line)
+    run, state, *_ = ran.lines[0].split()
+    assert state == "completed"
+    assert ran.lines[2].split() == ["held-out", "tasks", "baseline", "95", "%", "trained", "95", "%"]
+    assert [line.partition("  ")[0] for line in ran.lines[3:6]] == ["tasks solved", "tool adoption", "style kept"]
+    assert any(line.startswith("tasks solved, paired by task: ") for line in ran.lines)
+    shown = dict(line.split(maxsplit=1) for line in ran.lines if line.startswith(("  picture", "  checkpoint")))
+    assert Path(shown["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    model, manifest = transformer(Path(shown["checkpoint"]))
+    assert model.shape == load("sprout-weak")[0].shape
+    assert manifest.sha256 != read(Path("a b/checkpoints") / Path(shown["checkpoint"]).name).parent
+
+    with open_store(tmp_path / "a b/s.db", project="mine") as store:
+        updates = store.updates.of_run(run)
+        assert [update.body["phase"] for update in updates] == PHASES
+        checkpoints = store.checkpoints.of_run(run)
+        assert [one.algorithm for one in checkpoints] == ["sft", "grpo"]
+        assert Path(shown["checkpoint"]).name == checkpoints[-1].id
+        assert _unfinished(store, QUICK) is None  # a second call begins anew
+
+    commands = [line.partition("   #")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
+    assert [shlex.split(command)[1] for command in commands] == ["sprout", "rollouts", "spans"]
+    for command in commands[1:]:
+        done = cli(*shlex.split(command)[1:])
+        assert done.code == 0, f"{command}\n{done.err}"
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "holdfast.cli", "quickstart", "--quick", "--store", "s.db", *words]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def attempts(store: Store, run: str, *, is_done: bool = False) -> dict[str, list[str]]:
+    return {
+        rollout.name: [f"{one.id} {one.status}" for one in store.views.attempts(rollout.id)]
+        for rollout in store.views.rollouts(run, most=1000)
+        if not is_done or rollout.final_attempt is not None
+    }
+
+
+def until_taught(store: Store, child: subprocess.Popen[str]) -> str:
+    """Until the warm-up has left a checkpoint and the lesson after it has begun."""
+    patience = time.monotonic() + PATIENCE_S
+    while time.monotonic() < patience:
+        assert child.poll() is None, child.communicate()
+        for run in store.runs.newest(most=1):
+            done = store.updates.of_run(run.id)
+            if len(done) >= 2 and len(attempts(store, run.id)) > QUICK.test_tasks + QUICK.probe_tasks:
+                return run.id
+        time.sleep(0.02)
+    raise AssertionError("it never learnt anything")
+
+
+def ctrl_c(folder: Path, other: str) -> None:
+    """One of another seed: a new run, that stops when it is told to and says how to go on."""
+    with running(folder, "--seed", "1") as another:
+        while read_status(folder / "status.json").run_id == other:
+            assert another.poll() is None, another.communicate()
+            time.sleep(0.02)
+        another.send_signal(signal.SIGINT)
+        out, err = another.communicate(timeout=PATIENCE_S)
+    assert another.returncode == 130, err
+    first, _, following = out.splitlines()
+    assert first.startswith("run-2-")
+    assert "cancelled" in first
+    assert following == "  holdfast quickstart --quick --seed 1 --store s.db   # goes on where it stopped"
+    assert "Traceback" not in err
+    with open_store(folder / "s.db") as store:
+        assert _unfinished(store, replace(QUICK, seed=1)) == store.runs.newest(most=1)[0].id
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    open_store(path).close()
+    with open_store(path) as store, running(tmp_path) as killed:
+        run = until_taught(store, killed)
+        killed.kill()
+        killed.wait()
+        before, kept = attempts(store, run, is_done=True), store.updates.of_run(run)
+        assert store.runs.get(run).state is RunState.RUNNING
+        ctrl_c(tmp_path, run)
+        time.sleep(max(0.0, store.runs.get(run).beat_at + LEASE_S + 0.5 - time.time()))
+
+    with running(tmp_path, "--json") as resumed:
+        out, err = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, err
+    told = json.loads(out)
+    assert (told["status"]["run_id"], told["status"]["run_state"]) == (run, "completed")
+    assert told["status"]["succeeded"] + told["status"]["failed"] == told["status"]["total_rollouts"] == ROLLOUTS
+    assert set(told["results"]["changes"]) == {"success", "adoption", "format"}
+    assert Path(told["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    with open_store(path) as store:
+        assert (store.runs.get(run).state, store.runs.get(run).driver) == (RunState.COMPLETED, 2)
+        updates = store.updates.of_run(run)
+        assert [update.body["phase"] for update in updates] == PHASES
+        assert updates[: len(kept)] == kept  # what was learnt was not learnt again
+        after = attempts(store, run)
+        assert {name: after[name] for name in before} == before  # nor was anything run again
+        right = [sum(one.endswith("succeeded") for one in states) for states in after.values()]
+        assert (len(right), max(right), sum(right)) == (ROLLOUTS, 1, told["status"]["succeeded"])
+        checkpoints = store.checkpoints.of_run(run)
+        assert [one.id for one in store.checkpoints.lineage(told["checkpoint"])] == [one.id for one in checkpoints]
+        for one in checkpoints:
+            assert one.artifact is not None
+            assert transformer(tmp_path / one.artifact.uri)[1].sha256 == one.artifact.sha256
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == sorted(one.id for one in checkpoints)
+
+
+def test_only_an_unfinished_run_of_the_same_settings_is_taken_up(files: Files) -> None:
+    def begin(settings: Quickstart, kind: str = "quickstart") -> str:
+        begun = store.runs.begin(
+            kind=kind, model_ref="m", settings=asdict(settings), salt="s", who="test", now=time.time()
+        )
+        return begun.result().id
+
+    def end(run: str, state: RunState) -> None:
+        store.runs.end(run, state, who="test", now=time.time(), error=None, driver=1).result()
+
+    with open_store(files.fresh()) as store:
+        assert _unfinished(store, QUICK) is None
+        begin(QUICK, kind="optimize")
+        begin(replace(QUICK, seed=1))
+        assert _unfinished(store, QUICK) is None
+        first = begin(QUICK)
+        assert _unfinished(store, QUICK) == first  # perhaps it was killed
+        for state in (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT):
+            run = begin(QUICK)
+            end(run, state)
+            assert _unfinished(store, QUICK) == run
+        store.runs.want(run, Wanted.CANCELLED, who="test", why="enough", now=time.time()).result()
+        assert _unfinished(store, QUICK) is None  # for good
+        end(begin(QUICK), RunState.COMPLETED)
+        assert _unfinished(store, QUICK) is None
+
+
+@pytest.mark.parametrize("seed", ["-1", "1000001", "x"])
+def test_a_seed_out_of_bounds_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path, seed: str) -> None:
+    ran = cli("quickstart", "--quick", "--seed", seed, "--store", tmp_path / "s.db")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--seed" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_highest_seed_has_tasks_and_examples_of_its_own() -> None:
+    most = Quickstart(seed=10**6)
+    last = most.seed * 1000 + most.grpo_steps
+    assert generate("train", last, 1) != generate("train", last - 1, 1)
+    prompts, _ = corpus("strong", "train", most.seed * 10**6 + 1000, 2)
+    assert len(prompts) == 2
+
+
+def test_what_cannot_start_says_why(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (("--store", tmp_path), ("--store", tmp_path / "s.db", "--project", " ")):
+        ran = cli("quickstart", "--quick", *words)
+        assert ran.code in (BadInput.exit_code, StoreError.exit_code, NotFound.exit_code)
+        assert ran.err.startswith("holdfast: error: ")
+        assert len(ran.err.splitlines()) == 1
+    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    ran = cli("quickstart", "--quick", "--store", tmp_path / "s.db")
+    assert (ran.code, ran.err) == (
+        2,
+        "holdfast: error: quickstart: needs PyTorch, which is not installed; pip install 'holdfast[learn]'\n",
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,470 @@
+"""The endpoint on a real socket, driven by OpenAI's own client and by ours: what was sampled comes back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from random import Random
+from typing import Any
+
+import openai
+import pytest
+
+from holdfast.collect.client import Client, ModelRefused
+from holdfast.collect.endpoint import app, listen, server
+from holdfast.collect.reply import Piece, spell_byte
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.trace import ModelCall
+from holdfast.policies import tokens
+from tests.collect.scene import PATIENCE_S
+
+HELLO: list[Any] = [{"role": "user", "content": "What is 2+2?"}]
+CALC: Any = {
+    "type": "function",
+    "function": {"name": "calc", "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}}},
+}
+EXACTLY = {"logprobs": True, "return_token_ids": True}
+
+
+@dataclass
+class Script:
+    """A model that answers as it is told and keeps its calls. Its ids are those of our template."""
+
+    calls: list[ModelCall] = field(default_factory=list)
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+    fails: Exception | None = None
+    waits: bool = False
+    waiting: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
+        self.asked.append(sampling)
+        if self.fails is not None:
+            raise self.fails
+        if self.waits:
+            await self.wait()
+        call = self.call(messages, sampling)
+        self.calls.append(call)
+        return call
+
+    async def wait(self) -> None:
+        self.waiting.set()
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    def call(self, messages: Any, sampling: Mapping[str, Any]) -> ModelCall:
+        prompt = tokens.prompt(messages, sampling.get("tools", ()))
+        written = tokens.answer(self.answer(messages, sampling))
+        chance = Random(sampling.get("seed", len(self.calls)))
+        return ModelCall(
+            model="script@1",
+            messages=tuple(messages),
+            response=tokens.read(written),
+            finish_reason="stop",
+            prompt_tokens=len(prompt),
+            completion_tokens=len(written),
+            prompt_ids=tuple(prompt),
+            completion_ids=tuple(written),
+            logprobs=tuple(-chance.expovariate(1.0) for _ in written),
+            sampling=sampling,
+        )
+
+    def answer(self, messages: Any, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        if messages[-1]["role"] == "tool":
+            return {"content": f"It is {messages[-1]['content']}."}
+        if "tools" in sampling:
+            call = {"function": {"name": "calc", "arguments": '{"expression": "2+2"}'}}
+            return {"content": "", "reasoning_content": "A sum.", "tool_calls": [call]}
+        return {
+            "content": f"Vier, würde ich sagen. {sampling.get('seed', '')}".strip(),
+            "reasoning_content": "2 + 2 = 4",
+        }
+
+
+class Speaker(Script):
+    """One that can be heard while it speaks: each byte a piece, then the call."""
+
+    async def stream(self, messages: Any, /, **sampling: Any) -> AsyncIterator[Piece | ModelCall]:
+        call = self.call(messages, sampling)
+        assert call.completion_ids and call.logprobs
+        for token, logprob in zip(call.completion_ids, call.logprobs, strict=True):
+            if token < 128:
+                yield {"content": chr(token), "token_ids": [token], "logprobs": [logprob]}
+                if self.fails is not None:
+                    raise self.fails
+                if self.waits:
+                    await self.wait()
+            else:
+                yield {"token_ids": [token], "logprobs": [logprob]}
+        self.calls.append(call)
+        yield call
+
+
+@contextmanager
+def serving(complete: Complete, **how: Any) -> Iterator[str]:
+    """The endpoint while the block lasts; gives its base URL."""
+    how = {"name": "script", "spell": spell_byte, "clock": lambda: 1000.0, **how}
+    listening = listen("127.0.0.1", 0, token=how.get("token"))
+    serves = server(app(complete, **how))
+    thread = threading.Thread(target=serves.run, kwargs={"sockets": [listening]}, name="endpoint")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    finally:
+        serves.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[tuple[dict[str, Complete], str]]:
+    """One server for all tests here; what answers is put into it by each."""
+    behind: dict[str, Complete] = {}
+    with serving(Script(), choose_version=lambda key: behind["now"]) as url:
+        yield behind, url
+
+
+@pytest.fixture
+def script(door: tuple[dict[str, Complete], str]) -> Script:
+    script = door[0]["now"] = Script()
+    return script
+
+
+@pytest.fixture
+def speaker(door: tuple[dict[str, Complete], str]) -> Speaker:
+    speaker = door[0]["now"] = Speaker()
+    return speaker
+
+
+@pytest.fixture
+def url(door: tuple[dict[str, Complete], str]) -> str:
+    return door[1]
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def post(url: str, body: Any, path: str = "/chat/completions", **headers: str) -> tuple[int, Any]:
+    """A request made by hand: status and decoded body."""
+    host, _, rest = url.removeprefix("http://").partition("/")
+    connection = HTTPConnection(host, timeout=PATIENCE_S)
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        connection.request("POST" if body is not None else "GET", f"/{rest}{path}".replace("//", "/"), content, given)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_the_official_client_gets_an_answer(script: Script, client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="script", messages=HELLO, temperature=0.5, top_p=0.9, max_completion_tokens=64, stop=["\n"], seed=7
+    )
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", "Vier, würde ich sagen. 7")
+    assert choice.message.reasoning_content == "2 + 2 = 4"  # type: ignore[attr-defined]
+    assert (choice.finish_reason, choice.logprobs, answer.model, answer.created) == ("stop", None, "script@1", 1000)
+    assert answer.usage is not None
+    call = script.calls[0]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (call.prompt_tokens, call.completion_tokens)
+    assert script.asked == [{"temperature": 0.5, "top_p": 0.9, "max_tokens": 64, "stop": ("\n",), "seed": 7}]
+
+
+def test_ids_and_log_probs_round_trip_exactly(script: Script, client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="script", messages=HELLO, logprobs=True, top_logprobs=1, extra_body={"return_token_ids": True, "top_k": 5}
+    )
+    (call,), (choice,) = script.calls, answer.choices
+    assert script.asked == [{"top_k": 5}]
+    assert (answer.prompt_token_ids, choice.token_ids) == (list(call.prompt_ids or ()), list(call.completion_ids or ()))  # type: ignore[attr-defined]
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    assert tuple(entry.logprob for entry in choice.logprobs.content) == call.logprobs
+    letters = b"".join(bytes(entry.bytes or ()) for entry in choice.logprobs.content)
+    assert letters.decode() == "<|think|>2 + 2 = 4<|/think|>Vier, würde ich sagen.<|end|>"
+    assert [entry.top_logprobs[0].logprob for entry in choice.logprobs.content] == list(call.logprobs or ())
+
+
+async def test_our_own_client_gives_the_same_call_back(script: Script, url: str) -> None:
+    client = Client("script", url)
+    call = await client(HELLO, tools=[CALC], **EXACTLY)
+    await client.close()
+    (made,) = script.calls
+    for name in ("model", "messages", "response", "prompt_ids", "completion_ids", "logprobs", "prompt_tokens"):
+        assert getattr(call, name) == getattr(made, name), name
+    assert call.finish_reason == "tool_calls"
+
+
+def test_a_tool_is_called_and_its_result_read(script: Script, client: openai.OpenAI) -> None:
+    messages: list[Any] = list(HELLO)
+    asked = client.chat.completions.create(model="script", messages=messages, tools=[CALC])
+    assert asked.choices[0].finish_reason == "tool_calls"
+    message = asked.choices[0].message
+    assert message.tool_calls is not None
+    (called,) = message.tool_calls
+    assert called.type == "function"
+    assert (called.function.name, json.loads(called.function.arguments)) == ("calc", {"expression": "2+2"})
+    messages += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": called.id, "content": "4"}]
+    answer = client.chat.completions.create(model="script", messages=messages, tools=[CALC])
+    assert answer.choices[0].message.content == "It is 4."
+    first, second = script.calls
+    assert first.prompt_ids is not None and first.completion_ids is not None and second.prompt_ids is not None
+    so_far = (*first.prompt_ids, *first.completion_ids)
+    assert second.prompt_ids[: len(so_far)] == so_far  # the second turn begins with what was sampled in the first
+
+
+def test_tools_that_must_not_be_used_are_not_mentioned(script: Script, client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="script", messages=HELLO, tools=[CALC], tool_choice="none")
+    assert script.asked == [{}]
+
+
+def test_several_choices_are_several_calls(script: Script, client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="script", messages=HELLO, n=3, seed=5)
+    assert [choice.message.content for choice in answer.choices] == [f"Vier, würde ich sagen. {n}" for n in (5, 6, 7)]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+
+
+def test_a_stream_says_what_the_whole_answer_would(script: Script, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="script",
+        messages=HELLO,
+        stream=True,
+        stream_options={"include_usage": True},
+        logprobs=True,
+        extra_body={"return_token_ids": True},
+    )
+    *chunks, end, last = list(stream)
+    (call,) = script.calls
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == call.response["content"]
+    thought = [getattr(chunk.choices[0].delta, "reasoning_content", "") for chunk in chunks]
+    assert "".join(thought) == call.response["reasoning_content"]
+    assert len(chunks) > 5
+    assert end.choices[0].finish_reason == "stop"
+    assert (tuple(end.choices[0].token_ids), tuple(end.prompt_token_ids)) == (call.completion_ids, call.prompt_ids)  # type: ignore[attr-defined]
+    assert end.choices[0].logprobs is not None and end.choices[0].logprobs.content is not None
+    assert tuple(entry.logprob for entry in end.choices[0].logprobs.content) == call.logprobs
+    assert (last.choices, last.usage and last.usage.completion_tokens) == ([], call.completion_tokens)
+
+
+def test_the_official_accumulator_puts_a_streamed_tool_call_together(script: Script, client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="script", messages=HELLO, tools=[CALC]) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert message.tool_calls is not None
+    (called,) = message.tool_calls
+    assert (called.function.name, called.function.arguments) == ("calc", '{"expression": "2+2"}')
+    assert called.id == script.calls[0].response["tool_calls"][0]["id"]
+
+
+def test_a_model_that_streams_gives_its_tokens_as_they_come(speaker: Speaker, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="script", messages=HELLO, stream=True, logprobs=True, n=2, extra_body={"return_token_ids": True}
+    )
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    logprobs: dict[int, list[float]] = {0: [], 1: []}
+    for chunk in stream:
+        (choice,) = chunk.choices
+        ids[choice.index] += getattr(choice, "token_ids", None) or []
+        logprobs[choice.index] += [entry.logprob for entry in (choice.logprobs and choice.logprobs.content) or ()]
+    assert sorted(ids.values()) == sorted(list(call.completion_ids or ()) for call in speaker.calls)
+    assert sorted(logprobs.values()) == sorted(list(call.logprobs or ()) for call in speaker.calls)
+
+
+def test_models_and_health_are_told(url: str, client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["script"]
+    assert post(url.removesuffix("/v1"), None, "/health") == (200, {"status": "ok", "model": "script"})
+
+
+def test_a_bad_request_names_its_field(script: Script, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="script", messages=HELLO, temperature=3)
+    assert caught.value.body == {
+        "message": "temperature = 3: is not possible; give 0 to 2",
+        "type": "invalid_request_error",
+        "param": "temperature",
+        "code": None,
+    }
+    with pytest.raises(openai.BadRequestError, match="messages\\[0\\].role = 'bot'"):
+        client.chat.completions.create(model="script", messages=[{"role": "bot", "content": "x"}])  # type: ignore[list-item]
+    assert script.asked == []
+
+
+def test_an_unknown_model_is_not_found(script: Script, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="model 'gpt': is not served here; there is 'script'"):
+        client.chat.completions.create(model="gpt", messages=HELLO)
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "headers", "status", "says"),
+    [
+        (b"{", "/chat/completions", {}, 400, "request: is not JSON"),
+        (b"\xff", "/chat/completions", {}, 400, "request: is not JSON"),
+        (b"[" * 100_000, "/chat/completions", {}, 400, "request: is not JSON"),
+        (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "/chat/completions", {}, 400, "request: is nested deeper than 100"),
+        ([], "/chat/completions", {}, 400, "request: is a list, not an object"),
+        ({}, "/chat/completions", {}, 400, "model: is missing"),
+        ({}, "/completions", {}, 404, "Not Found"),
+        (None, "/chat/completions", {}, 405, "Method Not Allowed"),
+        ({}, "/chat/completions", {"Content_Type": "text/plain"}, 415, "Content-Type must be application/json"),
+        ({}, "/chat/completions", {"Host": "evil.example"}, 403, "Host is not this machine's name"),
+        (b" " * (8 * 2**20 + 1), "/chat/completions", {}, 413, "the request is larger than 8388608 bytes; send less"),
+    ],
+)
+def test_what_cannot_be_answered_has_its_status_and_openais_shape(
+    script: Script, url: str, body: Any, path: str, headers: dict[str, str], status: int, says: str
+) -> None:
+    answered, content = post(url, body, path, **headers)
+    assert answered == status
+    assert content["error"]["message"].startswith(says)
+    assert set(content["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_body_that_hides_its_length_is_cut_all_the_same(script: Script) -> None:
+    with serving(script, largest=1000) as url:
+        host, _, _ = url.removeprefix("http://").partition("/")
+        connection = HTTPConnection(host, timeout=PATIENCE_S)
+        parts = iter([b" " * 600, b" " * 600])
+        connection.request("POST", "/v1/chat/completions", parts, {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 413
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (
+            BadInput("600 tokens", why="the context is 512", remedy="shorten the text"),
+            400,
+            "600 tokens: the context is 512",
+        ),
+        (Fault("model", why="is closed"), 503, "model: is closed"),
+        (ModelRefused("model", why="will not"), 500, "model: will not"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_fails_has_a_status(
+    script: Script, client: openai.OpenAI, error: Exception, status: int, says: str, stream: bool
+) -> None:
+    script.fails = error
+    with pytest.raises(openai.APIStatusError, match=says) as caught:
+        client.chat.completions.create(model="script", messages=HELLO, stream=stream)
+    assert caught.value.status_code == status
+
+
+def test_a_bug_is_said_without_its_secrets(
+    script: Script, client: openai.OpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    script.fails = RuntimeError("the password is 1234")
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(model="script", messages=HELLO)
+    assert "the model failed: RuntimeError" in str(caught.value) and "1234" not in str(caught.value)
+
+
+def test_a_stream_that_breaks_says_so_in_the_stream(speaker: Speaker, client: openai.OpenAI) -> None:
+    speaker.fails = Fault("model", why="was closed")
+    stream = client.chat.completions.create(model="script", messages=HELLO, stream=True)  # its status was 200
+    with pytest.raises(openai.APIError, match="model: was closed"):
+        list(stream)
+
+
+def test_a_stream_without_an_end_is_a_fault(script: Script, url: str, door: tuple[dict[str, Complete], str]) -> None:
+    class Stopped(Script):
+        async def stream(self, messages: Any, /, **sampling: Any) -> AsyncIterator[Piece | ModelCall]:
+            yield {"content": "I"}
+
+    door[0]["now"] = Stopped()
+    events = raw_events(url)
+    assert '"content":"I"' in events[1] and "its stream broke off" in events[2] and events[3] == "data: [DONE]"
+
+
+def raw_events(url: str) -> list[str]:
+    host, _, _ = url.removeprefix("http://").partition("/")
+    connection = HTTPConnection(host, timeout=PATIENCE_S)
+    body = json.dumps({"model": "script", "messages": HELLO, "stream": True})
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.headers["content-type"].startswith("text/event-stream")
+    text = response.read().decode()
+    connection.close()
+    return text.strip().split("\n\n")
+
+
+@pytest.mark.parametrize("kind", [Script, Speaker])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_cancels_its_call(
+    url: str, door: tuple[dict[str, Complete], str], kind: Callable[[], Script], stream: bool
+) -> None:
+    model = door[0]["now"] = kind()
+    model.waits = True
+    host, _, port = url.removeprefix("http://").removesuffix("/v1").partition(":")
+    body = json.dumps({"model": "script", "messages": HELLO, "stream": stream}).encode()
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert model.waiting.wait(PATIENCE_S)
+        assert not model.cancelled.is_set()
+    assert model.cancelled.wait(PATIENCE_S)
+
+
+def test_the_token_is_asked_for(script: Script) -> None:
+    with serving(script, token="s3cret") as url:
+        for key in ("none", "s3cre", "s3crett", "ß"):
+            status, content = post(url, {"model": "script", "messages": HELLO}, Authorization=f"Bearer {key}")
+            assert (status, content["error"]["code"]) == (401, "invalid_api_key")
+        assert post(url, None, "/models")[0] == 401
+        assert post(url.removesuffix("/v1"), None, "/health")[0] == 200
+        with pytest.raises(Fault, match="HTTP 401: the token is missing or wrong"):
+            asyncio.run(Client("script", url, tries=1, backoff=Backoff(initial_s=0, cap_s=0))(HELLO))
+        assert asyncio.run(Client("script", url, api_key="s3cret")(HELLO)).response["content"]
+        assert len(script.calls) == 1
+        with openai.OpenAI(base_url=url, api_key="s3cret") as client:  # with a token, any name of the machine will do
+            assert client.chat.completions.create(
+                model="script", messages=HELLO, extra_headers={"Host": "models.example"}
+            ).choices
+
+
+def test_a_version_is_chosen_once_a_request_by_who_asks() -> None:
+    keys: list[str] = []
+    versions = {"ann": Script(), "bob": Script()}
+
+    def choose(key: str) -> Complete:
+        keys.append(key)
+        return versions.get(key, versions["bob"])
+
+    with serving(Script(), choose_version=choose) as url:
+        for user in ("ann", "bob", None):
+            assert post(url, {"model": "script", "messages": HELLO, "user": user, "n": 2})[0] == 200
+    assert keys[:2] == ["ann", "bob"] and len(keys) == 3 and keys[2]
+    assert (len(versions["ann"].calls), len(versions["bob"].calls)) == (2, 4)
+
+
+def test_only_a_token_opens_the_door_to_others() -> None:
+    with pytest.raises(BadInput) as caught:
+        listen("0.0.0.0", 0, token=None)
+    says = "host 0.0.0.0: everyone who reaches this machine could use the model; give a token, or listen at 127.0.0.1"
+    assert str(caught.value) == says
+    listen("0.0.0.0", 0, token="s3cret").close()
+    listen("localhost", 0, token=None).close()
+    with pytest.raises(BadInput, match="token: cannot stand in a header"):
+        listen("127.0.0.1", 0, token="two\nlines")
+
+
+def test_an_address_in_use_is_said() -> None:
+    with listen("127.0.0.1", 0, token=None) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: .*in use.*; choose another --host or --port"):
+            listen("127.0.0.1", port, token=None)

@@ -1,0 +1,63 @@
+"""Attempts as the store would hand them over, short to write: turns are (prompt ids, completion ids)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
+
+Turn = tuple[Sequence[int], Sequence[int]]
+
+
+def call(
+    prompt: Sequence[int] | None,
+    completion: Sequence[int] | None,
+    *,
+    logprobs: Sequence[float] | None = (),
+    forced: Sequence[int] = (),
+    sampling: Mapping[str, Any] | None = None,
+    finish: str = "stop",
+) -> ModelCall:
+    """A model call; log-probs are −1 unless told, None for none."""
+    if logprobs is not None and not logprobs:
+        logprobs = [-1.0] * len(completion or ())
+    return ModelCall(
+        model="m",
+        messages=(),
+        response={"role": "assistant", "content": ""},
+        finish_reason=finish,
+        prompt_ids=None if prompt is None else tuple(prompt),
+        completion_ids=None if completion is None else tuple(completion),
+        logprobs=None if logprobs is None or completion is None else tuple(logprobs),
+        forced=tuple(forced),
+        sampling=sampling or {"temperature": 1.0},
+    )
+
+
+def spans(*calls: ModelCall) -> tuple[Span, ...]:
+    return tuple(
+        Span(seq=i + 1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=1.0, model=one)
+        for i, one in enumerate(calls)
+    )
+
+
+def signal(value: float, name: str = "right", turn: int | None = None, weight: float = 1.0) -> Signal:
+    return Signal(name=name, value=value, weight=weight, source="env", turn=turn)
+
+
+def attempt(rollout: str, *calls: ModelCall, signals: Sequence[Signal] | None = (), **fields: Any) -> Experience:
+    """A final, succeeded attempt of split train; signals None is an attempt that was never scored."""
+    given: dict[str, Any] = {
+        "run": "run-1",
+        "task": "task",
+        "split": Split.TRAIN,
+        "is_final": True,
+        "state": RolloutState.SUCCEEDED,
+        "spans": spans(*calls),
+        "sheet": None if signals is None else Sheet(signals=tuple(signals)),
+    }
+    return Experience(rollout=rollout, **(given | fields))

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall
+from holdfast.learn.audit import audit, dominance, zero_gradients
+from holdfast.learn.batch import Intake, Reason
+from holdfast.learn.clone import sequences
+from holdfast.learn.grpo import Grpo, compare
+from holdfast.learn.objective import Objective
+from holdfast.learn.train import Settings, Trainer
+from holdfast.policies.lm import Shape, Transformer
+from tests.learn.attempts import attempt, call, signal
+
+torch.set_num_threads(1)
+FINE = call([1, 2], [3])
+
+
+def model() -> Transformer:
+    return Transformer(Shape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
+
+
+def odd(one: ModelCall | None = FINE, **fields: Any) -> list[Experience]:
+    """Two good attempts at a task, and one at another task with something the matter."""
+    good = [attempt(f"good-{i}", FINE, signals=[signal(float(i))]) for i in range(2)]
+    calls = () if one is None else (one,)
+    return [*good, attempt("odd", *calls, **({"signals": [signal(1.0)], "task": "other"} | fields))]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "intake", "reason"),
+    [
+        (odd(None), Intake(), Reason.NO_TRAJECTORY),
+        (odd(call(None, None)), Intake(), Reason.NO_IDS),
+        (odd(call([1], [2], logprobs=None)), Intake(), Reason.NO_LOGPROBS),
+        (odd(call([1], [2], forced=[0])), Intake(), Reason.ALL_FORCED),
+        (odd(call([1], [2], sampling={"temperature": 0})), Intake(), Reason.GREEDY),
+        (odd(call(range(9), [2])), Intake(max_tokens=8), Reason.TOO_LONG),
+        (odd(version="old"), Intake(versions=("new", None)), Reason.STALE),  # type: ignore[arg-type]
+        (odd(signals=None), Intake(), Reason.NO_REWARD),
+        (odd(state=RolloutState.DEAD), Intake(), Reason.FAULT),
+        (odd(split=Split.VAL), Intake(), Reason.WRONG_SPLIT),
+        (odd(is_final=False), Intake(), Reason.NOT_FINAL),
+        (odd(run="run-2"), Intake(run="run-1"), Reason.OTHER_RUN),
+        (odd(), Intake(), Reason.ALONE),
+        (odd(task="task", signals=[signal(0.5)]), Intake(), Reason.ZERO_WEIGHT),  # exactly average
+    ],
+)
+def test_every_rollout_that_teaches_nothing_has_its_reason(
+    attempts: list[Experience], intake: Intake, reason: Reason
+) -> None:
+    found = compare(attempts, intake, Grpo())
+    account = audit(attempts, found.reasons, found.samples)
+    assert account.reasons == {"odd": str(reason)} and account.counts == {str(reason): 1}
+    assert (account.rollouts, account.taught) == (3, 2)
+    assert json.loads(json.dumps(account.to_dict()))["reasons"] == {"odd": str(reason)}
+
+
+def test_a_group_without_spread_is_told() -> None:
+    attempts = [attempt(name, FINE, signals=[signal(1.0)]) for name in "ab"]
+    found = compare(attempts, Intake(), Grpo())
+    account = audit(attempts, found.reasons, found.samples)
+    assert account.counts == {"zero_variance_group": 2} and account.taught == 0 and account.samples == 0
+    assert "2 gave none: zero variance group" in account.lines
+
+
+def test_kept_groups_without_spread_weigh_nothing() -> None:
+    attempts = [attempt(name, FINE, signals=[signal(1.0)]) for name in "ab"]
+    found = compare(attempts, Intake(), Grpo(skip_zero_spread=False))
+    trained = model()
+    update = Trainer(trained, Settings(), seed=0).step(found.samples)  # type: ignore[arg-type]
+    account = audit(attempts, found.reasons, found.samples, update=update, model=trained)
+    assert account.zero_gradient is True and account.idle_tokens == 2 and account.tokens == 0
+    assert set(account.unmoved) == {name for name, _ in trained.named_parameters()}
+    assert "the gradient was exactly zero" in account.lines
+
+
+def test_a_gradient_that_is_there_is_not_called_zero() -> None:
+    trained = model()
+    samples = sequences([([1, 2, 3], [False, True, True])])
+    update = Trainer(trained, Settings(), seed=0).step(samples)
+    assert audit([], {}, samples, update=update, model=trained).zero_gradient is False
+    assert zero_gradients(trained) == ()
+    Trainer(trained, Settings(objective=Objective(clone=0.0)), seed=0).step(samples)
+    assert len(zero_gradients(trained)) == len(list(trained.parameters()))
+
+
+def test_the_signal_that_the_reward_is_made_of_is_named() -> None:
+    def one(name: str, right: float, style: float) -> Experience:
+        return attempt(name, FINE, signals=[signal(right), signal(style, "style", weight=0.1)])
+
+    attempts = [one("a", 1.0, 1.0), one("b", 0.0, 1.0), one("c", 1.0, 0.0), one("d", 0.0, 0.0)]
+    shares = dominance(attempts)  # variances ¼ and 0.01 · ¼, not correlated
+    assert shares == {"right": pytest.approx(1 / 1.01), "style": pytest.approx(0.01 / 1.01)}
+    assert audit(attempts, {}, None).dominant == "right"
+    assert "the reward is nearly all right: 99% of its variance" in audit(attempts, {}, None).lines
+    assert dominance(attempts, ("style",)) == {"style": pytest.approx(1.0)}
+    assert dominance(attempts[:1]) == {}
+
+
+def test_one_signal_alone_does_not_dominate() -> None:
+    attempts = [attempt("a", FINE, signals=[signal(1.0)]), attempt("b", FINE, signals=[signal(0.0)])]
+    assert audit(attempts, {}, None).dominant is None

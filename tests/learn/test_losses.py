@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from torch import Tensor
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn.losses import (
+    Coefficients,
+    aggregate,
+    clipped_surrogate,
+    entropy,
+    importance_weight,
+    kl,
+    masked_mean,
+    ppo_terms,
+    value_loss,
+)
+
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+CASE_A = [(-0.2, -0.1, 1.0, 1.2, 1.0, 0.7), (-0.3, -0.6, -0.5, -0.2, 0.1, 0.5)]  # old, new, A, R, V, H
+CASE_B = [(-1.0, -0.1, 0.5, 0.2, 0.1, 0.3), (-0.1, -1.2, -0.7, -0.4, -0.2, 0.25)]
+
+
+def t(*numbers: Any) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def same(found: Tensor, expected: Any) -> None:
+    assert_allclose(found.detach().numpy(), np.asarray(expected), rtol=0.0, atol=1e-12)
+
+
+def random(seed: int, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+# --- ppo_terms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "policy", "value", "spread", "total", "ratio", "clipped", "approx_kl"),
+    [
+        (CASE_A, -0.35258545903782385, 0.0325, 0.6, -0.34233545903782384, 0.9229945693786827, 0.5, 0.025),
+        (CASE_B, -0.02, 0.0125, 0.275, -0.0165, 1.3962370974275147, 1.0, 0.505),
+    ],
+)
+def test_ppo_of_two_samples_is_the_one_worked_by_hand(
+    samples: Any,
+    policy: float,
+    value: float,
+    spread: float,
+    total: float,
+    ratio: float,
+    clipped: float,
+    approx_kl: float,
+) -> None:
+    old, new, advantages, returns, values, entropies = (t(*column) for column in zip(*samples, strict=True))
+    terms = ppo_terms(new, old, advantages, values, returns, entropies, Coefficients())
+    same(torch.stack(terms), [policy, value, spread, total, approx_kl, clipped, ratio])
+    dear = ppo_terms(new, old, advantages, values, returns, entropies, Coefficients(kl=2.0))
+    same(dear.total, total + 2.0 * approx_kl)
+
+
+def test_a_ratio_outside_the_range_counts_as_clipped_even_where_it_still_has_a_gradient() -> None:
+    # ρ = e > 1.2 with A < 0: the loss pulls it back, so nothing is taken away, but the policy has moved too far
+    new, old = t(0.0), t(-1.0)
+    assert not clipped_surrogate(new, old, t(-1.0)).clipped.any()
+    assert ppo_terms(new, old, t(-1.0), t(0.0), t(0.0), t(0.0), Coefficients()).clip_fraction == 1.0
+
+
+def test_the_gradient_of_the_total_is_that_of_finite_differences() -> None:
+    old, advantages, returns, old_values = (random(seed, 12) for seed in (1, 2, 3, 4))
+    c = Coefficients(clip_low=0.3, clip_high=0.5, kl=0.3, value_clip=0.4)
+
+    def total(new: Tensor, values: Tensor, entropies: Tensor) -> Tensor:
+        return ppo_terms(new, old, advantages, values, returns, entropies, c, old_values).total
+
+    inputs = tuple((random(seed, 12) * 0.4).requires_grad_() for seed in (5, 6, 7))
+    assert torch.autograd.gradcheck(total, inputs)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clip_low": -0.1}, {"clip_low": 1.5}, {"clip_high": -1.0}, {"value": -1.0}, {"kl": float("inf")}]
+)
+def test_impossible_coefficients_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput):
+        Coefficients(**wrong)
+
+
+# --- the surrogate -----------------------------------------------------------------------------------------------
+
+
+def test_the_clip_is_asymmetric_and_says_where_it_took_the_gradient_away() -> None:
+    ratios, advantages = t(1.25, 1.35, 0.85, 0.5, 1.35, 0.5), t(1.0, 1.0, 1.0, -2.0, -2.0, 1.0)
+    new = ratios.log().requires_grad_()
+    loss, ratio, clipped = clipped_surrogate(new, torch.zeros_like(new), advantages, low=0.2, high=0.3)
+    same(ratio, ratios)
+    same(loss, [-1.25, -1.3, -0.85, 1.6, 2.7, -0.5])
+    assert clipped.tolist() == [False, True, False, True, False, False]
+    (gradient,) = torch.autograd.grad(loss.sum(), new)
+    same(gradient, [-1.25, 0.0, -0.85, 0.0, 2.7, -0.5])  # −ρA where not clipped
+
+
+def test_a_dual_clip_bounds_the_loss_of_a_negative_advantage_only() -> None:
+    ratios, advantages = t(5.0, 2.0, 5.0), t(-1.0, -1.0, 1.0)
+    loss, _, clipped = clipped_surrogate(ratios.log(), torch.zeros(3).double(), advantages, dual=3.0)
+    same(loss, [3.0, 2.0, -1.2])
+    assert clipped.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_policy_that_ran_away_still_gives_finite_losses_and_gradients(dtype: torch.dtype) -> None:
+    new = torch.tensor([0.0, 0.0, -1000.0, -1000.0, 0.0], dtype=dtype, requires_grad=True)
+    old = torch.tensor([-1000.0, -1000.0, 0.0, 0.0, -1000.0], dtype=dtype)
+    loss = clipped_surrogate(new, old, torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0], dtype=dtype)).loss
+    (gradient,) = torch.autograd.grad(loss.sum(), new)
+    assert loss.dtype == dtype and loss.isfinite().all() and gradient.isfinite().all()
+
+
+# --- value, entropy, kl, weights ---------------------------------------------------------------------------------
+
+
+def test_the_value_loss_with_and_without_its_clip() -> None:
+    values, returns, old = t(1.0, 3.0, 0.0), t(0.0, 2.0, 2.0), t(0.0, 0.0, 1.9)
+    same(value_loss(values, returns), [0.5, 0.5, 2.0])
+    # within ½ of the old value: 0.5, 0.5, 1.4 → ½·0.25, ½·2.25, ½·0.36; the larger of the two counts
+    same(value_loss(values, returns, old_values=old, clip=0.5), [0.5, 1.125, 2.0])
+
+
+def test_the_entropy_of_a_known_distribution_with_and_without_a_mask() -> None:
+    quarters = t(0.25, 0.75).log()
+    expected = 0.25 * log(4.0) + 0.75 * log(4.0 / 3.0)
+    same(entropy(quarters), expected)
+    masked = torch.cat([quarters + 5.0, t(-torch.inf)]).requires_grad_()
+    found = entropy(masked)
+    same(found, expected)
+    (gradient,) = torch.autograd.grad(found, masked)
+    # dH/dz = −p (log p + H), and nothing for what was masked
+    same(gradient, [-0.25 * (log(0.25) + expected), -0.75 * (log(0.75) + expected), 0.0])
+    same(entropy(t(3.0, -torch.inf)), 0.0)
+
+
+def test_the_three_estimates_of_the_divergence() -> None:
+    new, ref = t(-1.0, -2.0), t(-1.5, -1.0)
+    same(kl(new, ref, how="k1"), [0.5, -1.0])
+    same(kl(new, ref, how="k2"), [0.125, 0.5])
+    same(kl(new, ref, how="k3"), [exp(-0.5) - 0.5, exp(1.0) - 2.0])
+
+
+def test_k1_and_k3_are_exact_on_average_and_the_gradient_of_k2_is() -> None:
+    new_logits, ref_logits = random(8, 5).requires_grad_(), random(9, 5)
+    new, ref = torch.log_softmax(new_logits, -1), torch.log_softmax(ref_logits, -1)
+    p = new.exp().detach()
+    true = (new.exp() * (new - ref)).sum()
+    same((p * kl(new, ref, how="k1")).sum(), true.item())
+    same((p * kl(new, ref, how="k3")).sum(), true.item())
+    (wanted,) = torch.autograd.grad(true, new_logits, retain_graph=True)
+    (found,) = torch.autograd.grad((p * kl(new, ref, how="k2")).sum(), new_logits)
+    same(found, wanted.numpy())
+
+
+def test_importance_weights_are_capped_and_carry_no_gradient() -> None:
+    trainer = t(0.0, -1.0, -3.0).requires_grad_()
+    weights = importance_weight(trainer, t(-2.0, -1.0, -2.0), cap=3.0)
+    same(weights, [3.0, 1.0, exp(-1.0)])
+    assert not weights.requires_grad
+
+
+MASK = torch.tensor([[True, True, False], [False, True, True]])
+# Each of six numbers x and of three fixed ones beside them.
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+LOSSES: dict[str, Loss] = {
+    "surrogate": lambda x, old, a, r: clipped_surrogate(x, old, a, low=0.2, high=0.4).loss,
+    "dual": lambda x, old, a, r: clipped_surrogate(x, old, a, dual=1.5).loss,
+    "value": lambda x, old, a, r: value_loss(x, r),
+    "clipped value": lambda x, old, a, r: value_loss(x, r, old_values=old, clip=0.3),
+    "entropy": lambda x, old, a, r: entropy(x.reshape(2, 3)),
+    "k1": lambda x, old, a, r: kl(x, old, how="k1"),
+    "k2": lambda x, old, a, r: kl(x, old, how="k2"),
+    "k3": lambda x, old, a, r: kl(x, old, how="k3"),
+    "masked mean": lambda x, old, a, r: masked_mean(x.reshape(2, 3).square(), MASK),
+    "token": lambda x, old, a, r: aggregate(x.reshape(2, 3).square(), MASK),
+    "sequence": lambda x, old, a, r: aggregate(x.reshape(2, 3).square(), MASK, how="sequence"),
+    "constant": lambda x, old, a, r: aggregate(
+        x.reshape(2, 3).square(), MASK, how="sequence_norm_constant", constant=7.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_those_of_finite_differences_and_float32_stays_float32(name: str) -> None:
+    x, *beside = (random(seed, 6) for seed in (10, 11, 12, 13))
+    assert torch.autograd.gradcheck(LOSSES[name], (x.requires_grad_(), *beside))
+    single = LOSSES[name](*(tensor.float() for tensor in (x, *beside)))
+    assert single.dtype == torch.float32
+    assert_allclose(single.detach(), LOSSES[name](x, *beside).detach(), rtol=1e-5, atol=1e-6)
+
+
+# --- aggregation -------------------------------------------------------------------------------------------------
+
+
+def test_the_three_ways_to_one_number() -> None:
+    per_token = t([1.0, 2.0, 3.0], [10.0, torch.nan, torch.inf], [5.0, 5.0, 5.0])
+    mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
+    same(aggregate(per_token, mask, how="token"), 4.0)  # 16 / 4
+    same(aggregate(per_token, mask, how="sequence"), 6.0)  # (2 + 10) / 2: the empty sequence is not there
+    same(aggregate(per_token, mask, how="sequence_norm_constant", constant=8.0), 1.0)  # (6/8 + 10/8) / 2
+    same(masked_mean(per_token, mask), 4.0)
+
+
+WAYS: list[dict[str, Any]] = [
+    {"how": "token"},
+    {"how": "sequence"},
+    {"how": "sequence_norm_constant", "constant": 3.0},
+]
+
+
+@QUICK
+@given(st.integers(0, 999), st.integers(1, 6), st.integers(1, 6), st.sampled_from(WAYS))
+def test_to_mask_is_to_remove(seed: int, sequences: int, tokens: int, way: dict[str, Any]) -> None:
+    rng = np.random.default_rng(seed)
+    x, mask = random(seed, sequences, tokens), torch.from_numpy(rng.random((sequences, tokens)) < 0.5)
+    rows = [row[kept] for row, kept in zip(x, mask, strict=True) if kept.any()]
+    if not rows:
+        expected = 0.0
+    elif way["how"] == "token":
+        expected = torch.cat(rows).mean().item()
+    else:
+        share = [row.mean() if way["how"] == "sequence" else row.sum() / way["constant"] for row in rows]
+        expected = torch.stack(share).mean().item()
+    same(aggregate(x, mask, **way), expected)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way["how"])
+def test_ragged_parts_add_up_to_the_whole_batch(way: dict[str, Any]) -> None:
+    x, mask = random(14, 7, 5), torch.from_numpy(np.random.default_rng(15).random((7, 5)) < 0.6)
+    over = mask.sum().item() if way["how"] == "token" else mask.any(-1).sum().item()
+    parts = [aggregate(x[part], mask[part], **way, over=over) for part in (slice(0, 4), slice(4, 5), slice(5, 7))]
+    same(torch.stack(parts).sum(), aggregate(x, mask, **way).item())
+
+
+def test_a_batch_that_is_all_masked_gives_zero_and_no_gradient() -> None:
+    x, mask = random(16, 2, 3).requires_grad_(), torch.zeros(2, 3, dtype=torch.bool)
+    for way in WAYS:
+        loss = aggregate(x, mask, **way)
+        (gradient,) = torch.autograd.grad(loss, x)
+        assert loss == 0.0 and not gradient.any()
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+N, COLUMN, TABLE, ALL = torch.zeros(3), torch.zeros(3, 1), torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "old of another shape": lambda: clipped_surrogate(N, COLUMN, N),
+    "advantages of another shape": lambda: clipped_surrogate(N, N, COLUMN),
+    "values as a column": lambda: value_loss(COLUMN, N),
+    "old values as a column": lambda: value_loss(N, N, old_values=COLUMN, clip=0.1),
+    "a clip without old values": lambda: value_loss(N, N, clip=0.1),
+    "kl of two shapes": lambda: kl(N, COLUMN),
+    "an unknown kl": lambda: kl(N, N, how="k4"),  # type: ignore[arg-type]
+    "weights of two shapes": lambda: importance_weight(N, COLUMN),
+    "a cap below 1": lambda: importance_weight(N, N, cap=0.5),
+    "a dual clip of 1": lambda: clipped_surrogate(N, N, N, dual=1.0),
+    "a low clip above 1": lambda: clipped_surrogate(N, N, N, low=1.1),
+    "a mask of numbers": lambda: masked_mean(N, N),
+    "a mask of another shape": lambda: aggregate(TABLE, ALL[:1]),
+    "one axis": lambda: aggregate(N, N > 0),
+    "a constant that is not asked for": lambda: aggregate(TABLE, ALL, constant=3.0),
+    "no constant where one is": lambda: aggregate(TABLE, ALL, how="sequence_norm_constant"),
+    "an unknown way": lambda: aggregate(TABLE, ALL, how="word"),  # type: ignore[arg-type]
+    "over nothing": lambda: aggregate(TABLE, ALL, over=0),
+    "entropies as a column": lambda: ppo_terms(N, N, N, N, N, COLUMN, Coefficients()),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_broadcast_or_be_guessed_is_refused(case: str) -> None:
+    with pytest.raises(BadInput):
+        REFUSED[case]()

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from holdfast.contracts.errors import BadInput
+from holdfast.learn.returns import discounted, gae, group_relative, normalise, turn_credit
+
+NO = np.zeros(3, np.bool_)
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+EXACT: dict[str, float] = {"rtol": 0.0, "atol": 1e-12}
+
+
+def flags(*places: int, steps: int) -> np.ndarray:
+    array = np.zeros(steps, np.bool_)
+    array[list(places)] = True
+    return array
+
+
+def scene(seed: int, steps: int, columns: int, dtype: Any = np.float64) -> dict[str, Any]:
+    """Random rewards, values and ends of both kinds, with the values that follow them."""
+    rng = np.random.default_rng(seed)
+    rewards, values, cut_values = rng.normal(size=(3, steps, columns)).astype(dtype)
+    terminated, truncated = rng.random((2, steps, columns)) < 0.2
+    end_values = rng.normal(size=columns).astype(dtype)
+    return {
+        "rewards": rewards,
+        "values": values,
+        "terminated": terminated,
+        "truncated": truncated,
+        "cut_values": cut_values,
+        "end_values": end_values,
+    }
+
+
+def slow_gae(s: dict[str, Any], gamma: float, lam: float) -> np.ndarray:
+    """The recursion, one step at a time."""
+    steps, columns = s["rewards"].shape
+    advantages = np.zeros((steps, columns))
+    for b in range(columns):
+        a_next, v_next = 0.0, s["end_values"][b]
+        for t in reversed(range(steps)):
+            if s["terminated"][t, b]:
+                a_next, v_next = 0.0, 0.0
+            elif s["truncated"][t, b]:
+                a_next, v_next = 0.0, s["cut_values"][t, b]
+            a_next = s["rewards"][t, b] + gamma * v_next - s["values"][t, b] + gamma * lam * a_next
+            advantages[t, b], v_next = a_next, s["values"][t, b]
+    return advantages
+
+
+# --- gae ---------------------------------------------------------------------------------------------------------
+
+
+def test_gae_of_a_terminated_episode_is_the_one_worked_by_hand() -> None:
+    advantages, returns = gae(
+        np.ones(3),
+        np.array([0.5, 0.4, 0.3]),
+        terminated=flags(2, steps=3),
+        truncated=NO,
+        gamma=0.99,
+        lam=0.95,
+    )
+    assert_allclose(advantages, [2.358806675, 1.55535, 0.7], **EXACT)
+    assert_allclose(returns, [2.858806675, 1.95535, 1.0], **EXACT)
+
+
+def test_after_termination_no_value_counts_even_when_one_is_given() -> None:
+    advantages, _ = gae(
+        np.array([0.0, 1.0]),
+        np.array([0.5, 0.2]),
+        terminated=flags(1, steps=2),
+        truncated=flags(steps=2),
+        end_values=5.0,
+        gamma=0.99,
+        lam=0.95,
+    )
+    assert_allclose(advantages[1], 0.8, **EXACT)
+
+
+def test_an_open_end_continues_with_the_value_after_it() -> None:
+    # γ = ½, λ = ½: δ = (1 + ½·4 − 2, 1 + ½·6 − 4) = (1, 0), A = (1 + ¼·0, 0)
+    advantages, returns = gae(
+        np.ones(2),
+        np.array([2.0, 4.0]),
+        terminated=flags(steps=2),
+        truncated=flags(steps=2),
+        end_values=6.0,
+        gamma=0.5,
+        lam=0.5,
+    )
+    assert_allclose(advantages, [1.0, 0.0], **EXACT)
+    assert_allclose(returns, [3.0, 4.0], **EXACT)
+
+
+def test_a_truncated_step_continues_with_its_final_observation_and_not_with_the_next_episode() -> None:
+    # γ = ½, λ = ½; cut after step 1, where V(final observation) = 8; step 2 belongs to another episode.
+    # δ₂ = 1 − 100 = −99 (terminated); δ₁ = 1 + ½·8 − 4 = 1; δ₀ = 1 + ½·4 − 2 = 1; A₀ = 1 + ¼·1
+    advantages, returns = gae(
+        np.ones(3),
+        np.array([2.0, 4.0, 100.0]),
+        terminated=flags(2, steps=3),
+        truncated=flags(1, steps=3),
+        cut_values=np.array([np.nan, 8.0, np.nan]),  # what is not read may be anything
+        end_values=np.nan,
+        gamma=0.5,
+        lam=0.5,
+    )
+    assert_allclose(advantages, [1.25, 1.0, -99.0], **EXACT)
+    assert_allclose(returns, [3.25, 5.0, 1.0], **EXACT)
+
+
+def test_each_trajectory_has_its_own_bootstrap() -> None:
+    # One step each: terminated 1 − 1, truncated 1 + 10 − 1, open 1 + 20 − 1, both at once: termination wins
+    advantages, _ = gae(
+        np.ones((1, 4)),
+        np.ones((1, 4)),
+        terminated=np.array([[True, False, False, True]]),
+        truncated=np.array([[False, True, False, True]]),
+        cut_values=np.full((1, 4), 10.0),
+        end_values=np.full(4, 20.0),
+        gamma=1.0,
+        lam=1.0,
+    )
+    assert_allclose(advantages, [[0.0, 10.0, 20.0, 0.0]], **EXACT)
+
+
+@QUICK
+@given(
+    st.integers(0, 999), st.integers(1, 12), st.integers(1, 9), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans()
+)
+def test_gae_is_the_recursion_one_step_at_a_time(
+    seed: int, steps: int, columns: int, gamma: float, lam: float, turned: bool
+) -> None:
+    s = scene(seed, steps, columns)
+    given_to = {k: np.asfortranarray(v) for k, v in s.items()} if turned else s  # any memory layout
+    advantages, returns = gae(**given_to, gamma=gamma, lam=lam)
+    assert_allclose(advantages, slow_gae(s, gamma, lam), rtol=0.0, atol=1e-11)
+    assert_array_equal(returns, advantages + s["values"])
+
+
+@QUICK
+@given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 9), st.floats(0.0, 1.0))
+def test_with_lambda_1_it_is_the_discounted_return_less_the_value_and_with_0_the_td_error(
+    seed: int, steps: int, columns: int, gamma: float
+) -> None:
+    s = scene(seed, steps, columns)
+    rest = {k: v for k, v in s.items() if k != "values"}
+    returns = discounted(**rest, gamma=gamma)
+    assert_allclose(gae(**s, gamma=gamma, lam=1.0)[0], returns - s["values"], rtol=0.0, atol=1e-11)
+    after = np.vstack([s["values"][1:], s["end_values"][None]])
+    after = np.where(s["truncated"], s["cut_values"], after)
+    after = np.where(s["terminated"], 0.0, after)
+    assert_allclose(gae(**s, gamma=gamma, lam=0.0)[0], s["rewards"] + gamma * after - s["values"], **EXACT)
+
+
+def test_a_column_by_itself_gives_what_it_gives_beside_others() -> None:
+    s = scene(1, 20, 5)
+    alone = {k: v[..., 3] for k, v in s.items()}
+    together, _ = gae(**s, gamma=0.99, lam=0.95)
+    assert_array_equal(gae(**alone, gamma=0.99, lam=0.95)[0], together[:, 3])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_function_keeps_the_floating_type(dtype: Any) -> None:
+    s = scene(2, 6, 3, dtype)
+    advantages, returns = gae(**s, gamma=0.99, lam=0.95)
+    wide = {k: v.astype(np.float64) if v.dtype != np.bool_ else v for k, v in s.items()}
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    assert_allclose(advantages, slow_gae(wide, 0.99, 0.95), rtol=0.0, atol=tolerance)
+    rest = {k: v for k, v in s.items() if k != "values"}
+    others = (
+        discounted(**rest, gamma=0.9),
+        normalise(advantages),
+        group_relative(s["rewards"]),
+        turn_credit(s["rewards"][:, 0], 1.0, lam=0.5, mix=0.5),
+    )
+    assert {a.dtype for a in (advantages, returns, *others)} == {np.dtype(dtype)}
+
+
+GOOD = scene(3, 4, 2)
+BAD_GAE: list[tuple[dict[str, Any], str]] = [
+    ({"values": np.zeros((4, 3))}, "shapes differ"),
+    ({"values": np.zeros((4, 2, 1))}, "shapes differ"),
+    ({"terminated": np.zeros(4, np.bool_)}, "shapes differ"),
+    ({"terminated": np.zeros((4, 2))}, "must be bool"),
+    ({"rewards": np.zeros((4, 2), np.int64)}, "must be float32 or float64"),
+    ({"values": np.zeros((4, 2), np.float32)}, "one type"),
+    ({"cut_values": None, "truncated": np.ones((4, 2), np.bool_), "terminated": np.zeros((4, 2), np.bool_)}, "final"),
+    ({"cut_values": np.zeros((3, 2))}, "cut_values of shape"),
+    ({"end_values": None, "truncated": np.zeros((4, 2), np.bool_), "terminated": np.zeros((4, 2), np.bool_)}, "after"),
+    ({"end_values": 1.0}, "one for each trajectory"),
+    ({"rewards": np.full((4, 2), np.nan)}, "not finite"),
+    ({"values": np.full((4, 2), -np.inf)}, "not finite"),
+    ({"gamma": 1.01}, "gamma = 1.01"),
+    ({"lam": float("nan")}, "lam = nan"),
+    ({k: v[:0] for k, v in GOOD.items() if k != "end_values"}, "not empty"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says"), BAD_GAE, ids=[says for _, says in BAD_GAE])
+def test_gae_refuses_what_it_would_have_to_guess(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        gae(**(GOOD | {"gamma": 0.99, "lam": 0.95} | wrong))
+
+
+# --- discounted --------------------------------------------------------------------------------------------------
+
+
+def test_discounted_returns_stop_at_a_termination_and_go_on_through_a_truncation() -> None:
+    # γ = ½: 2 | 1 + ½·6, 1 cut with 6 behind it | open: 3 + ½·8
+    returns = discounted(
+        np.array([2.0, 0.0, 1.0, 3.0]),
+        terminated=flags(0, steps=4),
+        truncated=flags(2, steps=4),
+        cut_values=np.array([0.0, 0.0, 6.0, 0.0]),
+        end_values=8.0,
+        gamma=0.5,
+    )
+    assert_allclose(returns, [2.0, 2.0, 4.0, 7.0], **EXACT)
+
+
+# --- normalise ---------------------------------------------------------------------------------------------------
+
+
+def test_normalised_numbers_are_those_worked_by_hand_and_the_clip_comes_last() -> None:
+    # mean 2, population variance 2 (of 0, 2, 4, 2): divided by √2 when ε = 0
+    x = np.array([0.0, 2.0, 4.0, 2.0])
+    assert_allclose(normalise(x, eps=0.0), np.array([-1.0, 0.0, 1.0, 0.0]) * np.sqrt(2.0), **EXACT)
+    assert_allclose(normalise(x, eps=2.0), [-1.0, 0.0, 1.0, 0.0], **EXACT)
+    assert_allclose(normalise(x, eps=2.0, clip=0.5), [-0.5, 0.0, 0.5, 0.0], **EXACT)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(-50, 50), st.booleans()), min_size=1, max_size=20))
+def test_to_mask_is_to_remove(pairs: list[tuple[int, bool]]) -> None:
+    x, mask = np.array([float(n) for n, _ in pairs]), np.array([kept for _, kept in pairs])
+    out = normalise(x, mask=mask)
+    assert_array_equal(out[mask], normalise(x[mask]))
+    assert not out[~mask].any()
+
+
+def test_equal_numbers_are_exactly_zero_and_a_mask_may_hide_what_is_not_a_number() -> None:
+    assert not normalise(np.full(7, 0.1)).any()
+    hidden = normalise(np.array([1.0, 3.0, np.nan]), eps=0.0, mask=np.array([True, True, False]))
+    assert_array_equal(hidden, [-1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"clip": 0.0}, {"mask": np.ones(3, np.bool_)}])
+def test_normalise_refuses(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        normalise(np.zeros(2), **wrong)
+
+
+# --- groups ------------------------------------------------------------------------------------------------------
+
+
+def test_group_advantages_are_those_worked_by_hand() -> None:
+    rewards = np.array([[1.0, 0.0, 0.0, 1.0], [4.0, 0.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]])
+    # means ½, 1, 0.3; std ½, √3, 0
+    three = np.sqrt(3.0)
+    scaled = [[1, -1, -1, 1], [three, -1 / three, -1 / three, -1 / three], [0, 0, 0, 0]]
+    plain = [[0.5, -0.5, -0.5, 0.5], [3, -1, -1, -1], [0, 0, 0, 0]]
+    assert_allclose(group_relative(rewards), scaled, **EXACT)
+    assert_allclose(group_relative(rewards, scale=False), plain, **EXACT)
+    # less the mean of the three others: 1 − ⅓, 0 − ⅔; 4 − 0, 0 − 4/3
+    others = [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [4, -4 / 3, -4 / 3, -4 / 3], [0, 0, 0, 0]]
+    assert_allclose(group_relative(rewards, scale=False, leave_one_out=True), others, **EXACT)
+
+
+def test_groups_without_spread_and_groups_of_one_give_exactly_zero() -> None:
+    sums = np.array([[0.1 + 0.2, 0.3, 0.3], [1e9 + 0.1, 1e9 + 0.1, 1e9 + 0.1]])  # equal but for the rounding
+    for leave_one_out in (False, True):
+        assert not group_relative(sums, leave_one_out=leave_one_out).any()
+        assert not group_relative(np.array([5.0]), np.array([0]), leave_one_out=leave_one_out).any()
+
+
+def test_ids_in_any_order_give_what_rows_give() -> None:
+    rng = np.random.default_rng(4)
+    rewards, order = rng.integers(0, 5, (6, 4)).astype(np.float64), rng.permutation(24)
+    ids = np.repeat(np.array([7, -3, 100, 0, 2, 1]), 4)
+    flat = group_relative(rewards.ravel()[order], ids[order])
+    assert_allclose(flat, group_relative(rewards).ravel()[order], **EXACT)
+
+
+eighths = st.integers(-80, 80).map(lambda n: n / 8.0)  # exact when added to and multiplied by two
+
+
+@QUICK
+@given(st.lists(st.tuples(eighths, st.integers(0, 3)), min_size=1, max_size=16), eighths, st.booleans(), st.booleans())
+def test_a_shift_of_all_rewards_changes_nothing_and_a_scale_nothing_but_the_unscaled(
+    pairs: list[tuple[float, int]], shift: float, scale: bool, leave_one_out: bool
+) -> None:
+    rewards, ids = np.array([r for r, _ in pairs]), np.array([g for _, g in pairs])
+    ways = {"scale": scale, "leave_one_out": leave_one_out}
+    advantages = group_relative(rewards, ids, **ways)
+    assert_allclose(group_relative(rewards + shift, ids, **ways), advantages, rtol=0.0, atol=1e-11)
+    by = 1.0 if scale else 1024.0
+    assert_array_equal(group_relative(rewards * 1024.0, ids, **ways), advantages * by)
+    sums = np.bincount(ids, weights=advantages)
+    assert_allclose(sums, 0.0, atol=1e-10)  # what one gains, the others of its group lose
+
+
+def test_unscored_rewards_and_wrong_shapes_are_refused() -> None:
+    for rewards, ids in [
+        (np.zeros(4), None),
+        (np.zeros((2, 2)), np.zeros((2, 2), np.int64)),
+        (np.zeros(4), np.zeros(3, np.int64)),
+        (np.array([1.0, np.nan]), np.zeros(2, np.int64)),
+        (np.zeros(4, np.int64), np.zeros(4, np.int64)),
+    ]:
+        with pytest.raises(BadInput):
+            group_relative(rewards, ids)
+    assert group_relative(np.zeros(0), np.zeros(0, np.int64)).shape == (0,)
+
+
+# --- turns -------------------------------------------------------------------------------------------------------
+
+
+def test_turn_credit_is_the_one_worked_by_hand() -> None:
+    # λ = ½: G = (1 + ½·(0 + ½·4), 0 + ½·4, 4) = (2, 2, 4); outcome 10; a quarter of the turns' own
+    turns = np.array([1.0, 0.0, 4.0])
+    assert_allclose(turn_credit(turns, 10.0, lam=0.5, mix=0.25), [8.0, 8.0, 8.5], **EXACT)
+    assert_array_equal(turn_credit(turns, 10.0, lam=0.5, mix=0.0), [10.0, 10.0, 10.0])
+    assert_array_equal(turn_credit(turns, 10.0, lam=0.0, mix=1.0), turns)
+    assert_array_equal(turn_credit(turns, 10.0, lam=1.0, mix=1.0), [5.0, 4.0, 4.0])
+
+
+def test_episodes_one_after_the_other_do_not_touch() -> None:
+    turns, outcomes, lengths = np.array([1.0, 0.0, 4.0, 2.0]), np.array([10.0, 7.0, 0.0]), np.array([3, 0, 1])
+    credit = turn_credit(turns, outcomes, lengths, lam=0.5, mix=0.25)
+    assert_allclose(credit, [8.0, 8.0, 8.5, 0.5], **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "lengths", "lam", "mix"),
+    [
+        (np.zeros(1), np.array([3]), 0.5, 0.5),  # one turn belongs to nobody
+        (np.zeros(1), np.array([3, 1]), 0.5, 0.5),  # an episode without an outcome
+        (np.zeros(2), np.array([5, -1]), 0.5, 0.5),
+        (np.zeros(2), None, 0.5, 0.5),
+        (0.0, None, 1.5, 0.5),
+        (0.0, None, 0.5, -0.1),
+    ],
+)
+def test_turn_credit_refuses(outcomes: Any, lengths: Any, lam: float, mix: float) -> None:
+    with pytest.raises(BadInput):
+        turn_credit(np.zeros(4), outcomes, lengths, lam=lam, mix=mix)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall
+from holdfast.learn.batch import Intake, gather
+from holdfast.learn.train import Settings, Trainer
+from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, optimize_turns
+from holdfast.policies.lm import Shape, Transformer
+from tests.learn.attempts import attempt, call, signal
+
+torch.set_num_threads(1)
+TWO = (call([1, 2], [3]), call([1, 2, 3, 4], [5, 6]))
+LONG = (call([1, 2], [3]), call([1, 2, 3, 4], [5, 6], finish="length"))
+
+
+def model() -> Transformer:
+    return Transformer(Shape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
+
+
+def scored(name: str, reward: float, calls: tuple[ModelCall, ...] = TWO, **fields: Any) -> Experience:
+    return attempt(name, *calls, signals=[signal(reward)], **fields)
+
+
+def settings(**ppo: Any) -> RlSettings:
+    return RlSettings(ppo=PpoSettings(**{"learning_rate": 1e-2, **ppo}))
+
+
+def test_the_optimizer_moves_the_parameters_and_says_how_far() -> None:
+    trained = model()
+    summary = optimize_turns([scored("a", 1.0), scored("b", 0.0)], trained, settings(), seed=0)
+    distance = sum(
+        (p - q).square().sum().item() for p, q in zip(trained.parameters(), model().parameters(), strict=True)
+    )
+    assert summary.executed and summary.skipped_reason is None
+    assert (summary.trajectories, summary.samples, summary.updates) == (2, 4, 1)
+    assert distance > 0.0 and summary.parameter_delta_norm == pytest.approx(distance**0.5, rel=0.2)  # with the critic
+    assert summary.grad_norm is not None and summary.grad_norm > 0.0 and summary.mean_total_loss is not None
+    assert summary.observed_approx_kl is not None and summary.observed_approx_kl > 0.0  # recorded −1 is not the model's
+
+
+def test_the_better_conversation_becomes_likelier() -> None:
+    good, bad = ((call([1, 2], [token]),) for token in (5, 9))
+    attempts = [scored("a", 1.0, good), scored("b", 0.0, bad)]
+    trained = model()
+    optimize_turns(attempts, trained, settings(epochs=5, entropy_coefficient=0.0), seed=0)
+    with torch.no_grad():
+        before, after = (one(torch.tensor([[1, 2]]))[0, -1].log_softmax(-1) for one in (model(), trained))
+    assert after[5] > before[5] and after[9] < before[9]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "reason", "trajectories"),
+    [
+        ([], "no_succeeded_train_rollouts", 0),
+        ([scored("a", 1.0, split=Split.VAL)], "no_succeeded_train_rollouts", 0),
+        ([scored("a", 1.0, state=RolloutState.DEAD)], "no_succeeded_train_rollouts", 0),
+        ([scored("a", 1.0, is_final=False)], "no_succeeded_train_rollouts", 0),
+        ([scored("a", 1.0, calls=())], "no_trajectories_collected", 0),
+        ([attempt("a", *TWO, signals=None)], "no_trajectories_collected", 0),  # never scored
+        ([scored("a", 1.0, calls=(call([1], [2], logprobs=None),))], "no_ppo_samples_constructed", 1),
+        ([scored("a", 1.0, calls=(call([1], [2], forced=[0]),))], "no_ppo_samples_constructed", 1),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_skipped_with_a_reason(
+    attempts: list[Experience], reason: str, trajectories: int
+) -> None:
+    trained = model()
+    summary = optimize_turns(attempts, trained, settings(), seed=0)
+    assert (summary.executed, summary.skipped_reason, summary.trajectories) == (False, reason, trajectories)
+    assert summary.to_dict() == {
+        "executed": False,
+        "trajectories": trajectories,
+        "samples": 0,
+        "early_stop_triggered": False,
+        "skipped_reason": reason,
+        "updates": 0,
+        "reasons": dict(summary.reasons),
+    }
+    assert all(torch.equal(p, q) for p, q in zip(trained.parameters(), model().parameters(), strict=True))
+
+
+def test_weights_out_of_reach_are_not_pretended_to_move() -> None:
+    summary = optimize_turns([scored("a", 1.0)], None, settings(), seed=0)
+    assert (summary.executed, summary.skipped_reason) == (False, "weights_out_of_reach")
+    assert (summary.trajectories, summary.samples) == (1, 2)
+
+
+def test_only_this_runs_train_rollouts_teach() -> None:
+    attempts = [scored("a", 1.0), scored("b", 0.0, split=Split.TEST), scored("c", 0.0, run="run-2")]
+    summary = optimize_turns(attempts, model(), settings(), seed=0, intake=Intake(run="run-1"))
+    assert summary.trajectories == 1 and summary.reasons == {"b": "wrong_split", "c": "other_run"}
+
+
+def test_too_far_from_what_was_recorded_stops_early() -> None:
+    """The recorded log-probs are −1 and the model's near −log 16, so the first minibatch is far already."""
+    summary = optimize_turns([scored("a", 1.0), scored("b", 0.0)], model(), settings(epochs=3, max_kl=0.1), seed=0)
+    assert summary.early_stop_triggered and summary.stopped_early == "max_kl"
+    assert summary.updates == 0 and summary.parameter_delta_norm == 0.0
+    assert summary.observed_approx_kl is not None and summary.observed_approx_kl > 0.1
+    soft = optimize_turns([scored("a", 1.0), scored("b", 0.0)], model(), settings(epochs=3, target_kl=0.1), seed=0)
+    assert soft.stopped_early == "target_kl" and not soft.early_stop_triggered and soft.updates == 1
+
+
+def constant_critic(value: float) -> nn.Linear:
+    critic = nn.Linear(8, 1)
+    nn.init.zeros_(critic.weight)
+    nn.init.constant_(critic.bias, value)
+    return critic
+
+
+def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) -> Any:
+    trainer = Trainer(model(), Settings(), seed=0, critic=constant_critic(value))
+    return _advised(gather(attempts, Intake()).kept, trainer, Intake(), gae)
+
+
+def test_advantages_by_hand_and_where_they_lie() -> None:
+    """V = ½ everywhere, γ = λ = ½, reward 1 at the end: δ = (¼ − ½, 1 − ½), A = (−¼ + ¼·½, ½)."""
+    raw = GaeSettings(gamma=0.5, lam=0.5, normalize_advantages=False)
+    batch = advised([scored("a", 1.0)], raw)
+    assert batch.advantages.tolist() == pytest.approx([0, 0, -0.125, 0, 0.5, 0.5])
+    returns = [np.nan, 0.375, np.nan, 1.0, np.nan, np.nan]  # A + V, at the last token of each prompt
+    assert batch.returns.tolist() == pytest.approx(returns, nan_ok=True)
+    assert batch.values.tolist() == pytest.approx([np.nan, 0.5, np.nan, 0.5, np.nan, np.nan], nan_ok=True)
+
+
+def test_a_conversation_cut_by_a_limit_still_has_a_future() -> None:
+    raw = GaeSettings(gamma=0.5, lam=0.5, normalize_advantages=False)
+    batch = advised([scored("a", 1.0, LONG)], raw)
+    assert batch.advantages[-1] == pytest.approx(1.0 + 0.5 * 0.5 - 0.5)  # bootstrapped by what the critic says there
+    told = advised([scored("a", 1.0, LONG, ended="terminated")], raw)
+    assert told.advantages[-1] == pytest.approx(0.5)
+
+
+def test_rewards_of_turns_go_to_their_turns() -> None:
+    raw = GaeSettings(gamma=1.0, lam=1.0, normalize_advantages=False)
+    one = attempt("a", *TWO, signals=[signal(2.0, "call", turn=0), signal(1.0)])
+    assert advised([one], raw, value=0.0).advantages.tolist() == pytest.approx([0, 0, 3.0, 0, 1.0, 1.0])
+    wrong = attempt("a", *TWO, signals=[signal(2.0, "call", turn=2)])
+    with pytest.raises(BadInput, match="only 2 turns"):
+        advised([wrong], raw)
+
+
+def test_advantages_are_normalised_over_the_batch_and_clipped() -> None:
+    one_turn = (call([1, 2], [3]),)
+    attempts = [scored(name, reward, one_turn) for name, reward in (("a", 1.0), ("b", 0.0))]
+    batch = advised(attempts, GaeSettings())
+    assert batch.advantages.tolist() == pytest.approx([0, 0, 1, 0, 0, -1], abs=1e-6)  # of one step each, and not 0
+    clipped = advised(attempts, GaeSettings(clip_advantages=0.5, normalize_returns=True, clip_returns=0.25))
+    assert clipped.advantages[[2, 5]].tolist() == pytest.approx([0.5, -0.5])
+    assert clipped.returns[[1, 4]].tolist() == pytest.approx([0.25, -0.25])
+
+
+def test_minibatches_are_counted_in_turns() -> None:
+    attempts = [scored(f"r{i}", float(i)) for i in range(4)]  # two turns each
+    summary = optimize_turns(attempts, model(), settings(mini_batch_size=2, epochs=2), seed=0)
+    assert (summary.samples, summary.updates) == (8, 8)
+    gathered = settings(mini_batch_size=2, gradient_accumulation_steps=2)
+    assert optimize_turns(attempts, model(), gathered, seed=0).updates == 2
+
+
+def test_the_same_seed_gives_the_same_summary() -> None:
+    attempts = [scored(f"r{i}", float(i)) for i in range(4)]
+    summaries = [optimize_turns(attempts, model(), settings(mini_batch_size=2, epochs=2), seed=3) for _ in range(2)]
+    assert summaries[0] == summaries[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: GaeSettings(gamma=1.5), "rl_optimizer.gae.gamma = 1.5"),
+        (lambda: GaeSettings(lam=-0.1), "rl_optimizer.gae.lambda = -0.1"),
+        (lambda: GaeSettings(clip_advantages=0.0), "clip_advantages"),
+        (lambda: GaeSettings(normalization_epsilon=0.0), "normalization_epsilon"),
+        (lambda: PpoSettings(mini_batch_size=0), "rl_optimizer.ppo.mini_batch_size = 0"),
+        (lambda: PpoSettings(entropy_coefficient=float("nan")), "entropy_coefficient"),
+        (lambda: PpoSettings(target_kl=0.2, max_kl=0.1), "at least target_kl"),
+    ],
+)
+def test_impossible_settings_are_named(wrong: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        wrong()

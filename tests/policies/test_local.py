@@ -1,0 +1,183 @@
+"""Our own model answers calls from anywhere, together: nothing hangs, nothing mixes, and a swap disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.trace import ModelCall
+from holdfast.policies import tokens
+from holdfast.policies.local import Local
+from holdfast.policies.sampling import Sampling, generate
+from tests.policies.small import recomputed, small
+
+
+def ask(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+async def answers(local: Local, count: int, **sampling: Any) -> list[ModelCall]:
+    calls = [local(ask(f"question {n}"), seed=n, max_tokens=12, **sampling) for n in range(count)]
+    return list(await asyncio.gather(*calls))
+
+
+async def test_a_call_records_what_was_sampled() -> None:
+    model = small()
+    with Local(model, name="tiny", version="7") as local:
+        call = await local(ask("hello"), temperature=0.8, top_p=0.9, top_k=50, max_tokens=9, thinking=0, seed=3)
+    how = Sampling(temperature=0.8, top_p=0.9, top_k=50, max_tokens=9, thinking=0)
+    (expected,) = generate(model, [tokens.prompt(ask("hello"))], how, [3])
+    assert call.model == "tiny@7"
+    assert call.prompt_ids == tuple(tokens.prompt(ask("hello"))) and call.prompt_tokens == len(call.prompt_ids)
+    assert call.completion_ids == expected.ids and call.completion_tokens == len(expected.ids)
+    assert call.finish_reason == expected.finish
+    assert call.response == tokens.read(expected.ids)
+    assert call.sampling == {
+        "temperature": 0.8, "top_p": 0.9, "top_k": 50, "max_tokens": 9, "stop": [], "thinking": 0, "seed": 3,
+        "banned": [tokens.THINK],
+    }  # fmt: skip
+    found = recomputed(model, call.prompt_ids, expected, how)
+    torch.testing.assert_close(found, torch.tensor(call.logprobs), atol=1e-4, rtol=0)
+
+
+async def test_concurrent_calls_do_not_mix() -> None:
+    model = small()
+    with Local(model, slots=8) as local:
+        calls = await answers(local, 30)
+    prompts = [tokens.prompt(ask(f"question {n}")) for n in range(30)]
+    expected = generate(model, prompts, Sampling(max_tokens=12), range(30))
+    assert [call.completion_ids for call in calls] == [completion.ids for completion in expected]
+
+
+def test_several_event_loops_and_threads_share_one_model() -> None:
+    with Local(small(), slots=6) as local:
+        found: dict[int, list[ModelCall]] = {}
+
+        def caller(number: int) -> None:
+            found[number] = asyncio.run(answers(local, 10))
+
+        threads = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({tuple(call.completion_ids or () for call in calls) for calls in found.values()}) == 1
+
+
+async def test_without_a_seed_calls_differ_and_can_be_repeated() -> None:
+    with Local(small(), seed=5) as local:
+        one, two = await local(ask("x")), await local(ask("x"))
+        again = await local(ask("x"), seed=one.sampling["seed"])
+    assert one.completion_ids == again.completion_ids != two.completion_ids
+    with Local(small(), seed=5) as local:
+        assert (await local(ask("x"))).completion_ids == one.completion_ids
+    with Local(small(), seed=6) as local:
+        assert (await local(ask("x"))).completion_ids != one.completion_ids
+
+
+async def test_calls_of_tools_are_told_with_ids_of_their_own() -> None:
+    model = small(favour={tokens.CALL: 3.0, tokens.END: 3.0})
+    with Local(model) as local:
+        calls = await answers(local, 20)
+    with_calls = [call for call in calls if call.response.get("tool_calls")]
+    assert with_calls
+    for call in with_calls:
+        assert call.finish_reason == ("tool_calls" if (call.completion_ids or ())[-1] == tokens.END else "length")
+    ids = [each["id"] for call in with_calls for each in call.response["tool_calls"]]
+    assert len(ids) == len(set(ids))
+
+
+async def test_the_text_is_cut_before_a_stop_string_and_the_ids_are_not() -> None:
+    with Local(small(favour={ord("a"): 3.0})) as local:
+        calls = await answers(local, 20, stop="a")
+    stopped = [call for call in calls if (call.completion_ids or ())[-1] == ord("a")]
+    assert stopped
+    assert all(call.finish_reason == "stop" and "a" not in call.response["content"] for call in stopped)
+
+
+async def test_calls_under_way_finish_on_the_old_weights() -> None:
+    old, new = small(1, favour={tokens.END: -20.0}), small(2)
+    with Local(old, version="1", slots=2) as local:
+        before = [asyncio.ensure_future(local(ask(str(n)), seed=n, max_tokens=40)) for n in range(5)]  # some still wait
+        await asyncio.sleep(0.005)
+        local.swap(new, "2")
+        after = await local(ask("0"), seed=0, max_tokens=40)
+        earlier = await asyncio.gather(*before)
+        for version in ("3", "4", "5"):  # decoders that are done serve again
+            local.swap(old, version)
+        last = await local(ask("0"), seed=0, max_tokens=40)
+    assert [call.model for call in earlier] == ["local@1"] * 5 and after.model == "local@2" and last.model == "local@5"
+    prompts = [tokens.prompt(ask(str(n))) for n in range(5)]
+    how = Sampling(max_tokens=40)
+    assert [call.completion_ids for call in earlier] == [c.ids for c in generate(old, prompts, how, range(5))]
+    assert after.completion_ids == generate(new, prompts[:1], how, [0])[0].ids
+    assert last.completion_ids == earlier[0].completion_ids
+
+
+async def test_a_cancelled_call_leaves_its_slot() -> None:
+    with Local(small(favour={tokens.END: -20.0}), slots=1) as local:
+        tasks = [asyncio.ensure_future(local(ask("x"), max_tokens=100)) for _ in range(3)]
+        await asyncio.sleep(0.005)
+        for task in tasks:
+            task.cancel()
+        assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*tasks, return_exceptions=True))
+        assert (await asyncio.wait_for(local(ask("y"), max_tokens=3), 20)).completion_tokens == 3
+
+
+async def test_a_failure_in_the_thread_reaches_everyone_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = Local(small(), slots=2)
+    monkeypatch.setattr("holdfast.policies.cpu.Cpu.step", lambda *_: 1 / 0)
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(*(local(ask(str(n))) for n in range(5)), return_exceptions=True), 20
+    )
+    assert all(isinstance(outcome, Fault) and "ZeroDivisionError" in str(outcome) for outcome in outcomes)
+    with pytest.raises(Fault, match="ZeroDivisionError"):
+        await local(ask("later"))
+    with pytest.raises(Fault, match="ZeroDivisionError"):
+        local.swap(small(), "2")
+    local.close()
+
+
+async def test_closing_fails_what_is_under_way_and_what_comes_later() -> None:
+    local = Local(small(favour={tokens.END: -20.0}))
+    task = asyncio.ensure_future(local(ask("x"), max_tokens=120))
+    await asyncio.sleep(0.001)
+    await asyncio.to_thread(local.close)
+    local.close()
+    for late in (task, local(ask("y"))):
+        with pytest.raises(Fault, match="local model: it was closed; open another one"):
+            await late
+
+
+async def test_what_cannot_be_asked_is_refused_before_anything_is_queued() -> None:
+    with Local(small()) as local:
+        with pytest.raises(BadInput, match=r"sampling.beams: is unknown .* use tools, seed, temperature"):
+            await local(ask("x"), beams=4)
+        with pytest.raises(BadInput, match="a prompt of 203 tokens: the context is 160"):
+            await local(ask("x" * 200))
+        with pytest.raises(BadInput, match="sampling.top_p = 7"):
+            await local(ask("x"), top_p=7)
+        for wrong in ({"seed": -1}, {"seed": "x"}, {"max_tokens": 2.5}, {"stop": [7]}, {"thinking": "much"}):
+            with pytest.raises(BadInput, match=next(iter(wrong))):
+                await local(ask("x"), **wrong)
+        assert (await local(ask("x"), max_tokens=2, stop=None, temperature=None)).completion_tokens == 2
+
+
+async def test_deterministic_calls_give_the_same_bits_in_any_order_and_at_any_time() -> None:
+    async def later(local: Local, number: int, delay_s: float) -> ModelCall:
+        await asyncio.sleep(delay_s)
+        return await local(ask(f"question {number}" * (number % 4 + 1)), seed=number, max_tokens=15)
+
+    rng, runs = random.Random(0), []
+    with Local(small(), slots=8, deterministic=True) as local:
+        for _ in range(3):
+            order = rng.sample(range(40), 40)
+            calls = await asyncio.gather(*(later(local, n, rng.random() * 0.02) for n in order))
+            runs.append([call for _, call in sorted(zip(order, calls, strict=True), key=lambda pair: pair[0])])
+    assert runs[0] == runs[1] == runs[2]  # the log-probs too, to the last bit

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from holdfast.contracts.errors import BadInput
+from holdfast.prove.estimate import Matrix, difference, interval, iqm, mean, wilson
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+def chance(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def median(scores: Matrix) -> float:
+    return float(np.median(scores))
+
+
+def hard_and_easy(seed: int, tasks: int, seeds: int, lift: float = 0.0) -> Matrix:
+    """Tasks differ by 1, the seeds of one task by 0.1."""
+    rng = np.random.default_rng(seed)
+    return lift + rng.normal(size=(tasks, 1)) + 0.1 * rng.normal(size=(tasks, seeds))
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "level", "low", "high"),
+    [
+        (8, 10, 0.95, 0.4901625, 0.9433178),  # the textbook's
+        (0, 10, 0.95, 0.0, 0.2775328),
+        (10, 10, 0.95, 0.7224672, 1.0),
+        (1, 1, 0.95, 0.2065493, 1.0),
+        (50, 100, 0.99, 0.3752796, 0.6247204),
+    ],
+)
+def test_wilson_gives_the_known_intervals(successes: int, trials: int, level: float, low: float, high: float) -> None:
+    found = wilson(successes, trials, level=level)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-8)
+    assert found.level == level
+
+
+@QUICK
+@given(st.integers(1, 300), st.data())
+def test_wilson_holds_the_rate_agrees_with_scipy_and_mirrors_failure(trials: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, trials))
+    found, mirrored = wilson(successes, trials), wilson(trials - successes, trials)
+    assert 0.0 <= found.low <= successes / trials <= found.high <= 1.0
+    assert (1.0 - mirrored.high, 1.0 - mirrored.low) == pytest.approx((found.low, found.high), abs=1e-12)
+    theirs = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end() -> None:
+    scores = np.array([[-100.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 900.0]])
+    assert iqm(scores) == 3.5  # of 2, 3, 4, 5
+    assert iqm(scores[:, :3]) == stats.trim_mean(scores[:, :3], 0.25, axis=None) == 3.0  # six: one at each end
+    assert mean(scores) == 102.625
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_a_near_one() -> None:
+    scores = hard_and_easy(1, 30, 4)
+    for statistic in (mean, iqm, median):
+        first = interval(scores, statistic, rng=chance(1))
+        assert first == interval(scores, statistic, rng=chance(1))
+        other = interval(scores, statistic, rng=chance(2))
+        assert other != first
+        assert other.low == pytest.approx(first.low, abs=0.25)
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_students_when_the_scores_are_normal() -> None:
+    scores = hard_and_easy(3, 12, 1)
+    found = interval(scores, rng=chance(), resamples=8_000)
+    student = 2.0 * stats.t.isf(0.025, 11) * stats.sem(scores[:, 0])
+    assert found.high - found.low == pytest.approx(student, rel=0.03)
+
+
+def test_seeds_that_agree_do_not_count_as_more_tasks() -> None:
+    few = hard_and_easy(4, 20, 1)
+    many = np.repeat(few, 50, axis=1)
+    found, expected = interval(many, rng=chance()), interval(few, rng=chance())
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_stratified_is_about_these_tasks_and_so_much_narrower() -> None:
+    scores = hard_and_easy(5, 20, 5)
+    wide, narrow = interval(scores, rng=chance()), interval(scores, rng=chance(), stratified=True)
+    assert wide.low < narrow.low < mean(scores) < narrow.high < wide.high
+    # Only the seeds are left: a std of 0.1 over 100 runs
+    assert narrow.high - narrow.low == pytest.approx(2 * 1.96 * 0.1 / 10, rel=0.25)
+
+
+def test_a_paired_difference_sees_what_two_intervals_cannot() -> None:
+    baseline = hard_and_easy(6, 20, 3)
+    candidate = baseline + 0.1 + 0.1 * chance(7).normal(size=baseline.shape)
+    alone = [interval(scores, rng=chance()) for scores in (baseline, candidate)]
+    assert alone[0].high > alone[1].low  # the tasks differ far more than the two do
+    for stratified in (False, True):
+        found = difference(baseline, candidate, rng=chance(), stratified=stratified)
+        assert 0.0 < found.low < 0.1 < found.high < 0.2
+    turned = difference(candidate, baseline, rng=chance())
+    assert turned.high < 0.0
+
+
+def test_a_difference_of_nothing_is_nothing() -> None:
+    scores = hard_and_easy(8, 5, 2)
+    found = difference(scores, scores, iqm, rng=chance())
+    assert (found.low, found.high) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("tasks", [6, 20])
+def test_about_95_of_100_intervals_hold_the_truth(tasks: int) -> None:
+    rng, repeats = chance(9), 150
+    held = 0
+    for _ in range(repeats):
+        scores = rng.normal(size=(tasks, 1)) + 0.5 * rng.normal(size=(tasks, 2))
+        found = interval(scores, rng=rng, resamples=300)
+        held += found.low <= 0.0 <= found.high
+    assert 0.91 <= held / repeats <= 0.99
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "more successes than trials": lambda: wilson(3, 2),
+    "no trials": lambda: wilson(0, 0),
+    "a level of 1": lambda: wilson(1, 2, level=1.0),
+    "a level of 0": lambda: interval(np.zeros((3, 2)), rng=chance(), level=0.0),
+    "a flat list": lambda: interval(np.zeros(3), rng=chance()),
+    "nothing": lambda: interval(np.zeros((0, 2)), rng=chance()),
+    "a hole": lambda: interval([[1.0, np.nan], [1.0, 2.0]], rng=chance()),
+    "one task": lambda: interval(np.zeros((1, 9)), rng=chance()),
+    "one seed, stratified": lambda: interval(np.zeros((9, 1)), rng=chance(), stratified=True),
+    "few resamples": lambda: interval(np.zeros((9, 1)), rng=chance(), resamples=10),
+    "pairs that are none": lambda: difference(np.zeros((3, 2)), np.zeros((3, 1)), rng=chance()),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_gives_no_honest_interval_is_refused(case: str) -> None:
+    with pytest.raises(BadInput):
+        REFUSED[case]()

@@ -1,0 +1,125 @@
+"""Marks: what they count, and what the two shipped models get when they are asked directly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.policies.local import Local
+from holdfast.policies.sprout.shelf import load
+from holdfast.policies.tokens import END, THINK, UNTHINK
+from holdfast.workloads.tooluse.exam import Mark, examine, mark, summary
+from holdfast.workloads.tooluse.tasks import Dials, generate
+
+CALC = {"family": "calc", "needs": ["calc"], "expected": "3901"}
+FEW = 40
+SEED = 10**6  # of train tasks that no recipe and no quickstart comes to
+GREEDY, SAMPLED = ({"temperature": temperature, "max_tokens": 80} for temperature in (0.0, 1.0))
+
+
+def signals(success: float, style: float) -> list[Signal]:
+    named = {"success": success, "format": style}
+    return [Signal(name=name, value=value, source="rule:tooluse") for name, value in named.items()]
+
+
+def thought(text: str) -> Span:
+    call = ModelCall(
+        model="m",
+        messages=(),
+        response={"role": "assistant", "content": ""},
+        finish_reason="stop",
+        prompt_ids=(1,),
+        completion_ids=(THINK, *text.encode(), UNTHINK, END),
+        logprobs=(-1.0,) * (len(text) + 3),
+        sampling={},
+    )
+    return Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=0.0, model=call)
+
+
+def used(tool: str, error: str | None = None) -> Span:
+    call = ToolCall(tool=tool, arguments={}, result=None if error else "3901", error=error)
+    return Span(seq=2, kind=SpanKind.TOOL, name=tool, started_at=0.0, ended_at=0.0, tool=call)
+
+
+def test_a_mark_says_what_was_paid_and_how_it_came_about() -> None:
+    found = mark(CALC, signals(1.0, 0.0), [thought("417 by 23"), used("calc")])
+    assert found == Mark(family="calc", success=True, format=False, adoption=True, thinking=9, calls=1)
+
+
+def test_a_tool_that_failed_was_called_and_not_adopted() -> None:
+    found = mark(CALC, signals(0.0, 1.0), [used("calc", error="error: bad expression")])
+    assert found == Mark(family="calc", success=False, format=True, adoption=False, thinking=0, calls=1)
+
+
+def test_without_signals_nothing_is_right() -> None:
+    found = mark({"family": "chat", "needs": [], "expected": "hello"}, (), ())
+    assert found == Mark(family="chat", success=False, format=False, adoption=None, thinking=0, calls=0)
+
+
+def marked(family: str, success: bool, adoption: bool | None, thinking: int = 0, calls: int = 0) -> Mark:
+    return Mark(family=family, success=success, format=True, adoption=adoption, thinking=thinking, calls=calls)
+
+
+def test_the_summary_counts_over_all_and_by_family_and_asks_adoption_only_where_a_tool_is_needed() -> None:
+    found = summary(
+        [
+            marked("calc", True, True, thinking=9, calls=1),
+            marked("calc", False, False),
+            marked("chat", True, None, thinking=1),
+        ]
+    )
+    families = found.pop("families")
+    assert found == {
+        "success": [2, 3],
+        "format": [3, 3],
+        "adoption": [1, 2],
+        "thinking_tokens": 3.33,
+        "tool_calls": 0.333,
+    }
+    assert list(families) == ["calc", "chat"]
+    assert (families["calc"]["success"], families["calc"]["adoption"]) == ([1, 2], [1, 2])
+    assert (families["chat"]["success"], families["chat"]["adoption"]) == ([1, 1], [0, 0])
+
+
+def test_the_summary_of_nothing_is_counts_of_nothing() -> None:
+    found = summary([])
+    assert found["success"] == found["adoption"] == [0, 0] and found["families"] == {}
+
+
+async def test_the_exam_asks_each_task_once_by_its_own_seed_and_keeps_the_order() -> None:
+    asked: list[tuple[str, Any]] = []
+
+    async def echo(messages: Sequence[Any], /, **given: Any) -> ModelCall:
+        asked.append((messages[-1]["content"], given["seed"]))
+        await asyncio.sleep(0.001 * (len(asked) % 3))  # they do not end as they began
+        answer = {"role": "assistant", "content": "12"}
+        return ModelCall(model="m", messages=tuple(messages), response=answer, finish_reason="stop", sampling=given)
+
+    tasks = generate("train", SEED, 20, Dials(families=("calc", "chat")))
+    marks = await examine(echo, tasks, seed=7, sampling=GREEDY)
+    assert sorted(asked, key=lambda one: one[1]) == [(task.prompt, 7 + place) for place, task in enumerate(tasks)]
+    assert [one.family for one in marks] == [task.family for task in tasks]
+    assert [one.success for one in marks] == [task.expected == "12" for task in tasks]
+
+
+def sat(name: str, sampling: dict[str, Any]) -> dict[str, Any]:
+    model, _ = load(name)
+    with Local(model, slots=FEW) as local:
+        return summary(asyncio.run(examine(local, generate("train", SEED, FEW), sampling=sampling)))
+
+
+def test_sprout_solves_nine_of_ten_train_tasks() -> None:
+    found = sat("sprout", GREEDY)
+    assert found["success"][1] == FEW
+    assert found["success"][0] >= 0.9 * FEW
+    assert found["adoption"][0] >= 0.9 * found["adoption"][1]
+
+
+def test_sprout_weak_adopts_tools_rarely_and_leaves_much_to_learn() -> None:
+    found = sat("sprout-weak", SAMPLED)
+    assert found["adoption"][1] > FEW / 2
+    assert found["adoption"][0] < 0.3 * found["adoption"][1]
+    assert 0 < found["success"][0] < 0.5 * FEW  # yet not so weak that nothing could be built on it

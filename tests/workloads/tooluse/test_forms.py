@@ -1,0 +1,45 @@
+"""Forms of questions: what is said to come back from the tools is what comes back from them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.workloads.tooluse.forms import FORMS, iso, number, weekday_of, word
+from holdfast.workloads.tooluse.tools import WEEKDAYS, Toolbox, World
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_tools_give_what_the_form_worked_out(form: str) -> None:
+    for seed in range(300):
+        sketch = FORMS[form](Random(seed), 1 + seed % 5, 1 + seed % 3)
+        box = Toolbox(World(records=sketch.records))
+        for call in sketch.calls:
+            assert box.call(call.tool, call.arguments) == call.result
+        if sketch.calls:
+            assert sketch.answer == sketch.calls[-1].result
+        assert " " not in sketch.answer
+
+
+def test_two_steps_take_two_calls_and_three_take_three() -> None:
+    for form in FORMS:
+        wanted = 0 if form in ("trivial", "repeat", "first") else 1 if form == "by_calc" else form.count("_") + 1
+        assert len(FORMS[form](Random(1), 3, 2).calls) == wanted
+
+
+def test_weekdays_are_those_of_the_calendar() -> None:
+    assert weekday_of(738_945) == "Thursday" and iso(738_945) == "2024-02-29"
+    assert [weekday_of(738_949 + i) for i in range(7)] == list(WEEKDAYS)
+
+
+def test_numbers_keep_to_their_digits() -> None:
+    drawn = [number(Random(seed), 3) for seed in range(2000)]
+    assert min(drawn) >= 10 and 900 < max(drawn) <= 999
+    assert {len(str(n)) for n in drawn} == {2, 3}
+    assert {number(Random(seed), 1) for seed in range(200)} == set(range(2, 10))
+
+
+def test_most_words_were_never_seen_before() -> None:
+    words = [word(Random(seed)) for seed in range(3000)]
+    assert len(set(words)) > 1200 and all(2 < len(w) <= 8 for w in words)

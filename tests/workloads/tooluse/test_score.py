@@ -1,0 +1,173 @@
+"""What an answer is worth: the gold answer all of it, the known cheats nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.reward import Sheet
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.policies.tokens import ASSISTANT, CALL, END, THINK, UNTHINK
+from holdfast.workloads.tooluse.dialogues import styled
+from holdfast.workloads.tooluse.score import (
+    adoption,
+    is_same,
+    metrics,
+    naive_score,
+    score,
+    thinking_tokens,
+    used_tool,
+    value_in,
+)
+from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
+
+
+def task(expected: str = "3901", style: str = "brief", **fields: Any) -> dict[str, Any]:
+    return {"expected": expected, "style": style, **fields}
+
+
+def worth(given: dict[str, Any], output: Any) -> tuple[float, float]:
+    success, form = score(given, output, ())
+    return success.value, form.value
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_gold_answer_is_worth_all(split: str) -> None:
+    for each in generate(split, 9, 300):
+        signals = score(to_input(each), styled(str(each.expected), each.style), ())
+        assert Sheet(signals=signals).total == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("style", "output", "success", "form"),
+    [
+        ("brief", "3901", 1, 1),
+        ("brief", " 3901\n", 1, 1),
+        ("brief", "3,901", 1, 1),  # as a number
+        ("brief", "3901.0", 1, 1),
+        ("brief", "The answer is 3901.", 1, 0),  # right, in another style
+        ("brief", "3911", 0, 1),
+        ("full", "The answer is 3901.", 1, 1),
+        ("full", "The answer is 3901", 0, 0),  # in no style at all
+        ("full", "3901", 1, 0),
+        ("json", '{"answer":"3901"}', 1, 1),
+        ("json", '{"answer": 3901}', 1, 1),
+        ("json", '{"answer":"3901","sure":true}', 0, 0),
+        ("json", '{"answer":true}', 0, 0),
+        ("json", '{"result":"3901"}', 0, 0),
+        ("json", '["answer","3901"]', 0, 0),
+    ],
+)
+def test_answer_and_style_are_told_apart(style: str, output: str, success: float, form: float) -> None:
+    assert worth(task(style=style), output) == (success, form)
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "3901 or 3911 or 3891",
+        "3891, 3901",
+        "3901,3911",
+        "3901-3911",
+        "I used calc: 3901",
+        "The answer is 3901 or 3911.",
+        "The answer is 3901. The answer is 3911.",
+        '{"answer":"3901 or 3911"}',
+        '{"answer":["3901","3911"]}',
+        '{"answer":"3911","answer":"3901"}',  # the last would win
+        '{"answer":{"3901":3901}}',
+        "unknown or 3901",
+        "not 3901",
+        "3901" * 60,
+        "",
+        None,
+        3901,
+        ["3901"],
+    ],
+)
+@pytest.mark.parametrize("style", ["brief", "full", "json"])
+def test_a_cheat_is_no_success(cheat: Any, style: str) -> None:
+    assert worth(task(style=style), cheat)[0] == 0.0
+
+
+def test_the_naive_grader_is_fooled_where_ours_is_not() -> None:
+    for cheat in ("3901 or 3911", "I used calc: 3901", "not 3901"):
+        assert naive_score(task(), cheat, ())[0].value == 1.0
+        assert score(task(), cheat, ())[0].value == 0.0
+    assert [signal.name for signal in naive_score(task(), "3901", ())] == ["naive_success", "format"]
+    assert naive_score(task(), None, ())[0].value == 0.0
+    assert naive_score({}, "3901", ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "same"),
+    [
+        ("monday", "Monday", True),
+        ("-7", "-7.0", True),
+        ("-7", "7", False),
+        ("0042", "42", True),
+        ("2024-02-29", "2024-02-29", True),
+        ("Unknown", "unknown", True),
+        ("12,34", "1234", False),
+        ("٣", "3", False),
+    ],
+)
+def test_numbers_are_compared_as_numbers_and_words_but_for_case(said: str, expected: str, same: bool) -> None:
+    assert is_same(said, expected) is same
+
+
+def test_no_expectation_is_no_score() -> None:
+    assert score({"prompt": "Hello"}, "Hi", ()) == ()
+    assert score("Hello", "Hi", ()) == ()
+
+
+def test_a_value_is_one_word() -> None:
+    assert value_in("K7Q2") == "K7Q2" and value_in("5") == "5" and value_in("-5") == "-5"
+    assert value_in("a b") is None and value_in("  ") is None
+
+
+def called(seq: int, tool: str, *, error: str | None = None) -> Span:
+    call = ToolCall(tool=tool, arguments={}, result=None if error else "1", error=error)
+    return Span(seq=seq, kind=SpanKind.TOOL, name=tool, started_at=0.0, tool=call)
+
+
+def answered(seq: int, thought: str = "", ids: tuple[int, ...] | None = None) -> Span:
+    call = ModelCall(model="m", messages=(), response={"reasoning_content": thought}, completion_ids=ids)
+    return Span(seq=seq, kind=SpanKind.MODEL, name="m", started_at=0.0, model=call)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected", "adopted"),
+    [
+        ([], "5", False),
+        ([called(1, "calc")], "5", True),
+        ([called(1, "lookup")], "5", False),  # not the one that is needed
+        ([called(1, "calc", error="error: bad arguments")], "5", False),
+        ([called(1, "calc", error="error: busy, try again"), called(2, "calc")], "5", True),
+        ([called(1, "calc", error="error: unknown key")], "5", False),
+        ([called(1, "calc", error="error: unknown key")], "unknown", True),  # to be told so was the work
+    ],
+)
+def test_adoption_is_a_needed_tool_that_did_its_work(spans: list[Span], expected: str, adopted: bool) -> None:
+    assert adoption({"needs": ["calc"], "expected": expected}, spans) is adopted
+    assert metrics({"needs": ["calc"], "expected": expected}, "5", spans)["adoption"] == adopted
+
+
+def test_where_no_tool_is_needed_there_is_overuse_and_no_adoption() -> None:
+    spans = [called(1, "calc", error="error: bad arguments"), called(2, "calc")]
+    assert adoption({"needs": []}, spans) is None and used_tool(spans) and not used_tool([])
+    assert metrics({"needs": []}, "5", spans) == {
+        "used_tool": 1.0,
+        "tool_calls": 2.0,
+        "tool_errors": 1.0,
+        "thinking_tokens": 0.0,
+        "overuse": 1.0,
+    }
+
+
+def test_thinking_is_counted_in_tokens_where_they_are_ours() -> None:
+    ids = (THINK, *b"so", UNTHINK, *b"5", END)
+    assert thinking_tokens([answered(1, "so", ids), answered(2, "well", (THINK, *b"well"))]) == 6
+    assert thinking_tokens([answered(1, "wörd"), answered(2, "so", (5, 90_000))]) == 5 + 2
+    assert thinking_tokens([answered(1, "", (*b"12", CALL, ASSISTANT, END))]) == 0
