@@ -63,6 +63,9 @@ def chat(
     ] = 0.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="In one answer.")] = 256,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of its chance.")] = 0,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Keep what was said; sprout itself only knows single questions.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Talk to a model; its tools really run. Piped lines are taken one by one."""
@@ -85,7 +88,7 @@ def chat(
             talk.order("/tools off")
         if think is not None:
             talk.order(f"/think {think}")
-        converse(talk, lines(say), is_json=json, is_strict=say is not None)
+        converse(talk, lines(say), is_json=json, is_strict=say is not None, is_kept=remember)
 
 
 @app.command()
@@ -126,8 +129,14 @@ def train(
         raise BadInput(f"--kind {kind}", why="is unknown", remedy=f"use {' or '.join(RECIPES)}")
     if output.exists() and not (output / "manifest.json").is_file() and any(output.iterdir()):
         raise BadInput(str(output), why="is there and holds no weights", remedy="name another folder")
-    given = {"steps": steps, "conversations": conversations, "batch": batch}
-    recipe = replace(RECIPES[kind], seed=seed, **{name: value for name, value in given.items() if value is not None})
+    usual = RECIPES[kind]
+    recipe = replace(
+        usual,
+        seed=seed,
+        steps=steps or usual.steps,
+        conversations=conversations or usual.conversations,
+        batch=batch or usual.batch,
+    )
     with progress(f"training {recipe.kind}", recipe.steps) as advance:
         done = 0
 
@@ -171,8 +180,8 @@ def lines(say: list[str] | None) -> Iterator[str]:
                 return
 
 
-def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: bool) -> None:
-    """Line by line. Strictly, a question that fails ends it; else it is said, and taken back."""
+def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: bool, is_kept: bool) -> None:
+    """Line by line, each a conversation of its own unless it is kept. Strictly, a question that fails ends it."""
     import asyncio
 
     from holdfast.cli.main import say as complain
@@ -185,6 +194,8 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
                 if line.startswith("/"):
                     print(talk.order(line), file=sys.stderr if is_json else sys.stdout)
                 elif line:
+                    if not is_kept:
+                        talk.messages.clear()
                     before = len(talk.messages)
                     calls = runner.run(talk.say(line))
                     if is_json:
