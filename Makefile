@@ -71,7 +71,7 @@ services:
 	$(PYTHON) -m venv .venv
 
 .venv/.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[learn]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[learn,serve]'
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python

@@ -56,7 +56,6 @@ def plan_of(agent: Agent, todo: list[Task], score: Score = no_score, **fields: A
     home = Home(agent, score, None, time.time)
     given: dict[str, Any] = {
         "course": once(todo),
-        "total": len(todo),
         "resources": {},
         "model_ref": "agent/test",
         "settings": {},
@@ -643,7 +642,7 @@ class School:
 
 
 def at_school(school: School, agent: Agent = echo, **fields: Any) -> Plan:
-    return plan_of(agent, [], worth, course=school.course, total=2 * school.lessons, **fields)
+    return plan_of(agent, [], worth, course=school.course, **fields)
 
 
 def is_whole(store: Store, run: str) -> None:
@@ -738,11 +737,11 @@ async def test_lessons_without_anything_to_learn_count_as_well(files: Files) -> 
         return course(standing)
 
     with open_store(files.fresh()) as store:
-        first = Watched(store, plan_of(echo, [], course=half, total=2))
+        first = Watched(store, plan_of(echo, [], course=half))
         with pytest.raises(BadInput, match="the teacher is ill"):
             await first.run()
         assert first.ended() == (RunState.FAILED, "lesson 3: the teacher is ill")
-        status = await Watched(store, plan_of(echo, [], course=course, total=2), resume=first.run_id).run()
+        status = await Watched(store, plan_of(echo, [], course=course), resume=first.run_id).run()
         assert (status.run_state, status.lesson, status.succeeded) == (RunState.COMPLETED, "4", 2)
         updates = store.updates.of_run(status.run_id)
     assert [(update.step, update.body.get("number")) for update in updates] == [(1, None), (2, 2), (3, 3), (4, 4)]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.plan import Learnt, Plan, Standing
+from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
 from holdfast.collect.pool import Pool, Tally
 from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
 from holdfast.contracts.experience import Experience
@@ -56,6 +56,7 @@ class _Drive:
     observe: Observe
     began: float
     lesson: str | None = None  # what is going on
+    total: int = 0  # rollouts, as far as they are known
     rl_optimizer: Mapping[str, Any] | None = None  # what it did, where the plan has one
     fed: bool = False  # every task is in the queue
     over: bool = False  # the last status has been told
@@ -90,7 +91,7 @@ class _Drive:
             model_ref=self.plan.model_ref,
             store_path=self.store.url,
             resources_id=None if self.resources is None else self.resources.id,
-            total_rollouts=max(self.plan.total, sum(counts.values())),
+            total_rollouts=max(self.total, sum(counts.values())),
             succeeded=counts[RolloutState.SUCCEEDED],
             failed=counts[RolloutState.FAILED] + counts[RolloutState.DEAD],
             cancelled=counts[RolloutState.CANCELLED],
@@ -134,7 +135,6 @@ async def optimize(
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
     drive = _Drive(store, run, plan, resources, clock, observe, clock())
     try:
-        drive.tell(RunState.RUNNING)
         state, error = await _teach(drive, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=run.driver)
         return drive.tell(state, error)
@@ -162,7 +162,10 @@ async def _teach(drive: _Drive, control: Control) -> tuple[RunState, str | None]
     """Lesson after lesson, with the pool at work all the while; how that ended."""
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
-    beside = [_lessons(drive), _keep_telling(drive), _keep_beating(drive)]
+    done = store.updates.of_run(run)
+    first = await _next(drive, done)  # before anybody works: what was handed back must be run by the right policy
+    drive.tell(RunState.RUNNING)
+    beside = [_lessons(drive, done, first), _keep_telling(drive), _keep_beating(drive)]
     is_late = await _work(pool, plan, control, beside, timeout_s=plan.timeout_s)
     # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
     if store.runs.get(run).wanted is Wanted.CANCELLED:
@@ -214,19 +217,24 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
     return RunState.COMPLETED, None
 
 
-async def _lessons(drive: _Drive) -> None:
-    """Collect → reward → learn, and again, until the course is over and nothing is open any more."""
-    store, run = drive.store, drive.run.id
-    done = store.updates.of_run(run)
-    for update in done:
+async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
+    """The lesson that follows from what is on record; the policy is then the one that it is for."""
+    for update in done[-1:]:
         drive.lesson = update.body.get("lesson")
         drive.tell_of(update.body)
-    while True:
-        standing = Standing(run=run, folder=store.folder, done=done)
-        lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
-        if lesson is None:
-            break
+    standing = Standing(run=drive.run.id, folder=drive.store.folder, done=done)
+    lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
+    if lesson is not None:
         drive.lesson = lesson.name
+        ran = sum(update.body.get("rollouts", 0) for update in done)
+        drive.total = ran + len(lesson.tasks) + lesson.left
+    return lesson
+
+
+async def _lessons(drive: _Drive, done: Sequence[LearnUpdate], lesson: Lesson | None) -> None:
+    """Collect → reward → learn, and again, until the course is over and nothing is open any more."""
+    store, run = drive.store, drive.run.id
+    while lesson is not None:
         await _feed(drive, lesson.tasks)
         await _until_idle(drive)
         if store.runs.get(run).wanted is Wanted.CANCELLED:  # idle because the rest was cancelled: nothing to learn from
@@ -235,7 +243,9 @@ async def _lessons(drive: _Drive) -> None:
         if lesson.learn is not None:
             experiences = await asyncio.to_thread(_experiences, drive, lesson.tasks)
             learnt = await asyncio.to_thread(lesson.learn, experiences)
-        done = [*done, await _keep(drive, len(done) + 1, {"lesson": lesson.name, **learnt.body}, learnt.checkpoint)]
+        body = {"lesson": lesson.name, "rollouts": len(lesson.tasks), **learnt.body}
+        done = [*done, await _keep(drive, len(done) + 1, body, learnt.checkpoint)]
+        lesson = await _next(drive, done)
     drive.fed = True
     await _until_idle(drive)
 
@@ -248,7 +258,6 @@ async def _keep(drive: _Drive, step: int, body: Mapping[str, Any], checkpoint: C
         if checkpoint.id not in {known.id for known in store.checkpoints.of_run(run)}:
             await store.checkpoints.add(checkpoint, run, now=now, driver=mine)
     await store.updates.add(run, step, body, now=now, driver=mine)
-    drive.tell_of(body)
     return LearnUpdate(run=run, step=step, at=now, body=body)
 
 
@@ -272,6 +281,8 @@ def _experience(store: Store, rollout_id: str) -> Experience | None:
     rollout = store.views.rollout(rollout_id)
     for attempt in store.views.attempts(rollout.id):
         if attempt.id == rollout.final_attempt:
+            spans = tuple(store.traces.spans(attempt.token))
+            models = {span.model.model for span in spans if span.model is not None}
             return Experience(
                 rollout=rollout.id,
                 run=rollout.run,
@@ -279,8 +290,9 @@ def _experience(store: Store, rollout_id: str) -> Experience | None:
                 split=rollout.split,
                 state=rollout.status,
                 is_final=True,
-                spans=tuple(store.traces.spans(attempt.token)),
+                spans=spans,
                 sheet=store.traces.sheet(attempt.token),
+                version=models.pop() if len(models) == 1 else None,
             )
     return None
 

@@ -24,7 +24,19 @@ from tests.store.scene import Scene, begin
 from tests.store.test_admin import first_revision, played, set_revision
 from tests.store.test_check import damage
 
-PARTS = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "updates", "checkpoints", "ledger", "blobs"]
+PARTS = [
+    "runs",
+    "leases",
+    "rollouts",
+    "attempts",
+    "spans",
+    "signals",
+    "updates",
+    "checkpoints",
+    "ledger",
+    "blobs",
+    "weights",
+]
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 from tests.cli.test_optimize import (
     STORE,
@@ -77,3 +79,18 @@ def test_a_run_that_has_ended_needs_no_hands(folder: Path, cli: Cli) -> None:
 def hands(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "holdfast.cli", "work", *words, *STORE]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_run_of_another_kind_is_left_to_its_own_command(tmp_path: Path, cli: Cli) -> None:
+    place = tmp_path / "store.sqlite"
+    with open_store(place) as store:
+        run = store.runs.begin(
+            kind="quickstart", model_ref="m", settings={}, salt="t", who="me", now=time.time(), queue_limit=None
+        ).result()
+    for words in (["work", run.id], ["optimize", "--resume", run.id]):
+        ran = cli(*words, "--store", place)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == (
+            f"holdfast: error: run {run.id}: is a quickstart, which is driven by its own command; "
+            "call 'holdfast quickstart' again\n"
+        )

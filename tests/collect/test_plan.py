@@ -21,7 +21,6 @@ def no_seat() -> Seat:
 def test_a_plan_has_no_limits_that_nobody_asked_for_and_cannot_be_changed() -> None:
     plan = Plan(
         course=once([Task(name="t", input=1)]),
-        total=1,
         resources={},
         model_ref="m",
         settings={},

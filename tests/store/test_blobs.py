@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreFull
+from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreFull
 from holdfast.store.blobs import write_atomically
 from holdfast.store.store import Store
 from tests.store.children import run_child
@@ -56,37 +56,6 @@ def test_a_damaged_file_is_found_and_put_right_by_putting_it_again(store: Store,
     assert list(store.blobs.broken()) == [str(found.value)]
     store.blobs.put(DATA, now=2.0)
     assert store.blobs.get(NAME) == DATA
-
-
-def test_a_file_is_kept_by_its_content_and_found_by_its_name(store: Store, tmp_path: Path) -> None:
-    (source := tmp_path / "weights.safetensors").write_bytes(DATA * 200)  # more than one piece
-    kept = store.blobs.keep(source, now=1.0)
-    assert kept.sha256 == hashlib.sha256(DATA * 200).hexdigest()
-    assert kept.uri == f"blob:{kept.sha256}"
-    assert store.blobs.path(kept.sha256).read_bytes() == source.read_bytes() == DATA * 200
-    assert store.blobs.keep(source, now=2.0) == kept  # again is harmless
-    assert store.blobs.put(DATA * 200, now=3.0) == kept.sha256  # and bytes are bytes
-    assert everything_in(store.blobs.folder) == [store.blobs.path(kept.sha256)]
-    assert list(store.blobs.broken()) == []
-
-
-def test_a_kept_file_that_was_damaged_is_put_right_by_keeping_it_again(store: Store, tmp_path: Path) -> None:
-    (source := tmp_path / "weights").write_bytes(DATA)
-    store.blobs.keep(source, now=1.0)
-    store.blobs.path(NAME).write_bytes(DATA[:-1])
-    assert len(list(store.blobs.broken())) == 1
-    store.blobs.keep(source, now=2.0)
-    assert list(store.blobs.broken()) == []
-
-
-def test_a_file_that_cannot_be_kept_is_named(store: Store, tmp_path: Path) -> None:
-    for path, why in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(BadInput) as refused:
-            store.blobs.keep(path, now=1.0)
-        assert str(refused.value) == f"file {path}: cannot be read: {why}"
-    with pytest.raises(NotFound, match=f"^blob {NAME[:12]}: no file "):
-        store.blobs.path(NAME)
-    assert list(store.blobs.broken()) == []
 
 
 def test_a_size_that_is_not_the_recorded_one_is_found(store: Store) -> None:

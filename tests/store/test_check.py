@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.policy import Artifact
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
 from holdfast.store.check import MOST, check
@@ -38,7 +39,7 @@ def problems(store: Store, **how: Any) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def lived(scene: Scene, tmp_path: Path) -> Scene:
+def lived(scene: Scene) -> Scene:
     """One rollout in each state, and some with a history."""
     for state in sorted(RolloutState, key=lambda state: state is RolloutState.QUEUING):  # last: else it is claimed next
         scene.brought_to(state, str(state))
@@ -51,8 +52,10 @@ def lived(scene: Scene, tmp_path: Path) -> Scene:
     scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)
     scene.requeue("failed")
     scene.store.blobs.put(b"bytes", now=1.0)
-    (file := tmp_path / "weights").write_bytes(b"weights")
-    scene.store.checkpoints.add(checkpoint("root", artifact=scene.store.blobs.keep(file, now=1.0)), now=1.0)
+    (file := scene.store.folder / "checkpoints/root/weights-1.safetensors").parent.mkdir(parents=True)
+    file.write_bytes(b"weights")
+    saved = Artifact(uri="checkpoints/root", sha256=WEIGHTS)
+    scene.store.checkpoints.add(checkpoint("root", artifact=saved), now=1.0)
     scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
     scene.store.updates.add(scene.run, 1, {"loss": 0.5}, now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
@@ -65,7 +68,8 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
-    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "updates", "checkpoints", "ledger", "blobs"]
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "updates", "checkpoints"]
+    names += ["ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
     assert [part.name for part in check(store)] == names
@@ -161,11 +165,6 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
             ["checkpoint leaf: its parent gone is not there"],
         ),
         (
-            "DELETE FROM blobs WHERE size = 7",
-            "checkpoints",
-            [f"checkpoint root: its blob:{WEIGHTS} is not recorded"],
-        ),
-        (
             "UPDATE ledger SET who = 'nobody' WHERE seq = 2",
             "ledger",
             [f"ledger: entry 2 was changed after it was written; {BROKEN_CHAIN}"],
@@ -178,6 +177,16 @@ def test_damage_is_found_and_named(lived: Scene, statement: str, part: str, expe
     assert found[part] == expected
     allowed = {part, {"leases": "attempts", "updates": "references"}.get(part, part)}  # one cause, found twice
     assert set(found) <= allowed
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_weights_that_are_gone_or_other_ones_are_found(lived: Scene, quick: bool) -> None:
+    folder = lived.store.folder / "checkpoints/root"
+    said = {"weights": [f"checkpoint root: its weights are not in {folder}"]}
+    (folder / "weights-1.safetensors").write_bytes(b"others")
+    assert problems(lived.store, quick=quick) == ({} if quick else said)  # quickly, nothing is read
+    (folder / "weights-1.safetensors").unlink()
+    assert problems(lived.store, quick=quick) == said
 
 
 def test_a_blob_that_rotted_or_went_is_found(store: Store) -> None:

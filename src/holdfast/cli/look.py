@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -206,13 +206,23 @@ def _depths(recorded: list[Span]) -> dict[int, int]:
 
 def _span_row(span: Span, depth: int) -> tuple[object, ...]:
     if span.model is not None:
-        what: object = span.model.response.get("content") or dict(span.model.response)
+        what: object = _said(span.model.response)
     elif span.tool is not None:
         what = f"{show.pairs(span.tool.arguments)} → {show.one_line(span.tool.error or span.tool.result)}"
     else:
         what = span.attributes.get("text") or show.pairs(span.attributes)
     took = "open" if span.ended_at is None else show.span_of_time(span.ended_at - span.started_at)
     return span.seq, span.kind, "· " * depth + span.name, took, what
+
+
+def _said(response: Mapping[str, Any]) -> str:
+    """What the model answered: its text, the calls it asks for, or at least what it thought."""
+    calls = [call.get("function", {}) for call in response.get("tool_calls") or ()]
+    parts = [str(response.get("content") or "")]
+    parts += [f"→ {function.get('name')} {function.get('arguments')}" for function in calls]
+    if thought := response.get("reasoning_content"):
+        parts.append(f"(thought: {thought})")
+    return " ".join(filter(None, parts))
 
 
 def ledger(

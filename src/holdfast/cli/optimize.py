@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.aliases import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Project
+from holdfast.cli.options import DEFAULT_STORE, Project, settings_of
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def optimize(
     run can then be taken up with --resume.
     """
     _refuse_proxy(proxy_server, proxy_bind, proxy_upstream_url, proxy_state_dir, proxy_timeout_ms)
-    from holdfast.contracts.settings import load_settings, override, settings_from
+    from holdfast.contracts.settings import load_settings, override
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
 
@@ -81,7 +81,7 @@ def optimize(
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
-            settings = override(settings_from(run.settings, f"settings of {run.id}"), **flags)
+            settings = override(settings_of(run), **flags)
             _drive(opened, plan_for(settings), json, run.id)
 
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.contracts.errors import BadInput
+
 if TYPE_CHECKING:
+    from holdfast.contracts.run import Run
+    from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
 
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
@@ -29,6 +33,16 @@ def existing(store: str, project: str = "default") -> Store:
     from holdfast.store.store import open_store
 
     return open_store(store, project=project, create=False, migrate=False)
+
+
+def settings_of(run: Run) -> OptimizeSettings:
+    """What an `optimize` run was started with."""
+    from holdfast.contracts.settings import settings_from
+
+    if run.kind != "optimize":
+        why = f"is a {run.kind}, which is driven by its own command"
+        raise BadInput(f"run {run.id}", why=why, remedy=f"call 'holdfast {run.kind}' again")
+    return settings_from(run.settings, f"settings of {run.id}")
 
 
 def who() -> str:

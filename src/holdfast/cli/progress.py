@@ -106,12 +106,14 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
     why = f" ({status.error})" if status.error else ""
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
     for name, text in rows.items():
-        print(f"  {name:<10} {text}")
+        print(f"  {name:<11} {text}")
     print("next:")
     if status.run_state is not RunState.COMPLETED and open_:
-        print(f"  holdfast optimize --resume {status.run_id}{_at(status)}   # go on where it stopped")
-    print(f"  holdfast rollouts {status.run_id}{_at(status)}   # every task with its reward")
-    print(f"  holdfast spans {status.run_id}/{_some_task(status)}{_at(status)}   # what one agent did, step by step")
+        print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
+    print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
+    print(
+        f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
+    )
 
 
 def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
@@ -119,12 +121,18 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
     seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
     if told["executed"]:
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
-        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "checkpoint": told.get("checkpoint", "none")}
+        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "weights": _here(told.get("weights", "none"))}
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):
-        rows["silent"] = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
+        rows["no gradient"] = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
     return rows
+
+
+def _here(path: str) -> str:
+    """A path as one would type it from here."""
+    found = Path(path)
+    return str(found.relative_to(Path.cwd())) if found.is_relative_to(Path.cwd()) else path
 
 
 def _numbers(told: Mapping[str, Any]) -> str:
@@ -136,7 +144,8 @@ def _mean(split: str, mean: float | None, rewarded: int, total: int) -> str:
     return f"{split} {'missing' if mean is None else f'{mean:.3f}'} ({rewarded} of {total})"
 
 
-def _at(status: Status) -> str:
+def elsewhere(status: Status) -> str:
+    """What finds the run again from another place than the usual one."""
     from holdfast.cli.options import DEFAULT_STORE
 
     store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.workloads.tooluse.course import Quickstart
     from holdfast.workloads.tooluse.results import Rate, Results
 
+ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
 SEED = 0  # of the bootstrap: the same run always gives the same report
 
 
@@ -41,6 +42,7 @@ def quickstart(
             "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
         )
     from holdfast.cli.drive import drive
+    from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_json
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
@@ -63,18 +65,18 @@ def quickstart(
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
         dials = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
-        print(f"next:\n  holdfast quickstart{dials}{_at(status)}   # goes on where it stopped")
+        print(f"next:\n  holdfast quickstart{dials}{elsewhere(status)}   # goes on where it stopped")
     raise typer.Exit(code)
 
 
 def _unfinished(store: Store, settings: Quickstart) -> str | None:
-    """The newest run of the same settings, if it did not come to its end and may still do so."""
+    """The newest run of the same settings, if it did not come to its end, its report, and may still do so."""
     from holdfast.contracts.run import RunState, Wanted
 
     for run in store.runs.newest(most=50):
         if run.kind == "quickstart" and dict(run.settings) == asdict(settings):
-            is_over = run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED
-            return None if is_over else run.id
+            is_told = run.state is RunState.COMPLETED and _picture(store, run.id).exists()
+            return None if is_told or run.wanted is Wanted.CANCELLED else run.id
     return None
 
 
@@ -87,9 +89,13 @@ def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]
     found = results(store.updates.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
         return None, None
-    path = store.folder / "reports" / f"{status.run_id}.png"
+    path = _picture(store, status.run_id)
     draw(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
     return found, path
+
+
+def _picture(store: Store, run: str) -> Path:
+    return store.folder / "reports" / f"{run}.png"
 
 
 def _record(status: Any, found: Results | None, picture: Path | None, updates: list[LearnUpdate]) -> dict[str, Any]:
@@ -106,11 +112,14 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
 
 def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpdate]) -> None:
     """At most 80 columns."""
+    from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_table
     from holdfast.operate.curves import blocks
     from holdfast.workloads.tooluse.results import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
+    if found.practised < ENOUGH:
+        print("(so little practice shows that everything runs, not that anything was learnt)\n")
     print_table(
         ("held-out tasks", "baseline", "95 %", "trained", "95 %", ""),
         [
@@ -137,21 +146,15 @@ def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpda
         print(f"  checkpoint  {weights}")
     print(f"  store       {status.store_path}\nnext:")
     if weights is not None:
-        print(f'  holdfast sprout chat --model {shlex.quote(str(weights))} --say "What is 417 * 23?"')
-    print(f"  holdfast rollouts {status.run_id}{_at(status)} --limit 5   # every try with its reward")
-    print(f"  holdfast spans {status.run_id}/trained-0{_at(status)}   # what the trained model did, step by step")
+        print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
+    print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+    print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
 
 
 def _newest(updates: list[LearnUpdate]) -> str | None:
     """The checkpoint that the run ended with; None where nothing was learnt."""
     made = [str(update.body["checkpoint"]) for update in updates if "checkpoint" in update.body]
     return made[-1] if made else None
-
-
-def _at(status: Status) -> str:
-    """What finds the run again from another place than the usual one."""
-    store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
-    return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
 
 
 def _cells(rate: Rate) -> tuple[str, str]:

@@ -220,8 +220,11 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     with needing("learn"):
         from holdfast.policies.local import Local
         from holdfast.policies.sprout import shelf
+    from holdfast.workloads.tooluse.briefing import Briefed
+
     net: Transformer | Hub
-    if (Path(model) / "config.json").is_file():  # Hugging Face's format
+    is_ours = not (Path(model) / "config.json").is_file()
+    if not is_ours:  # Hugging Face's format
         from holdfast.policies import hub
 
         net = found = hub.load(model)
@@ -231,7 +234,7 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
         version, spell = manifest.sha256[:12], spell_byte
     name = Path(model).resolve().name
     with Local(net, name=name, version=version) as local:
-        yield local, name, spell
+        yield Briefed(local) if is_ours else local, name, spell
 
 
 @contextmanager

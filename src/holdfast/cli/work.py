@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt
+from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt, settings_of
 
 
 def work(
@@ -24,17 +24,17 @@ def work(
     from holdfast.collect.pool import Tally
     from holdfast.contracts.errors import IllegalMove
     from holdfast.contracts.run import RunState
-    from holdfast.contracts.settings import override, settings_from
+    from holdfast.contracts.settings import override
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
 
     with open_store(store, project=project, create=False) as opened:
         found = opened.runs.get(run)
+        settings = settings_of(found)
         if found.state is not RunState.RUNNING:
             remedy = f"'holdfast optimize --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
-        settings = override(settings_from(found.settings, f"settings of {found.id}"), worker_count=workers)
-        plan = plan_for(settings)
+        plan = plan_for(override(settings, worker_count=workers))
 
         async def main() -> tuple[Tally, int]:
             control = loop.Control()

@@ -33,6 +33,7 @@ class Lesson:
 
     name: str  # for people: "baseline", "grpo 3"
     tasks: Sequence[Task] = ()
+    left: int = 0  # rollouts of later lessons, as far as they are known
     learn: Callable[[Sequence[Experience]], Learnt] | None = None
 
 
@@ -59,7 +60,6 @@ class Plan:
 
     kind: str = "optimize"
     course: Course
-    total: int  # how many rollouts there will be, as far as it is known
     resources: Mapping[str, Any]
     model_ref: str
     settings: Mapping[str, Any]  # kept with the run, so that it can be resumed

@@ -23,7 +23,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change no
     "presence_penalty": (0,),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
-    "parallel_tool_calls": (True,),
+    "parallel_tool_calls": (True, False),  # one call after the other is what models here do anyway
     "modalities": (["text"],),
 }
 
@@ -138,7 +138,9 @@ def _tool_calls(value: Any, at: str) -> None:
         return
     for place, call in enumerate(_list(value, at)):
         function = _object(_object(call, f"{at}[{place}]").get("function"), f"{at}[{place}].function")
-        _text(function.get("name"), f"{at}[{place}].function.name")
+        _text(
+            function.get("name"), f"{at}[{place}].function.name", blank=True
+        )  # a model's own slip may come back to it
         _text(function.get("arguments", ""), f"{at}[{place}].function.arguments", blank=True)
 
 

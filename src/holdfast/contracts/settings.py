@@ -116,7 +116,7 @@ class PpoBlock(BaseModel):
     kl_penalty_coefficient: Weight = 0.0
     target_kl: Weight | None = None  # no further epoch is begun above it
     max_kl: Weight | None = None  # the update stops at once above it
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive = 1e-4
     max_grad_norm: Positive = 1.0
 
     @model_validator(mode="after")

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Rules, Sampling, follow, uniforms
 from holdfast.policies.cpu import Cpu
-from holdfast.policies.graph import STRIDE, Cuda, Standing
+from holdfast.policies.graph import STRIDE, Cuda, Drawn, Standing
 from holdfast.policies.lm import Transformer
-from holdfast.policies.slots import Slots
+from holdfast.policies.slots import Seat, Slots
 from holdfast.policies.tokens import END, THINK
 
 Ints = NDArray[np.int64]
@@ -120,13 +120,13 @@ class Decoder:
         if not waiting:
             return later
         for wait in (True, True, False):  # what begins like a neighbour waits until the neighbour has been computed
-            seats = [self._slots.take(np.asarray(r.ids, np.int64), wait=wait) for r in waiting]
+            seats = self._seats(waiting, wait=wait)
             seated = [(r, seat) for r, seat in zip(waiting, seats, strict=True) if seat is not None]
             waiting = [r for r, seat in zip(waiting, seats, strict=True) if seat is None]
-            for request, seat in seated:
-                self._begin(seat.slot, request)
             prompts = [np.asarray(request.ids[:-1], np.int64) for request, _ in seated]
             (self._cpu or self._cuda).prefill(prompts, [seat for _, seat in seated])  # type: ignore[union-attr]
+            for request, seat in seated:  # while a GPU reads the prompts
+                self._begin(seat.slot, request)
             self._slots.computed()
             if not waiting:
                 break
@@ -134,6 +134,13 @@ class Decoder:
         if self._cuda:
             self._cuda.seat(self._standing())
         return waiting + later
+
+    def _seats(self, requests: Sequence[Request], *, wait: bool) -> list[Seat | None]:
+        if self._cpu:
+            return [self._slots.take(np.asarray(r.ids, np.int64), wait=wait) for r in requests]
+        free = np.flatnonzero(~self._slots.active)[: len(requests)]  # on a GPU nobody leans on anybody
+        self._slots.active[free] = True
+        return [Seat(slot, 0, slot, 0, -1) for slot in free.tolist()]
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
@@ -154,13 +161,39 @@ class Decoder:
 
     def _stride(self, cuda: Cuda) -> list[tuple[Any, Completion]]:
         rows = np.flatnonzero(self._slots.active)
-        steps = int(min(STRIDE, (self._limit[rows] - self._count[rows]).max()))
+        to_go = self._limit[rows] - self._count[rows]
+        steps = int(min(STRIDE, to_go.max()))
         drawn = cuda.run(int(rows[-1]) + 1, int(self._place[rows].max()), steps, filtered=self._rules.filters)
-        finished: list[tuple[Any, Completion]] = []
-        for ids, logps, forced in zip(drawn.ids, drawn.logps, drawn.forced, strict=True):
-            rows = np.flatnonzero(self._slots.active)
-            finished += self._keep(rows, ids[rows], logps[rows], forced[rows])
+        self._keep_all(rows, drawn)
+        ends = self._closing[rows, drawn.ids[:, rows]] | (np.arange(1, steps + 1)[:, None] == to_go)  # [steps, rows]
+        finished = []
+        for n, step in np.argwhere(ends.T).tolist():
+            row = int(rows[n])
+            request, all_of_it = self._requests[row], self._count[row]
+            if request is None:  # it ended a step before
+                continue
+            self._count[row] += step + 1 - steps
+            finish = self._finish(row)
+            if finish is None:  # the last letter of a stop, and not the others
+                self._count[row] = all_of_it
+                continue
+            finished.append((request.ticket, self._completion(row, finish)))
+            self._leave(row)
+        if finished:
+            self._seated()
         return finished
+
+    def _keep_all(self, rows: Ints, drawn: Drawn) -> None:
+        """Write a whole stride down. Who ends within it has the rest for nothing, and nobody uses the last place."""
+        steps = len(drawn.ids)
+        counts = np.minimum(self._count[rows][:, None] + np.arange(steps), self.shape.context - 1)
+        self._ids[rows[:, None], counts] = drawn.ids[:, rows].T
+        self._logps[rows[:, None], counts] = drawn.logps[:, rows].T
+        self._forced[rows[:, None], counts] = drawn.forced[:, rows].T
+        self._inside[rows], self._left[rows] = drawn.inside[rows], drawn.left[rows]
+        self._token[rows] = drawn.ids[-1, rows]
+        self._place[rows] = np.minimum(self._place[rows] + steps, self.shape.context - 1)
+        self._count[rows] += steps
 
     def _standing(self) -> Standing:
         return Standing(

@@ -1,16 +1,18 @@
-"""The model on a GPU, for decoding: a step with its sampling is one CUDA graph, and several run before anyone looks.
+"""The model on a GPU, for decoding: some steps with their sampling are one CUDA graph, and then somebody looks.
 
 Matrices and cache are bfloat16, norms, the residual stream and logits float32, as they are in training under autocast.
-A row that ends within a stride goes on to its end unheard. Graphs are captured when a number of rows or a length is
-first met; new weights are copied into place and keep them. Where there is no GPU the same steps run one by one in 32
-bits, which is slow and only good for tests.
+A row that ends within a stride goes on to its end unheard. A layer and the choice of a token are compiled once, for any
+number of rows, which takes some seconds; graphs of them are captured when a number of rows or a length is first met;
+new weights are copied into place and keep them. Where there is no GPU the same steps run one by one in 32 bits, which
+is slow and only good for tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,24 +20,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.policies.choice import Rules, follow
-from holdfast.policies.lm import Block, Transformer
+from holdfast.policies.lm import Block, Transformer, norm
 from holdfast.policies.slots import Seat
 
 Ints = NDArray[np.int64]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STRIDE = 8  # steps between two looks at what was drawn
 REACH = 128  # how far back attention looks, in multiples of this
 LEAST = 8  # rows of the smallest graph; the next ones double
 CHUNK = 1 << 16  # tokens of prompts read at once
+BRIEF = 1 << 13  # up to so many tokens, reading them is mostly asking for it
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a stride drew, [steps, rows]."""
+    """What a stride drew, [steps, rows], and where those rows stand that took all of it."""
 
     ids: Ints
     logps: NDArray[np.float32]
     forced: NDArray[np.bool_]
+    inside: NDArray[np.bool_]  # [rows]
+    left: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +71,19 @@ class Cuda:
             for layer in (block.qkv, block.out, block.up, block.down):
                 layer.to(self._dtype)
         self.load(model)
-        size = (shape.layers, 2, slots, shape.heads, shape.context, shape.head)
-        self._cache = torch.zeros(size, dtype=self._dtype, device=device)
+        size = (slots, shape.heads, shape.context, shape.head)
+        self._cache = [  # keys and values of each layer; apart, since one large tensor would be copied for each write
+            (torch.zeros(size, dtype=self._dtype, device=device), torch.zeros(size, dtype=self._dtype, device=device))
+            for _ in range(shape.layers)
+        ]
         self._whole = torch.zeros(4, slots, dtype=torch.int64, device=device)  # token, place, count, left
         self._inside = torch.zeros(slots, dtype=torch.bool, device=device)
         self._uniform = torch.zeros(slots, shape.context, device=device)
         self._rules = Rules.of(np.ones((4, slots), np.float32), shape.vocabulary, device, every=True)
-        self._tick = torch.zeros(1, dtype=torch.int64, device=device)
-        self._drawn = torch.zeros(3, STRIDE, slots, dtype=torch.float64, device=device)  # id, log-prob, forced
+        # Id, log-prob and forced of each step, then inside and left; 64 bits hold them all, and one copy brings them.
+        self._drawn = torch.zeros(3 * STRIDE + 2, slots, dtype=torch.float64, device=device)
         self._graphs: dict[tuple[int, int, bool], Callable[[], None]] = {}
+        self._reads: dict[torch.Size, tuple[Tensor, Callable[[], None]]] = {}  # by rows and length, with what is given
 
     def load(self, model: Transformer) -> None:
         """Other weights of the same shape, in the same place."""
@@ -95,14 +106,28 @@ class Cuda:
             self._read(ids, [slot for _, slot in now])
 
     def _read(self, ids: Ints, slots: Sequence[int]) -> None:
-        where = torch.tensor(slots, device=self._device)
+        """Little to read is a graph too: asking for its parts one by one would take longer than they do."""
+        if self._device.type != "cuda" or ids.size > BRIEF:
+            self._remember(torch.from_numpy(ids).to(self._device), torch.tensor(slots, device=self._device))
+            return
+        rows = 1 << (len(ids) - 1).bit_length()
+        fill = np.minimum(np.arange(rows), len(ids) - 1)  # the last one several times, into the same slot
+        given = torch.from_numpy(np.column_stack([ids, slots])[fill])
+        if given.shape not in self._reads:
+            place = given.to(self._device)
+            self._reads[given.shape] = place, captured(lambda: self._remember(place[:, :-1], place[:, -1]), ())
+        place, replay = self._reads[given.shape]
+        place.copy_(given)
+        replay()
 
+    def _remember(self, ids: Tensor, slots: Tensor) -> None:
         def keep(layer: int, k: Tensor, v: Tensor) -> None:
-            self._cache[layer, 0, where, :, : ids.shape[1]] = k.to(self._dtype)
-            self._cache[layer, 1, where, :, : ids.shape[1]] = v.to(self._dtype)
+            keys, values = self._cache[layer]
+            keys[slots, :, : ids.shape[1]] = k.to(self._dtype)
+            values[slots, :, : ids.shape[1]] = v.to(self._dtype)
 
         with self._autocast():
-            self._model.hidden(torch.from_numpy(ids).to(self._device), keep)
+            self._model.hidden(ids, keep)
 
     def _autocast(self) -> torch.autocast:
         enabled = self._device.type == "cuda"
@@ -122,47 +147,87 @@ class Cuda:
             size = min(max(1 << (rows - 1).bit_length(), LEAST), self.slots)
             reach = min(-(-(place + steps + 1) // REACH) * REACH, self.shape.context)
         which = size, reach, filtered
-        replay = self._graphs.get(which) or self._graphs.setdefault(which, self._capture(*which))
-        self._tick.zero_()
-        for _ in range(steps):
-            replay()
-        ids, logps, forced = self._drawn[:, :steps].cpu().numpy()
-        return Drawn(ids.astype(np.int64), logps.astype(np.float32), forced.astype(bool))
+        if which not in self._graphs:
+            stride = partial(self._stride, *which)
+            state = (self._whole, self._inside, self._drawn)
+            self._graphs[which] = captured(stride, state) if self._device.type == "cuda" else stride
+        self._graphs[which]()
+        *drawn, inside, left = self._drawn.cpu().numpy()
+        ids, logps, forced = np.stack(drawn).reshape(STRIDE, 3, -1)[:steps].transpose(1, 0, 2)
+        return Drawn(
+            ids.astype(np.int64), logps.astype(np.float32), forced.astype(bool), inside.astype(bool), left.astype(int)
+        )
 
-    def _capture(self, size: int, reach: int, filtered: bool) -> Callable[[], None]:
-        """The state is put back afterwards, since trying a step out moves it. The cache is only written ahead."""
-        if self._device.type != "cuda":
-            return partial(self._step, size, reach, filtered)
-        state = (self._whole, self._inside, self._tick, self._drawn)
-        before = [tensor.clone() for tensor in state]
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._step(size, reach, filtered)
-                for tensor, old in zip(state, before, strict=True):
-                    tensor.copy_(old)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
-            self._step(size, reach, filtered)
-        return graph.replay
+    def _stride(self, size: int, reach: int, filtered: bool) -> None:
+        """The last ones may be more than were asked for: then nobody hears them."""
+        whole, inside, uniform = self._whole[:, :size], self._inside[:size], self._uniform[:size]
+        cached = [(keys[:size], values[:size]) for keys, values in self._cache]
+        rules = self._rules.first(size, filtered=filtered)
+        is_cuda = self._device.type == "cuda"
+        layer = compiled(layered) if is_cuda else layered
+        choice = compiled(chosen) if is_cuda and not filtered else chosen  # a sort would be compiled for very long
+        for step in range(STRIDE):
+            token, place, _, _ = whole
+            with self._autocast():
+                x: Tensor = self._model.embed(token)
+                for block, (keys, values) in zip(self._model.blocks, cached, strict=True):
+                    assert isinstance(block, Block)
+                    x = layer(block, x, place, self._model.cos, self._model.sin, (keys, values), reach)
+            self._drawn[3 * step : 3 * step + 3, :size] = choice(self._model, x, uniform, rules, whole, inside)
+        self._drawn[-2, :size] = inside
+        self._drawn[-1, :size] = whole[3]
 
-    def _step(self, size: int, reach: int, filtered: bool) -> None:
-        token, place, count, left = (column[:size] for column in self._whole)
-        inside = self._inside[:size]
-        with self._autocast():
-            hidden = self._model.step(token, place, self._cache, reach=reach)
-            logits = self._model.logits(hidden)
-        forced = inside & (left <= 0)
-        uniform = self._uniform[:size].gather(1, count[:, None])[:, 0]
-        ids, logps = self._rules.first(size, filtered=filtered).decide(logits, uniform, forced)
-        drawn = torch.stack([ids.double(), logps.double(), forced.double()])[:, None]
-        self._drawn[:, :, :size].index_copy_(1, self._tick, drawn)
-        still, less = follow(ids, inside, left)
-        inside.copy_(still)
-        left.copy_(less)
-        token.copy_(ids)
-        place.copy_((place + 1).clamp_(max=self.shape.context - 1))
-        count.copy_((count + 1).clamp_(max=self.shape.context - 1))
-        self._tick.add_(1)
+
+def captured(work: Callable[[], None], state: Sequence[Tensor]) -> Callable[[], None]:
+    """The work as a graph. It is tried out first: state that this moves is put back, and caches get the same again."""
+    before = [tensor.clone() for tensor in state]
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+        for tensor, old in zip(state, before, strict=True):
+            tensor.copy_(old)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
+        work()
+    return graph.replay
+
+
+@cache
+def compiled(work: Callable[P, T]) -> Callable[P, T]:
+    """For any number of rows and any reach: another one would compile for seconds again."""
+    return torch.compile(work, dynamic=True)
+
+
+def layered(
+    block: Block, x: Tensor, place: Tensor, cos: Tensor, sin: Tensor, cached: tuple[Tensor, Tensor], reach: int
+) -> Tensor:
+    """One layer for one more token of each row: x [N, W] at places [N], row n in slot n of keys and values -> [N, W].
+
+    Attention of a single query is written out: that can be fused, but for the last product, which would otherwise work
+    out the shares anew for every number of a head.
+    """
+    keys, values = cached
+    rows = torch.arange(len(x), device=x.device)
+    q, k, v = block.project(x[:, None], cos[place][:, None, None, None], sin[place][:, None, None, None])
+    keys[rows, :, place] = k[:, :, 0].to(keys.dtype)
+    values[rows, :, place] = v[:, :, 0].to(values.dtype)
+    seen = torch.arange(reach, device=x.device) <= place[:, None]
+    scores = (q.float() * keys[:, :, :reach].float()).sum(dim=-1) * block.head**-0.5  # [N, H, reach]
+    share = scores.masked_fill(~seen[:, None], -torch.inf).softmax(dim=-1)
+    heard = share[:, :, None].to(values.dtype) @ values[:, :, :reach]  # [N, H, 1, D]
+    return block.close(x, heard.flatten(1))
+
+
+def chosen(model: Transformer, x: Tensor, uniform: Tensor, rules: Rules, whole: Tensor, inside: Tensor) -> Tensor:
+    """The next token of each row, and every row moves on by it; ids, log-probs and which were forced, [3, N]."""
+    _, place, count, left = whole
+    forced = inside & (left <= 0)
+    logits = model.logits(norm(x, model.norm))
+    ids, logps = rules.decide(logits, uniform.gather(1, count[:, None])[:, 0], forced)
+    still, less = follow(ids, inside, left)
+    last = uniform.shape[1] - 1
+    inside.copy_(still)
+    whole.copy_(torch.stack([ids, (place + 1).clamp(max=last), (count + 1).clamp(max=last), less]))
+    return torch.stack([ids.double(), logps.double(), forced.double()])

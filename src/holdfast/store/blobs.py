@@ -13,8 +13,7 @@ from typing import BinaryIO
 from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreFull
-from holdfast.contracts.policy import Artifact
+from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError, StoreFull
 from holdfast.store import schema
 from holdfast.store.db import Db
 
@@ -25,9 +24,6 @@ RECORD = (
     .on_conflict_do_nothing(index_elements=["sha256"])
 )
 ALL = select(_c.sha256, _c.size).order_by(_c.sha256)
-
-
-PIECE = 1 << 20  # bytes held in memory while a file is copied
 
 
 class Blobs:
@@ -51,21 +47,6 @@ class Blobs:
             raise _torn(path)
         return data
 
-    def keep(self, path: Path, *, now: float) -> Artifact:
-        """Keep a copy of a file, of any size; what a checkpoint may name. On disk when this returns."""
-        try:
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                size = file.tell()
-                kept = self._path(sha256)
-                if not kept.exists() or _sha256_of(kept) != sha256:  # a torn one is put right
-                    file.seek(0)
-                    _copy(file, kept, sha256)
-        except OSError as error:
-            raise BadInput(f"file {path}", why=f"cannot be read: {error.strerror or error}") from error
-        self._record(sha256, size, now)
-        return Artifact(uri=f"blob:{sha256}", sha256=sha256)
-
     def path(self, sha256: str) -> Path:
         """Where the file lies; whoever reads it verifies it."""
         path = self._path(sha256)
@@ -78,7 +59,7 @@ class Blobs:
         for sha256, size in self._db.all(ALL, {}):
             try:
                 path = self.path(str(sha256))  # in a damaged store it may be anything
-                if _sha256_of(path) != sha256:
+                if sha256_of(path) != sha256:
                     raise _torn(path)
             except StoreError as error:
                 yield str(error)
@@ -93,23 +74,13 @@ class Blobs:
         return self.folder / sha256[:2] / sha256[2:]
 
 
-def _sha256_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _torn(path: Path) -> StoreCorrupt:
     return StoreCorrupt(f"blob {path}", why="its content does not match its name", remedy="restore it from a copy")
-
-
-def _copy(source: BinaryIO, path: Path, sha256: str) -> None:
-    digest = hashlib.sha256()
-    with _full(path), replacing(path) as file:
-        while piece := source.read(PIECE):
-            digest.update(piece)
-            file.write(piece)
-        if digest.hexdigest() != sha256:  # nothing is renamed then
-            raise BadInput(f"file {source.name}", why="was changed while it was copied", remedy="write it aside first")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -8,12 +8,13 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, func, literal_column, or_, select, text
+from sqlalchemy import Select, and_, func, or_, select, text
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.store import schema
+from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
 
 MOST = 20  # problems of one kind that are listed
@@ -121,11 +122,7 @@ HAS_PARENT = (
     )
     .where(_k.parent.is_not(None), _parent.c.key.is_(None))
 )
-HAS_BLOB = (
-    select(_k.id, _k.uri)
-    .select_from(schema.checkpoints.outerjoin(schema.blobs, schema.blobs.c.sha256 == _k.sha256))
-    .where(_k.uri == literal_column("'blob:'").concat(_k.sha256), schema.blobs.c.sha256.is_(None))
-)
+SAVED = select(_k.id, _k.uri, _k.sha256).where(_k.uri.is_not(None)).order_by(_k.key)
 OF_NO_RUN = (
     select(schema.updates.c.run, func.count())
     .select_from(schema.updates.outerjoin(schema.runs, _u.key == schema.updates.c.run))
@@ -175,13 +172,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
     ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
     ("updates", (_rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} learning updates"),)),
-    (
-        "checkpoints",
-        (
-            _rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),
-            _rule(HAS_BLOB, lambda r: f"checkpoint {r[0]}: its {r[1]} is not recorded"),
-        ),
-    ),
+    ("checkpoints", (_rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),)),
 )
 Look = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
@@ -198,6 +189,7 @@ def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
     found += [(name, partial(_broken, store, rules)) for name, rules in RULES]
     found.append(("ledger", partial(_ledger, store)))
     found.append(("blobs", store.blobs.broken))
+    found.append(("weights", partial(_weights, store, quick)))
     return found
 
 
@@ -228,6 +220,14 @@ def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
         yield from (says(row) for row in found[:MOST])
         if len(found) > MOST:
             yield f"… and more of the same kind: only the first {MOST} are listed"
+
+
+def _weights(store: Store, quick: bool) -> Iterator[str]:
+    """Checkpoints whose files are gone or are not those that were saved; quickly, only whether there are any."""
+    for checkpoint, uri, sha256 in store.db.all(SAVED, {}):
+        files = (store.folder / str(uri)).glob("*.safetensors")
+        if not any(quick or sha256_of(file) == sha256 for file in files):
+            yield f"checkpoint {checkpoint}: its weights are not in {store.folder / str(uri)}"
 
 
 def _ledger(store: Store) -> Iterator[str]:

@@ -149,7 +149,7 @@ class Runs:
                 raise IllegalMove(
                     f"run {run_id}",
                     why=f"is {state}, not running",
-                    remedy=f"'holdfast optimize --resume {run_id}' takes it up again",
+                    remedy="the command that began it takes it up again",
                 )
             tx.run(WANT, {"run": key, "wanted": str(wanted)})
             ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)

@@ -54,7 +54,6 @@ def plan_for(settings: OptimizeSettings) -> Plan:
 
     return Plan(
         course=_course(settings, tasks, pupil),
-        total=len(tasks),
         resources=settings.resources,
         model_ref=settings.model or f"agent/{settings.agent}",
         settings=settings.record(),

@@ -26,6 +26,7 @@ from holdfast.policies.weights import Manifest, save_transformer, transformer
 
 FOLDER = "checkpoints"
 TRAINER = "trainer"
+BASE = "0"  # the version of the weights it came with
 
 
 class Pupil:
@@ -33,12 +34,17 @@ class Pupil:
         self.model, manifest = load(name)
         self._name = name
         self.local = Local(
-            self.model, name=f"local/{name}", slots=slots, seed=seed, version="0", deterministic=deterministic
+            self.model, name=f"local/{name}", slots=slots, seed=seed, version=BASE, deterministic=deterministic
         )
         self._root = manifest.sha256  # of the weights that are learnt from
         self._at: str | None = None  # the checkpoint whose weights these are; None: those it came with
         self._phase, self._trainer = "", None  # type: tuple[str, Trainer | None]
         self._stop = threading.Event()
+
+    @property
+    def version(self) -> str:
+        """What its calls are recorded with: what was sampled by other weights is stale."""
+        return f"local/{self._name}@{self._at or BASE}"
 
     def close(self) -> None:
         """No more answers and no more learning: a lesson that is going on is interrupted at its next update."""
@@ -58,7 +64,7 @@ class Pupil:
         self._phase, self._trainer = "", None
         self.model, manifest = load(self._name) if wanted is None else transformer(where(standing.folder, wanted))
         self._root, self._at = manifest.sha256, wanted
-        self.local.swap(self.model, version=str(wanted))
+        self.local.swap(self.model, version=wanted or BASE)
 
     def trainer(self, standing: Standing, phase: str, make: Callable[[Transformer], Trainer]) -> Trainer:
         """The phase's trainer: the one at work, the one that was saved, or a new one."""

@@ -15,7 +15,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.settings import RlOptimizer
 from holdfast.learn.batch import Intake, Reason
 from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, optimize_turns
-from holdfast.workloads.pupil import Pupil
+from holdfast.workloads.pupil import Pupil, where
 
 
 def rl_lesson(
@@ -36,7 +36,7 @@ def rl_lesson(
         checkpoint = None
         if pupil is not None and summary.executed:
             checkpoint = pupil.keep(standing, algorithm="ppo")
-            told["checkpoint"] = checkpoint.id
+            told |= {"checkpoint": checkpoint.id, "weights": str(where(standing.folder, checkpoint.id))}
         body = {"phase": "rl_optimizer", "rl_optimizer": told, "reasons": reasons}
         return Learnt(body=body, checkpoint=checkpoint)
 

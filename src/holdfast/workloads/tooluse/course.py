@@ -65,11 +65,9 @@ def plan_for(settings: Quickstart) -> Plan:
         home.close()
         pupil.close()
 
-    practised = settings.grpo_steps * settings.grpo_tasks * settings.grpo_samples
     return Plan(
         kind="quickstart",
         course=Course(settings, pupil).lesson,
-        total=2 * settings.test_tasks + practised,  # and what the warm-up takes
         resources={},
         model_ref=f"local/{settings.model}",
         settings=asdict(settings),
@@ -110,7 +108,8 @@ class Course:
             told = {"phase": phase, "marks": summary(list(marks.values()))}
             return Learnt(body={**told, "scores": [scores.get(job.name) for job in jobs]})
 
-        return Lesson(name=f"{phase}: {len(jobs)} held-out tasks", tasks=jobs, learn=learn)
+        left = self._left(0) if phase == BASELINE else 0
+        return Lesson(name=f"{phase}: {len(jobs)} held-out tasks", tasks=jobs, left=left, learn=learn)
 
     def _warm_up(self, standing: Standing, number: int) -> Lesson:
         """Try some tasks; while too few are solved, learn from a few examples."""
@@ -137,7 +136,7 @@ class Course:
             checkpoint = self._pupil.keep(standing, algorithm="sft", mean_reward=_reward(experiences))
             return Learnt(body={**told, "is_warm": False}, checkpoint=checkpoint)
 
-        return Lesson(name=f"warm-up {number + 1}", tasks=jobs, learn=learn)
+        return Lesson(name=f"warm-up {number + 1}", tasks=jobs, left=self._left(0), learn=learn)
 
     def _practice(self, standing: Standing, number: int) -> Lesson:
         """Several attempts at each of some tasks; what did better than the others becomes more likely."""
@@ -153,7 +152,7 @@ class Course:
             self._pupil.heed()
             told: dict[str, Any] = {"phase": PRACTICE, **_rates(summary(list(_marks(jobs, experiences).values())))}
             told["reward"] = _reward(experiences)
-            compared = compare(experiences, Intake(run=standing.run), Grpo())
+            compared = compare(experiences, Intake(run=standing.run, versions=(self._pupil.version,)), Grpo())
             checkpoint = update = None
             if compared.samples is not None:
                 trainer = self._pupil.trainer(standing, PRACTICE, self._player)
@@ -163,7 +162,13 @@ class Course:
             found = audit(experiences, compared.reasons, compared.samples, breaks=compared.breaks, update=update)
             return Learnt(body={**told, "audit": found.to_dict()}, checkpoint=checkpoint)
 
-        return Lesson(name=f"GRPO {number + 1} of {settings.grpo_steps}", tasks=jobs, learn=learn)
+        name = f"GRPO {number + 1} of {settings.grpo_steps}"
+        return Lesson(name=name, tasks=jobs, left=self._left(number + 1), learn=learn)
+
+    def _left(self, practised: int) -> int:
+        """Rollouts of the practice that is still to come, and of the last measurement."""
+        settings = self._settings
+        return (settings.grpo_steps - practised) * settings.grpo_tasks * settings.grpo_samples + settings.test_tasks
 
     def _copyist(self, model: Any) -> Trainer:
         return Trainer(model, Settings(pace=Pace(learning_rate=self._settings.warm_up_rate)), seed=self._settings.seed)
