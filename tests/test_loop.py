@@ -31,7 +31,13 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split, Task
 from holdfast.contracts.run import RunState, Status, Wanted
 from holdfast.loop import Control, assist, optimize
+from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
+from holdfast.workloads.pupil import Pupil
+from holdfast.workloads.tooluse import agent as tooluse
+from holdfast.workloads.tooluse.course import Course, Quickstart
+from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import PATIENCE_S, until
 from tests.conftest import Files
@@ -760,6 +766,67 @@ async def test_a_run_stopped_amid_a_lesson_goes_on_there(store: Store) -> None:
     assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 6)
     assert school.taught + again.taught == [["l1-0", "l1-1"], ["l2-0", "l2-1"], ["l3-0", "l3-1"]]
     is_whole(store, status.run_id)
+
+
+def of_tooluse(settings: Quickstart, gate: Gate) -> Plan:
+    """The course as the quickstart gives it; whoever the gate holds has not asked the model yet."""
+    pupil = Pupil(settings.model, seed=0, slots=2)
+
+    async def agent(task: Any, context: Context) -> Any:
+        await gate(task, context)
+        return await tooluse.agent(task, context)
+
+    home = Home(agent, tooluse_score, pupil.local, time.time)
+
+    def close() -> None:
+        home.close()
+        pupil.close()
+
+    course = Course(settings, pupil).lesson
+    return plan_of(echo, [], course=course, seats=lambda: Seat(home.place()), close=close)
+
+
+def called(store: Store, run: str) -> dict[str, set[str]]:
+    """Which versions of the model every rollout called, in all its attempts."""
+    return {
+        one.name: {
+            span.model.model
+            for tried in store.views.attempts(one.id)
+            for span in store.traces.spans(tried.token)
+            if span.model is not None
+        }
+        for one in store.views.rollouts(run, most=100)
+    }
+
+
+async def test_what_a_run_handed_back_amid_a_lesson_is_run_by_the_weights_of_that_lesson(
+    files: Files, tmp_path: Path
+) -> None:
+    shape = Shape(width=16, layers=1, heads=2, context=512)
+    manifest = Manifest(kind="transformer", shape={}, created_at=0.0)
+    save_transformer(tmp_path / "tiny", Transformer(shape, seed=0), manifest)
+    few = {"test_tasks": 1, "probe_tasks": 4, "warm_up_rounds": 1, "warm_up_updates": 1, "warm_up_batch": 2}
+    settings = Quickstart(model=str(tmp_path / "tiny"), **few, grpo_steps=1, grpo_tasks=1, grpo_samples=2)
+    gate = Gate(passes=1 + 4 + 1)  # the baseline, the first probe, and one of the second
+    with open_store(files.fresh()) as store:
+        stopped = Watched(store, of_tooluse(settings, gate))
+        async with stopped.going():
+            await until(lambda: gate.held == 2)
+            stopped.control.stop()
+        assert stopped.ended() == (RunState.CANCELLED, "interrupted")
+        (made,) = store.checkpoints.of_run(stopped.run_id)
+        status = await Watched(store, of_tooluse(settings, Gate(passes=100)), resume=stopped.run_id).run()
+        assert status.run_state is RunState.COMPLETED
+        base, taught = f"local/{settings.model}@0", f"local/{settings.model}@{made.id}"
+        versions = called(store, status.run_id)
+        assert len(versions) == 1 + 4 + 4 + 2 + 1
+        for name, found in versions.items():
+            if name.startswith(("baseline", "probe-0")):
+                assert found == {base}
+            elif name.startswith(("probe-1", "grpo")):
+                assert found == {taught}
+            else:
+                assert base not in found
 
 
 @pytest.mark.parametrize("how", ["stop", "drain", "timeout"])

@@ -1,9 +1,10 @@
 """The same Llama on one GPU, in our hands and in those of `transformers`: sampling and training, tokens a second.
 
-Sampling is `policies.decoder`, CUDA graphs of compiled steps, against `generate`; training is `learn.pretrain`, compiled,
-against an eager step with the same optimizer and clipping. Wall time, since the device has nobody else on it. It needs
-torch, numpy, numba, safetensors and transformers, nothing else. A figure that fails is null and has its reason, so that
-it does not cost the others; `device` may be "cpu", which says nothing about speed and shows that everything runs.
+Sampling is `policies.decoder`, CUDA graphs of compiled steps, against `generate`; training is `learn.pretrain`, also
+compiled, against an eager step with the same optimizer and clipping. Wall time, since the device has nobody else on it.
+It needs torch, numpy, numba, safetensors and transformers, nothing else. A figure that fails is null and has its
+reason, so that it does not cost the others; `device` may be "cpu", which says nothing about speed and shows that
+everything runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MEANINGS = {
     "cuda_generate_vs_transformers": "ours over theirs, by batch, prompts included; expected at least 10",
     "cuda_decode_ceiling_tokens_per_s": "weights and cache read once a step, at the rate of a copy, by batch",
     "cuda_decode_ceiling_share": "decode over that",
-    "cuda_train_tokens_per_s": "learn.pretrain, 512 rows of 256 tokens, bfloat16 but for parameters and loss, torch.compile",
+    "cuda_train_tokens_per_s": "learn.pretrain, 512 rows of 256 tokens, compiled, bfloat16 but for parameters and loss",
     "transformers_train_tokens_per_s": "the same step, eager, by precision: autocast, or all in bfloat16",
     "cuda_train_vs_transformers": "ours over the better of theirs; expected at least 5",
     "cuda_copy_tb_per_s": "device to device, read and written",

@@ -135,6 +135,21 @@ def test_an_unexpected_failure_keeps_its_traceback_and_exits_1() -> None:
     assert ran.stderr.startswith("Traceback") and ran.stderr.endswith("RuntimeError: a bug\n")
 
 
+@pytest.mark.parametrize("first", ["", "raise KeyboardInterrupt"])
+def test_ctrl_c_while_python_puts_its_things_away_is_no_news(first: str) -> None:
+    code = (
+        "import atexit, os, signal, sys, types, holdfast.cli.main as main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        f"def over(): {first or 'pass'}\n"
+        "sys.modules['holdfast.cli.over'] = types.SimpleNamespace(over=over)\n"
+        "main.COMMANDS['over'] = ('over.over', '')\n"
+        "sys.argv = ['holdfast', 'over']\n"
+        "main.main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == ((130, "holdfast: interrupted\n") if first else (0, ""))
+
+
 def test_ctrl_c_exits_130_with_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "config.json"
     os.mkfifo(pipe)

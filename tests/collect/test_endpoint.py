@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from random import Random
@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from holdfast.collect.client import Client, ModelRefused
-from holdfast.collect.endpoint import app, listen, server
+from holdfast.collect.endpoint import WAIT_S, app, listen, server
 from holdfast.collect.reply import Piece, spell_byte
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.policy import Complete
@@ -116,7 +116,7 @@ def serving(complete: Complete, **how: Any) -> Iterator[str]:
     """The endpoint while the block lasts; gives its base URL."""
     how = {"name": "script", "spell": spell_byte, "clock": lambda: 1000.0, **how}
     listening = listen("127.0.0.1", 0, token=how.get("token"))
-    serves = server(app(complete, **how))
+    serves = server(app(complete, **how), wait_s=how.get("wait_s", WAIT_S))
     thread = threading.Thread(target=serves.run, kwargs={"sockets": [listening]}, name="endpoint")
     thread.start()
     try:
@@ -320,7 +320,15 @@ def test_an_unknown_model_is_not_found(script: Script, client: openai.OpenAI) ->
         ({}, "/completions", {}, 404, "Not Found"),
         (None, "/chat/completions", {}, 405, "Method Not Allowed"),
         ({}, "/chat/completions", {"Content_Type": "text/plain"}, 415, "Content-Type must be application/json"),
-        ({}, "/chat/completions", {"Host": "evil.example"}, 403, "Host is not this machine's name"),
+        *(
+            ({}, "/chat/completions", {"Host": host}, 403, "Host is not this machine's name")
+            for host in ("evil.example", "evil.com@localhost", "evil.com#localhost", "localhost/x", "[::1", "", "a b")
+        ),
+        *(
+            ({}, "/chat/completions", {"Host": host}, 400, "model: is")
+            for host in ("[::1]:80", "LOCALHOST", "127.0.0.1")
+        ),
+        (None, "/models/", {"Host": "evil.example"}, 404, "Not Found"),  # and not sent there
         (b" " * (8 * 2**20 + 1), "/chat/completions", {}, 413, "the request is larger than 8388608 bytes; send less"),
     ],
 )
@@ -331,6 +339,73 @@ def test_what_cannot_be_answered_has_its_status_and_openais_shape(
     assert answered == status
     assert content["error"]["message"].startswith(says)
     assert set(content["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("what", "param"),
+    [
+        ("sampling.temperature = 1e-40", "temperature"),
+        ("messages[3].content[0].text", "messages[3].content[0].text"),
+        ("a prompt of 600 tokens", None),
+        ("model call", None),
+        ("tempature", None),
+    ],
+)
+def test_only_a_field_of_the_request_is_named_as_one(script: Script, url: str, what: str, param: str | None) -> None:
+    script.fails = BadInput(what, why="is not possible")
+    status, content = post(url, {"model": "script", "messages": HELLO})
+    assert (status, content["error"]["param"]) == (400, param)
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("half", "answered"),
+    [
+        (b"", b""),
+        (HEAD, b""),
+        (HEAD + b'Content-Length: 99\r\n\r\n{"a', b"HTTP/1.1 408 Request Timeout"),
+    ],
+)
+def test_half_a_request_is_not_waited_for_for_ever(script: Script, half: bytes, answered: bytes) -> None:
+    with serving(script, wait_s=0.2) as url, connected(url) as connection:
+        connection.sendall(half)
+        said = b"".join(iter(lambda: received(connection), b""))  # up to where the server hangs up
+        assert said.startswith(answered) and bool(said) == bool(answered)
+
+
+def test_nor_is_half_of_the_next_one(script: Script) -> None:
+    with serving(script, wait_s=0.2) as url, connected(url) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 200 OK")
+        connection.sendall(b"\r\n")
+        assert received(connection) == b""
+
+
+def test_a_server_that_ends_hangs_up_on_who_is_still_asking(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    script.waits = True
+    body = json.dumps({"model": "script", "messages": HELLO}).encode()
+    with ExitStack() as asking:
+        with serving(script) as url:
+            slow, patient = (asking.enter_context(connected(url)) for _ in range(2))
+            slow.sendall(HEAD + b'Content-Length: 99\r\n\r\n{"a')
+            patient.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert script.waiting.wait(PATIENCE_S)
+        assert script.cancelled.is_set() and (received(slow), received(patient)) == (b"", b"")
+    assert caplog.records == []
+
+
+def connected(url: str) -> socket.socket:
+    host, _, port = url.removeprefix("http://").removesuffix("/v1").partition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+
+def received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
 
 
 def test_a_body_that_hides_its_length_is_cut_all_the_same(script: Script) -> None:

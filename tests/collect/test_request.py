@@ -73,6 +73,7 @@ def test_several_choices_with_a_seed_are_several_answers() -> None:
         {"role": "tool", "content": "4", "tool_call_id": "a"},
         {"role": "developer", "content": "", "name": "dan"},
         {"role": "assistant", "content": "4", "reasoning_content": "2+2"},
+        {**CALLED, "tool_calls": [{"function": {"name": ""}}]},  # a model's own slip may come back to it
     ],
 )
 def test_messages_of_every_role_are_taken_as_they_are(message: dict[str, Any]) -> None:
@@ -99,9 +100,10 @@ def test_messages_of_every_role_are_taken_as_they_are(message: dict[str, Any]) -
             "messages[0].content[0].type = 'image_url': only text is read here",
         ),
         (
-            {"messages": [*HELLO, {**CALLED, "tool_calls": [{"function": {"name": ""}}]}]},
-            "messages[1].tool_calls[0].function.name: is empty; give a string",
+            {"messages": [*HELLO, {**CALLED, "tool_calls": [{"function": {}}]}]},
+            "messages[1].tool_calls[0].function.name: is missing; give a string",
         ),
+        ({"top_k": 2**31}, "top_k = 2147483648: is not possible; give a whole number from -1 to 2147483647"),
         ({"temperature": 2.5}, "temperature = 2.5: is not possible; give 0 to 2"),
         ({"temperature": True}, "temperature = True: is not possible; give 0 to 2"),
         ({"temperature": 10**400}, f"temperature = 1{'0' * 58}…: is not possible; give 0 to 2"),

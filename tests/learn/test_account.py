@@ -38,3 +38,14 @@ def test_what_was_taken_back_counts_no_updates() -> None:
     account = Account()
     account.updates, account.restored = 3, "why"
     assert account.close(step=1, samples=1, tokens=1, delta_norm=0.0, lr=0.0, seconds=0.0).updates == 0
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_missing_so_that_the_account_can_be_written_down(odd: float) -> None:
+    account = Account()
+    account.open_epoch()
+    account.add(numbers(odd, odd, moved=odd, entropy=odd), tokens=1, told=1)
+    update = account.close(step=1, samples=1, tokens=1, delta_norm=0.0, lr=0.0, seconds=0.0)
+    assert (update.loss, update.grad_norm, update.approx_kl, update.entropy) == (None, None, None, None)
+    assert update.terms == dict.fromkeys(TERMS)
+    json.dumps(update.to_dict(), allow_nan=False)

@@ -87,6 +87,8 @@ def test_a_greedy_turn_has_no_gradient() -> None:
         ({"version": "v1"}, Intake(versions=("v2",)), Reason.STALE),
         ({"spans": ()}, Intake(), Reason.NO_TRAJECTORY),
         ({}, Intake(max_tokens=2), Reason.TOO_LONG),
+        ({}, Intake(vocabulary=3), Reason.FOREIGN),
+        ({}, Intake(vocabulary=4, max_tokens=3), None),
         ({"state": RolloutState.FAILED}, Intake(), None),  # the agent failed, and that was scored
     ],
 )
@@ -107,6 +109,29 @@ def test_what_may_not_be_learnt_from_is_left_out_with_its_reason(
 )
 def test_a_call_without_what_learning_needs_gives_nothing(one: Any, reason: Reason) -> None:
     assert read(attempt("a", one, signals=GOOD), Intake()).reason is reason
+
+
+@pytest.mark.parametrize(
+    ("signals", "reason"),
+    [
+        ((signal(1.0, turn=1),), Reason.BAD_TURN),
+        ((signal(1.7e308, "a"), signal(1.7e308, "b")), Reason.BAD_REWARD),  # an infinite sum of finite numbers
+        ((signal(1e300),), Reason.BAD_REWARD),  # no 32 bits hold it
+        ((signal(1e300, "a"), signal(-1e300, "b")), Reason.BAD_REWARD),  # nor these, turn by turn
+        ((signal(1e17),), None),
+    ],
+)
+def test_rewards_that_nobody_could_compute_with_are_left_out(signals: Any, reason: Reason | None) -> None:
+    odd = attempt("a", call([1, 2], [3]), signals=signals)
+    assert read(odd, Intake()).reason is reason
+    assert read(odd, Intake(is_scored=False)).reason is None  # demonstrations need no reward
+    named = attempt("a", call([1, 2], [3]), signals=(*signals, signal(1.0, "fine")))
+    assert read(named, Intake(channels=("fine",))).reason is None
+
+
+def test_ids_that_no_model_has_are_foreign_and_a_first_token_alone_teaches_nothing() -> None:
+    assert read(attempt("a", call([2**40], [3]), signals=GOOD), Intake()).reason is Reason.FOREIGN
+    assert read(attempt("a", call([], [3]), signals=GOOD), Intake()).reason is Reason.ALL_FORCED
 
 
 def test_only_named_channels_count_and_nothing_counted_is_not_zero() -> None:

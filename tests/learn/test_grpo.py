@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,10 +85,17 @@ def test_a_good_turn_in_a_lost_game_is_still_raised() -> None:
     assert mixed == {"a": pytest.approx([0.5, -0.25]), "b": pytest.approx([-0.5, 0.25])}
 
 
-def test_a_reward_for_a_turn_that_is_not_there_is_refused() -> None:
-    wrong = attempt("a", call([1], [2]), signals=[signal(1.0, turn=3)])
-    with pytest.raises(BadInput, match="only 1 turns"):
-        compare([wrong, replace(wrong, rollout="b")], Intake(), Grpo(mix=0.5))
+def test_an_odd_attempt_is_left_out_and_the_rest_is_compared() -> None:
+    group = [member("a", 1.0), member("b", 0.0)]
+    wrong = attempt("c", call([1, 2], [5]), signals=[signal(1.0, turn=3)], task="t")
+    huge = attempt("d", call([1, 2], [5]), signals=[signal(1.7e308, "x"), signal(1.7e308, "y")], task="t")
+    for settings in (Grpo(), Grpo(mix=0.5)):
+        found = compare([wrong, *group, huge], Intake(), settings)
+        assert found.reasons == {"a": None, "b": None, "c": Reason.BAD_TURN, "d": Reason.BAD_REWARD}
+        assert advantages([wrong, *group, huge], settings) == advantages(group, settings)
+
+
+def test_impossible_shares_are_refused() -> None:
     with pytest.raises(BadInput, match="grpo.mix"):
         Grpo(mix=1.5)
 

@@ -116,3 +116,14 @@ def test_the_critic_is_judged_over_all_targets_of_the_batch() -> None:
 def test_impossible_objectives_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadInput):
         Objective(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_sampled_and_nobody_told_counts_nowhere() -> None:
+    logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    rule = Rule(banned=(0, 7))  # there is no token 7 to ban
+    logp, entropy = choose(logits, torch.tensor([0, 1]), (rule,), None)
+    mine = part(2, advantages=torch.tensor([1.0, 1.0]), weights=torch.tensor([1.0, 1.0]))
+    tally = loss_of(mine, logp, entropy, None, Objective(), 0)
+    tally.loss.backward()  # type: ignore[no-untyped-call]
+    assert tally.loss.isfinite() and tally.sums.isfinite().all()
+    assert logits.grad is not None and logits.grad.isfinite().all()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -189,7 +190,52 @@ def test_an_update_that_is_not_finite_is_taken_back() -> None:
     assert update.restored is not None and "not finite" in update.restored
     assert update.delta_norm == 0.0 and update.updates == 0
     assert torch.equal(weights(model), good)
+    json.dumps(update.to_dict(), allow_nan=False)
     assert trainer.step(samples()).restored is None  # and it goes on
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e30, 1e300])
+def test_parameters_that_moved_further_than_they_are_long_are_put_back(rate: float) -> None:
+    model = tiny()
+    update = Trainer(model, Settings(pace=Pace(learning_rate=rate)), seed=0).step(samples())
+    assert update.restored is not None and update.restored.startswith("the parameters")
+    assert (update.delta_norm, update.updates) == (0.0, 0)
+    assert torch.equal(weights(model), weights(tiny()))
+
+
+def test_one_update_is_measured_where_it_ends_and_not_only_where_it_began() -> None:
+    def stepped(**settings: Any) -> tuple[Update, torch.Tensor]:
+        model = tiny()
+        trainer = Trainer(model, Settings(pace=Pace(learning_rate=3e-2), **settings), seed=0)
+        batch = replace(samples(), logprobs=trainer.logprobs(samples()))
+        update = trainer.step(batch)
+        assert batch.logprobs is not None
+        moved = (trainer.logprobs(batch) - batch.logprobs)[learnt(batch)]
+        assert moved.any() == (update.delta_norm > 0.0)
+        if settings == {"is_measured": True}:
+            assert update.approx_kl == pytest.approx(float(np.square(moved).mean()) / 2, rel=1e-5)
+        return update, weights(model)
+
+    blind, seen, held = stepped(max_kl=1e-3), stepped(is_measured=True), stepped(is_measured=True, max_kl=1e-3)
+    assert blind[0].approx_kl == 0.0 and blind[0].restored is None
+    assert seen[0].approx_kl is not None and seen[0].approx_kl > 1e-3 and torch.equal(seen[1], blind[1])
+    assert held[0].restored is not None and "beyond max_kl = 0.001" in held[0].restored
+    assert held[0].approx_kl == seen[0].approx_kl and torch.equal(held[1], weights(tiny()))
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_log_probs_that_nobody_told_are_the_models_own_at_the_start(cap: float | None) -> None:
+    """Telling the trainer what it would have taken changes no bit, and no share is over 1."""
+    whole = samples()
+    half = np.where(np.arange(len(whole.ids)) < whole.bounds[3], np.float32(-3.4), np.float32(np.nan))
+    settings = Settings(epochs=6, pace=Pace(learning_rate=3e-2), objective=Objective(importance_cap=cap))
+    own = Trainer(tiny(), settings, seed=0).logprobs(whole)
+    trainers = [Trainer(tiny(), settings, seed=0) for _ in range(3)]
+    batches = [replace(whole, logprobs=given) for given in (half, np.where(np.isnan(half), own, half), None)]
+    untold, told, nothing = (trainer.step(batch) for trainer, batch in zip(trainers, batches, strict=True))
+    assert trainers[0].digest() == trainers[1].digest()
+    assert replace(untold, seconds=0.0) == replace(told, seconds=0.0)
+    assert 0.0 < untold.clip_fraction <= 1.0 and 0.0 < nothing.clip_fraction <= 1.0
 
 
 def test_an_exploding_gradient_takes_the_whole_step_back() -> None:

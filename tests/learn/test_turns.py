@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import Intake, gather
 from holdfast.learn.train import Settings, Trainer
-from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, optimize_turns
+from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, fitted, optimize_turns
 from holdfast.policies.lm import Shape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
@@ -144,9 +147,54 @@ def test_rewards_of_turns_go_to_their_turns() -> None:
     raw = GaeSettings(gamma=1.0, lam=1.0, normalize_advantages=False)
     one = attempt("a", *TWO, signals=[signal(2.0, "call", turn=0), signal(1.0)])
     assert advised([one], raw, value=0.0).advantages.tolist() == pytest.approx([0, 0, 3.0, 0, 1.0, 1.0])
-    wrong = attempt("a", *TWO, signals=[signal(2.0, "call", turn=2)])
-    with pytest.raises(BadInput, match="only 2 turns"):
-        advised([wrong], raw)
+
+
+ODD = {
+    "bad_turn": attempt("odd", *TWO, signals=[signal(2.0, "call", turn=2)]),
+    "bad_reward": scored("odd", 1e300),
+    "foreign_tokens": scored("odd", 1.0, (call([1, 16], [3]),)),
+    "too_long": scored("odd", 1.0, (call(list(range(1, 15)), [3, 4, 5]),)),
+}
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_one_odd_attempt_does_not_spoil_what_the_others_teach(reason: str) -> None:
+    good, odd = [scored("a", 1.0), scored("b", 0.0)], ODD[reason]
+    with_odd, without = model(), model()
+    summary = optimize_turns([odd, *good], with_odd, settings(), seed=0)
+    expected = optimize_turns(good, without, settings(), seed=0)
+    assert summary.reasons == {"odd": reason} and summary.trajectories == 3
+    assert summary == replace(expected, reasons=summary.reasons, trajectories=3)
+    assert all(torch.equal(p, q) for p, q in zip(with_odd.parameters(), without.parameters(), strict=True))
+    alone = optimize_turns([odd], model(), settings(), seed=0)
+    assert (alone.executed, alone.skipped_reason) == (False, "no_ppo_samples_constructed")
+
+
+def test_what_the_caller_allows_is_narrowed_to_what_the_model_can_read() -> None:
+    assert fitted(Intake(), model()) == Intake(vocabulary=16, max_tokens=16)
+    assert fitted(Intake(max_tokens=4), model()) == Intake(vocabulary=16, max_tokens=4)
+    assert fitted(Intake(max_tokens=99), model()).max_tokens == 16
+    assert fitted(Intake(), None) == Intake()
+
+
+@pytest.mark.parametrize(
+    "ppo",
+    [
+        {"learning_rate": 1e3, "epochs": 3},
+        {"learning_rate": 1e30},
+        {"value_loss_coefficient": 1e300},
+        {"learning_rate": 0.1, "max_kl": 0.05},  # recorded as the model says it, so only the move is far
+    ],
+)
+def test_a_step_that_was_taken_back_is_told_in_plain_numbers(ppo: dict[str, Any]) -> None:
+    trained = model()
+    said = [-math.log(16)]
+    attempts = [scored(name, one, (call([1, 2], [i], logprobs=said),)) for name, one, i in (("a", 1, 5), ("b", 0, 9))]
+    summary = optimize_turns(attempts, trained, settings(**ppo), seed=0)
+    assert summary.executed and summary.restored is not None
+    assert (summary.parameter_delta_norm, summary.updates) == (0.0, 0)
+    assert all(torch.equal(p, q) for p, q in zip(trained.parameters(), model().parameters(), strict=True))
+    json.dumps(summary.to_dict(), allow_nan=False)
 
 
 def test_advantages_are_normalised_over_the_batch_and_clipped() -> None:

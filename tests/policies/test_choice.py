@@ -84,8 +84,18 @@ def test_rows_that_all_ask_for_the_same_need_no_tensors() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"temperature": -1}, {"temperature": math.inf}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}, {"max_tokens": 0},
-     {"stop": ("",)}, {"thinking": -1}],
+     {"stop": ("",)}, {"thinking": -1}, {"temperature": math.nan}, {"temperature": 1e300}, {"temperature": "x"},
+     {"temperature": True}, {"top_p": None}, {"stop": ("\ud800",)}, {"stop": (7,)},
+     *({name: value} for name in ("top_k", "max_tokens", "thinking") for value in (True, 1.0, 2**31, 10**5000)),
+    ],
 )  # fmt: skip
 def test_impossible_samplings_are_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(BadInput, match=f"sampling.{next(iter(wrong))} = "):
         Sampling(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [1e-50, 1e-40, 9.9e-4])
+def test_a_temperature_that_32_bits_cannot_divide_by_is_refused(temperature: float) -> None:
+    with pytest.raises(BadInput, match=r"sampling.temperature = .*: is too near to 0; give 0: the likeliest token"):
+        Sampling(temperature=temperature)
+    assert torch.isfinite(log_probs(torch.tensor([-1e4, 1e4]), Sampling(temperature=1e-3).temperature)).all()

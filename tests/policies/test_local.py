@@ -13,6 +13,8 @@ import torch
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
+from holdfast.policies.decoder import Decoder, Request
+from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.local import Local
 from holdfast.policies.sampling import Sampling, generate
 from tests.policies.small import recomputed, small
@@ -130,16 +132,61 @@ async def test_a_cancelled_call_leaves_its_slot() -> None:
         assert (await asyncio.wait_for(local(ask("y"), max_tokens=3), 20)).completion_tokens == 3
 
 
-async def test_a_failure_in_the_thread_reaches_everyone_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_that_fails_fails_those_under_way_and_nobody_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Local(small(), slots=2) as local:
+        expected = await answers(local, 8)
+        with monkeypatch.context() as patch:
+            patch.setattr("holdfast.policies.cpu.Cpu.step", lambda *_: 1 / 0)
+            outcomes = await asyncio.gather(*(local(ask(f"question {n}")) for n in range(5)), return_exceptions=True)
+        assert all("ZeroDivisionError" in str(outcome) and isinstance(outcome, Fault) for outcome in outcomes)
+        found = await answers(local, 8)  # nothing that was half computed is leant on
+        assert [call.completion_ids for call in found] == [call.completion_ids for call in expected]
+
+
+async def test_a_call_that_cannot_begin_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Decoder._begin
+
+    def some_begin(decoder: Decoder, slot: int, request: Request) -> None:
+        begin(decoder, slot, request)
+        if request.key in (2, 5):
+            raise OverflowError("too much")
+
+    with Local(small(), slots=4) as local:
+        expected = await answers(local, 8)
+        monkeypatch.setattr(Decoder, "_begin", some_begin)
+        calls = [local(ask(f"question {n}"), seed=n, max_tokens=12) for n in range(8)]
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+    for n, outcome in enumerate(outcomes):
+        if n in (2, 5):
+            assert str(outcome) == "local model: OverflowError: too much; ask for something else"
+        else:
+            assert isinstance(outcome, ModelCall) and outcome.completion_ids == expected[n].completion_ids
+
+
+async def test_a_prompt_that_no_longer_fits_after_a_swap_fails_alone() -> None:
+    narrow = Transformer(Shape(width=16, layers=1, heads=2, context=16), seed=0)
+    with Local(small(), slots=4) as local:
+        request = local._request(ask("x" * 50), None, {})
+        local.swap(narrow, "2")
+        late = asyncio.wrap_future(local._desk.submit(request))
+        with pytest.raises(BadInput, match="a prompt of 53 tokens: the context is 16"):
+            await late
+        assert (await local(ask("x"), max_tokens=3)).model == "local@2"
+
+
+async def test_a_thread_that_ends_fails_everyone_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object) -> None:
+        raise SystemExit("enough")
+
     local = Local(small(), slots=2)
-    monkeypatch.setattr("holdfast.policies.cpu.Cpu.step", lambda *_: 1 / 0)
+    monkeypatch.setattr("holdfast.policies.cpu.Cpu.step", ends)
     outcomes = await asyncio.wait_for(
         asyncio.gather(*(local(ask(str(n))) for n in range(5)), return_exceptions=True), 20
     )
-    assert all(isinstance(outcome, Fault) and "ZeroDivisionError" in str(outcome) for outcome in outcomes)
-    with pytest.raises(Fault, match="ZeroDivisionError"):
+    assert all(isinstance(outcome, Fault) and "SystemExit: enough" in str(outcome) for outcome in outcomes)
+    with pytest.raises(Fault, match="SystemExit"):
         await local(ask("later"))
-    with pytest.raises(Fault, match="ZeroDivisionError"):
+    with pytest.raises(Fault, match="SystemExit"):
         local.swap(small(), "2")
     local.close()
 
@@ -163,7 +210,11 @@ async def test_what_cannot_be_asked_is_refused_before_anything_is_queued() -> No
             await local(ask("x" * 200))
         with pytest.raises(BadInput, match="sampling.top_p = 7"):
             await local(ask("x"), top_p=7)
-        for wrong in ({"seed": -1}, {"seed": "x"}, {"max_tokens": 2.5}, {"stop": [7]}, {"thinking": "much"}):
+        for wrong in (
+            {"seed": -1}, {"seed": "x"}, {"seed": True}, {"seed": 2**64}, {"seed": 10**5000}, {"max_tokens": 2.5},
+            {"max_tokens": True}, {"thinking": 2**63}, {"thinking": "much"}, {"top_k": 10**400}, {"temperature": 1e-40},
+            {"stop": [7]}, {"stop": 7}, {"stop": "\ud800"},
+        ):  # fmt: skip
             with pytest.raises(BadInput, match=next(iter(wrong))):
                 await local(ask("x"), **wrong)
         assert (await local(ask("x"), max_tokens=2, stop=None, temperature=None)).completion_tokens == 2

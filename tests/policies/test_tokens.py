@@ -89,6 +89,16 @@ def test_any_ids_can_be_read_and_shown(ids: list[int]) -> None:
     show(ids)
 
 
+def test_half_a_letter_becomes_a_question_mark() -> None:
+    half = "a\ud800"
+    message = {"role": "assistant", "reasoning_content": half, "content": half, "tool_calls": [call(half, half)]}
+    assert answer(message) == [THINK, *b"a?", UNTHINK, *b"a?", CALL, *b"a? a?", END]
+    tool = {"type": "function", "function": {"name": half}}
+    assert (
+        show(prompt([{"role": "system", "content": half}], [tool])) == "<|system|>tools: a?()\na?<|end|><|assistant|>"
+    )
+
+
 def test_an_answer_that_breaks_off_keeps_what_there_is() -> None:
     assert read([*b"so", CALL, *b"add {"])["tool_calls"][0]["function"] == {"name": "add", "arguments": "{"}
     assert read([THINK, *b"hm"]) == {"role": "assistant", "content": "", "reasoning_content": "hm"}

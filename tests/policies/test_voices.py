@@ -52,6 +52,7 @@ def test_the_string_that_ended_an_answer_is_no_part_of_it(voice: TemplateVoice) 
     for one in (ByteVoice(), voice):
         assert one.read([*b"one."], ("!", "."))["content"] == "one"
         assert one.read([*b"one"], (".",))["content"] == "one"
+    assert ByteVoice().read([*b"one"], ("\ud800",))["content"] == "one"
     assert ByteVoice().read([*b"one\n\n"], ("\n", "\n\n"))["content"] == "one"
 
 

@@ -53,6 +53,10 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert load(tmp_path)[0]["a"].tolist() == [1, 1, 1]
 
 
+def shaped(folder: Path, **fields: object) -> None:
+    changed(folder, shape={**read(folder).shape, **fields})
+
+
 def changed(folder: Path, **fields: object) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -72,6 +76,29 @@ def changed(folder: Path, **fields: object) -> None:
         (lambda f: changed(f, kind="poem"), "kind 'poem': is unknown"),
         (lambda f: changed(f, file="../w.safetensors"), "must name a file beside it"),
         (lambda f: changed(f, surprise=1), "missing or unknown: surprise"),
+        (lambda f: changed(f, file=None), "file = None: must be text; restore it from a copy"),
+        (lambda f: changed(f, file=5), "file = 5: must be text"),
+        (lambda f: changed(f, file=".."), "file = '..': must name a file beside it"),
+        (lambda f: changed(f, file="a\0b"), "must name a file beside it"),
+        (lambda f: ((f / "d").mkdir(), changed(f, file="d")), "d: is not readable: Is a directory; restore it"),
+        (lambda f: changed(f, sha256=None), "sha256 = None: must be text"),
+        (lambda f: changed(f, sha256="ab"), "sha256 = 'ab': must be 64 hex digits"),
+        (lambda f: changed(f, schema_version=True), "schema_version = True: must be a whole number"),
+        (lambda f: changed(f, step=1.5), "step = 1.5: must be a whole number"),
+        (lambda f: changed(f, created_at="now"), "created_at = 'now': must be a whole number or a number"),
+        (lambda f: changed(f, parent=7), "parent = 7: must be text or null"),
+        (lambda f: changed(f, notes=[]), r"notes = \[\]: must be an object"),
+        (lambda f: changed(f, shape=None), "shape = None: must be an object"),
+        (lambda f: (f / "manifest.json").write_text("[" * 100_000), "manifest.json: is nested too deeply; restore it"),
+        (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\xfa"), "manifest.json: is not readable"),
+        (
+            lambda f: ((f / "manifest.json").unlink(), (f / "manifest.json").mkdir()),
+            "manifest.json: is not readable: Is a directory; restore it",
+        ),
+        (lambda f: shaped(f, width=24.0), "manifest.json: shape.width = 24.0: must be a whole number .*; restore it"),
+        (lambda f: shaped(f, width=2**14), "the model has another shape for embed.weight"),
+        (lambda f: shaped(f, layers=2**10), "the model needs, and they lack, blocks.2.norm1 and 6131 more"),
+        (lambda f: shaped(f, context=True), "shape.context = True: must be a whole number"),
         (lambda f: changed(f, shape={"width": 24}), "shape: .* missing"),
         (lambda f: changed(f, kind="actor-critic"), "holds weights of kind actor-critic; name a transformer"),
         (lambda f: next(f.glob("*.safetensors")).unlink(), "safetensors: is missing; restore it"),
@@ -101,6 +128,8 @@ def test_tensors_that_do_not_fit_leave_the_model_alone() -> None:
         ({k: v for k, v in good.items() if k != "norm"}, "the model needs, and they lack, norm"),
         (good | {"extra": torch.zeros(1)}, "the model has no place for extra"),
         (good | {"norm": torch.zeros(7)}, "the model has another shape for norm"),
+        (good | {"norm": good["norm"] * torch.nan}, "weights: numbers that are not finite in norm; restore them"),
+        (good | {"norm": good["norm"].double() * 1e300}, "not finite in norm"),  # in 32 bits
     ):
         with pytest.raises(BadInput, match=words):
             fit(model, bad)

@@ -57,7 +57,8 @@ def lived(scene: Scene) -> Scene:
     saved = Artifact(uri="checkpoints/root", sha256=WEIGHTS)
     scene.store.checkpoints.add(checkpoint("root", artifact=saved), now=1.0)
     scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
-    scene.store.updates.add(scene.run, 1, {"loss": 0.5}, now=1.0).result()
+    for step in (1, 2):
+        scene.store.updates.add(scene.run, step, {"loss": 0.5}, now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
     return scene
 
@@ -158,7 +159,9 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
         ),
         ("UPDATE spans SET attempt = 99", "spans", ["attempt 99: is not there, but has 2 spans"]),
         ("UPDATE signals SET attempt = 98", "signals", ["attempt 98: is not there, but has 1 signals"]),
-        ("UPDATE updates SET run = 97", "updates", ["run 97: is not there, but has 1 learning updates"]),
+        ("UPDATE updates SET run = 97", "updates", ["run 97: is not there, but has 2 learning updates"]),
+        ("DELETE FROM updates WHERE step = 1", "updates", ["run run-1-a: update 1 is missing"]),
+        ("UPDATE updates SET step = 5 WHERE step = 2", "updates", ["run run-1-a: updates 2 to 4 are missing"]),
         (
             "UPDATE checkpoints SET parent = 'gone' WHERE id = 'leaf'",
             "checkpoints",

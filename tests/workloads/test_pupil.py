@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +15,14 @@ import numpy as np
 import pytest
 
 from holdfast.collect.plan import Standing
-from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.run import LearnUpdate
 from holdfast.learn.batch import Sample, Samples, pack
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, read, save_transformer, transformer
-from holdfast.workloads.pupil import Pupil, where
+from holdfast.workloads.pupil import Lost, Pupil, where
 
 SHAPE = Shape(width=16, layers=1, heads=2, context=64)
 
@@ -208,7 +213,9 @@ def test_weights_stay_and_only_the_last_two_can_be_trained_on(pupils: Callable[[
 def test_what_a_killed_try_left_is_in_nobodys_way(pupils: Callable[[], Pupil], tmp_path: Path) -> None:
     first, record = pupils(), Record(tmp_path)
     teach(first, record)
-    torn = tmp_path / "checkpoints/.run-1-ab-2"
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    torn = tmp_path / f"checkpoints/.run-1-ab-2.{dead.pid}"
     torn.mkdir()
     (torn / "weights-00.safetensors").write_bytes(b"half of them")
     lost = Record(tmp_path)  # a process that is killed before its second lesson is on record
@@ -236,8 +243,92 @@ def test_a_checkpoint_whose_files_are_gone_is_named(pupils: Callable[[], Pupil],
     record = Record(tmp_path)
     teach(pupils(), record)
     (record.where() / "manifest.json").unlink()
-    with pytest.raises(BadInput, match=rf"{record.kept[0].id}/manifest.json: is missing"):
+    said = (
+        rf"^checkpoint {record.kept[0].id}: .*/manifest.json: is missing; restore it from a copy, or begin a new run$"
+    )
+    with pytest.raises(Lost, match=said):
         pupils().be_at(record.standing)
+
+
+def test_a_trainer_that_should_be_there_is_not_replaced_by_a_new_one(
+    pupils: Callable[[], Pupil], tmp_path: Path
+) -> None:
+    record = Record(tmp_path)
+    teach(pupils(), record)
+    (record.where() / "trainer").rename(tmp_path / "elsewhere")
+    again = pupils()
+    again.be_at(record.standing)
+    for _ in range(2):
+        with pytest.raises(Lost, match=rf"^checkpoint {record.kept[0].id}: .*/trainer/manifest.json: is missing; "):
+            again.trainer(record.standing, "a", brisk)
+    (tmp_path / "elsewhere").rename(record.where() / "trainer")
+    assert again.trainer(record.standing, "a", brisk).steps == 1
+
+
+def test_one_that_slept_takes_nothing_from_the_one_that_took_its_run_up(
+    pupils: Callable[[], Pupil], tmp_path: Path
+) -> None:
+    sleeper, record = pupils(), Record(tmp_path)
+    teach(sleeper, record)
+    before = Record(tmp_path)
+    before.done, before.kept = list(record.done), list(record.kept)
+    heir = pupils()
+    for _ in range(4):
+        teach(heir, record)
+    theirs = tmp_path / f"checkpoints/.run-1-ab-2.{os.getppid()}"  # of a process that is at work
+    theirs.mkdir()
+    inode = record.where(1).stat().st_ino
+    teach(sleeper, before)
+    teach(sleeper, before, number=9)  # something else than its heir learnt there
+    assert [(record.where(n) / "trainer").is_dir() for n in range(5)] == [False, True, False, True, True]
+    assert before.kept[2].id != record.kept[2].id
+    for number in range(5):
+        transformer(record.where(number))
+    assert record.where(1).stat().st_ino != inode  # its trainer had been forgotten, so that it was not whole
+    assert not theirs.exists()  # two steps later nobody is at it any more
+
+    last = record.where().stat().st_ino
+    before.done, before.kept = record.done[:-1], record.kept[:-1]
+    teach(pupils(), before)
+    assert before.kept[-1].id == record.kept[-1].id and record.where().stat().st_ino == last  # whole: not touched
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file can grow larger, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_cannot_be_kept_for_want_of_room_says_so_and_leaves_nothing(
+    pupils: Callable[[], Pupil], tmp_path: Path
+) -> None:
+    pupil, record = pupils(), Record(tmp_path)
+    teach(pupil, record)
+    with room_for(1000), pytest.raises(StoreFull) as raised:
+        teach(pupil, record)
+    said = str(raised.value)
+    assert said.startswith(f"checkpoint 2 of run-1-ab in {tmp_path / 'checkpoints'}: File too large; make room, and ")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [record.kept[0].id]
+    teach(pupils(), record)
+    transformer(record.where())
+
+
+def test_a_folder_that_was_taken_away_is_one_line_unless_it_is_the_business_of_another(
+    pupils: Callable[[], Pupil], tmp_path: Path
+) -> None:
+    pupil, record = pupils(), Record(tmp_path)
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(StoreError, match=r"^checkpoint 1 of run-1-ab in .*; see that the folder is there"):
+        teach(pupil, record)
+    pupil.be_at(record.standing)
+    pupil.close()
+    with pytest.raises(Interrupted):
+        pupil.keep(record.standing, algorithm="sft")
 
 
 def test_a_model_that_is_not_there_is_refused() -> None:

@@ -118,6 +118,20 @@ async def test_greedy_answers_are_no_choices_to_learn_from(files: Files) -> None
         assert store.checkpoints.of_run(status.run_id) == []
 
 
+@pytest.mark.parametrize("ppo", [{"learning_rate": 1e3, "epochs": 3}, {"learning_rate": 1e30}])
+async def test_a_step_that_had_to_be_taken_back_is_told_and_leaves_no_checkpoint(
+    ppo: dict[str, Any], files: Files
+) -> None:
+    with open_store(files.fresh()) as store:
+        status = await ran(store, model="local/sprout-weak", optimize=items(3), rl_optimizer={"ppo": ppo})
+        summary = told(status)
+        assert status.run_state is RunState.COMPLETED
+        assert (summary["executed"], summary["parameter_delta_norm"], summary["updates"]) == (True, 0.0, 0)
+        assert summary["restored"]
+        assert not {"checkpoint", "weights"} & set(summary)
+        assert store.checkpoints.of_run(status.run_id) == []
+
+
 def test_a_lesson_of_nothing_says_so(tmp_path: Path) -> None:
     standing = Standing(run="run-1", folder=tmp_path, done=[])
     found: Learnt = rl_lesson(RlOptimizer(), None, standing, seed=0)([])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -145,6 +146,7 @@ def main() -> None:
         try:
             app(args=argv, prog_name="holdfast")
         finally:  # most commands end by raising their exit code
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: Ctrl-C would only hit Python putting things away
             _flush()
     except BrokenPipeError:
         _let_go_of_stdout()

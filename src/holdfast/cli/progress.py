@@ -119,7 +119,9 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
 def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
     """What the optimizer did, and why not more."""
     seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
-    if told["executed"]:
+    if told.get("restored"):
+        rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}
+    elif told["executed"]:
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
         rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "weights": _here(told.get("weights", "none"))}
     else:

@@ -42,17 +42,21 @@ def quickstart(
             "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
         )
     from holdfast.cli.drive import drive
-    from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_json
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
     from holdfast.store.store import open_store
+    from holdfast.workloads.pupil import Lost
     from holdfast.workloads.tooluse.course import QUICK, Quickstart, plan_for
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     with open_store(store, project=project) as opened:
         resume = None if fresh else _unfinished(opened, settings)
-        status, _, code = drive(opened, plan_for(settings), resume)
+        try:
+            status, _, code = drive(opened, plan_for(settings), resume)
+        except Lost as lost:
+            remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
+            raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture = None, None
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
@@ -64,9 +68,15 @@ def quickstart(
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
-        dials = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
-        print(f"next:\n  holdfast quickstart{dials}{elsewhere(status)}   # goes on where it stopped")
+        print(f"next:\n  {_call(quick, seed, opened.url, project)}   # goes on where it stopped")
     raise typer.Exit(code)
+
+
+def _call(quick: bool, seed: int, store: str, project: str) -> str:
+    """The same command once more."""
+    dials = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
+    place = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    return f"holdfast quickstart{dials}{place}" + ("" if project == "default" else f" --project {shlex.quote(project)}")
 
 
 def _unfinished(store: Store, settings: Quickstart) -> str | None:

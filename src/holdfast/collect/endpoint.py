@@ -27,18 +27,22 @@ from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect.reply import Chunks, Envelope, Piece, Spell, completion, pieces
-from holdfast.collect.request import Request, read_request
+from holdfast.collect.request import KNOWN, Request, read_request
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
 LARGEST = 8 * 2**20  # bytes of a request
+WAIT_S = 30.0  # for the head of a request, and for its body
+GRACE_S = 0.5  # what calls under way have to end, when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 CODES = {401: "invalid_api_key", 404: "not_found", 413: "too_large"}
 NOBODY = 499  # the status of an answer that nobody reads: the client is gone
-FIELD = re.compile(r"[a-z_]+(\[\d+\]|\.[a-z_]+)*")
+FIELD = re.compile(r"(?:sampling\.)?(([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*)(?: = .*)?", re.DOTALL)
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORECASE)
 
 T = TypeVar("T")
 Numbered = tuple[int, Piece | ModelCall]  # which choice, and what is new of it
@@ -53,13 +57,14 @@ def app(
     spell: Spell | None = None,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
+    wait_s: float = WAIT_S,
 ) -> Starlette:
     """The model `name`, answered by `complete`.
 
     `choose_version` is asked once a request for what answers it, with the request's `user` or a key of its own: a call
     that has begun ends with the version it began with. `spell` gives the bytes of a token for the log-probs.
     """
-    door = Door(name=name, token=token, largest=largest)
+    door = Door(name=name, token=token, largest=largest, wait_s=wait_s)
 
     async def chat(asked: Asked) -> Response:
         request = await door.read(asked)
@@ -77,7 +82,7 @@ def app(
     async def health(asked: Asked) -> Response:
         return _json({"status": "ok", "model": name})
 
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/models", models),
@@ -90,20 +95,22 @@ def app(
             Exception: _failed,
         },
     )
+    application.router.redirect_slashes = False  # to wherever Host says
+    return application
 
 
 class Door:
     """Who may ask, and for what."""
 
-    def __init__(self, *, name: str, token: str | None, largest: int) -> None:
-        self._name, self._largest = name, largest
+    def __init__(self, *, name: str, token: str | None, largest: int, wait_s: float) -> None:
+        self._name, self._largest, self._wait_s = name, largest, wait_s
         self._token = None if token is None else f"Bearer {token}".encode()
 
     def admit(self, asked: Asked) -> None:
         if self._token is not None:
             if not hmac.compare_digest(asked.headers.get("authorization", "").encode(), self._token):
                 raise HTTPException(401, "the token is missing or wrong; send 'Authorization: Bearer …'")
-        elif not is_loopback(asked.url.hostname or ""):  # a page of elsewhere whose name was pointed at this machine
+        elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a page of elsewhere, pointed at us
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     async def read(self, asked: Asked) -> Request:
@@ -111,7 +118,13 @@ class Door:
         if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
         try:
-            body = orjson.loads(await self._body(asked))
+            async with asyncio.timeout(self._wait_s):
+                content = await self._body(asked)
+        except TimeoutError:
+            late = f"the request did not come within {self._wait_s:g} s; send it again"
+            raise HTTPException(408, late, {"Connection": "close"}) from None
+        try:
+            body = orjson.loads(content)
         except orjson.JSONDecodeError as error:
             raise BadInput("request", why=f"is not JSON: {error}") from None
         request = read_request(body)
@@ -234,6 +247,12 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _is_us(host: str) -> bool:
+    """Whether a Host header names this machine, and nothing besides."""
+    named = HOST.fullmatch(host)
+    return named is not None and is_loopback((named[1] or named[2]).lower())
+
+
 def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
@@ -254,20 +273,68 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
 
 
-def server(application: Starlette) -> uvicorn.Server:
+class Punctual(HttpToolsProtocol):
+    """A connection on which the head of a request comes in time; uvicorn's own waits for ever."""
+
+    wait_s = WAIT_S
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_between = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+        if self._late is None and is_between:
+            self._expect()
+
+    def on_headers_complete(self) -> None:
+        self._relax()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        self._late = self.loop.call_later(self.wait_s, self.transport.abort)
+
+    def _relax(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class Server(uvicorn.Server):
+    """Ends soon: on who is still being answered after a moment it hangs up, which cancels the call as leaving does."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        hang_up = asyncio.get_running_loop().call_later(GRACE_S, self._hang_up)
+        await super().shutdown(sockets)
+        hang_up.cancel()
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Punctual):
+                connection.transport.abort()
+
+
+def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
     """`server(app).run(sockets=[listen(…)])` serves until it is told to end by a signal, or by `should_exit`."""
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             application,
             loop="uvloop",
-            http="httptools",
+            http=type("Punctual", (Punctual,), {"wait_s": wait_s}),
             ws="none",
             lifespan="off",
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=5,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=2,  # should hanging up not be enough
         )
     )
 
@@ -292,8 +359,9 @@ async def _refused(asked: Asked, error: Exception) -> Response:
 
 
 async def _failed(asked: Asked, error: Exception) -> Response:
-    field = FIELD.match(error.what) if isinstance(error, BadInput) else None
-    return _json(_error(_status(error), _says(error), field and field.group()), _status(error))
+    field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
+    param = field[1] if field and field[2] in KNOWN else None
+    return _json(_error(_status(error), _says(error), param), _status(error))
 
 
 async def _left(asked: Asked, error: Exception) -> Response:

@@ -138,9 +138,8 @@ def _tool_calls(value: Any, at: str) -> None:
         return
     for place, call in enumerate(_list(value, at)):
         function = _object(_object(call, f"{at}[{place}]").get("function"), f"{at}[{place}].function")
-        _text(
-            function.get("name"), f"{at}[{place}].function.name", blank=True
-        )  # a model's own slip may come back to it
+        # A call without a name is a slip of the model's own, and may come back to it.
+        _text(function.get("name"), f"{at}[{place}].function.name", blank=True)
         _text(function.get("arguments", ""), f"{at}[{place}].function.arguments", blank=True)
 
 
@@ -188,7 +187,7 @@ def _whole(value: Any, name: str, low: int, high: int) -> int:
 
 
 def _top_k(value: Any, name: str) -> int:
-    return max(_whole(value, name, -1, 2**31), 0)  # vLLM writes "all" as -1
+    return max(_whole(value, name, -1, 2**31 - 1), 0)  # vLLM writes "all" as -1
 
 
 def _text(value: Any, name: str, *, blank: bool = False) -> str:

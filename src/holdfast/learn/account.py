@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,20 @@ from holdfast.learn.objective import TERMS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What one step did. Loss terms are means over the minibatches that were looked at."""
+    """What one step did. Loss terms are means over the minibatches that were looked at; None: not finite."""
 
     step: int  # 1, 2, …
-    loss: float
-    terms: Mapping[str, float]
+    loss: float | None
+    terms: Mapping[str, float | None]
     samples: int
     tokens: int  # decided ones
     updates: int  # of the parameters
     epochs: int  # begun
-    approx_kl: float  # mean ½(new − old)² over tokens with known log-probs, largest epoch
-    entropy: float  # nats a token
+    approx_kl: float | None  # mean ½(new − old)² over tokens with known log-probs: the largest that was measured
+    entropy: float | None  # nats a token
     clip_fraction: float
     outside: float  # share of tokens that the model would no longer sample under the sampling in force
-    grad_norm: float  # before clipping, mean over updates
+    grad_norm: float | None  # before clipping, mean over updates
     delta_norm: float  # of the change of the parameters
     lr: float
     stopped_early: str | None  # "target_kl" or "max_kl"
@@ -72,26 +73,36 @@ class Account:
         self._outside += outside
         self.last_kl = moved / max(told, 1)
         self._epoch = (self._epoch[0] + moved, self._epoch[1] + told)
-        self._worst = max(self._worst, self.epoch_kl)
+        self.measured(self.epoch_kl)
+
+    def measured(self, kl: float) -> None:
+        """The policy was found so far away; one that is nowhere at all (nan) is the farthest."""
+        if not kl <= self._worst:
+            self._worst = kl
 
     def close(self, *, step: int, samples: int, tokens: int, delta_norm: float, lr: float, seconds: float) -> Update:
         seen, read = max(self._seen, 1), max(self._tokens, 1)
         return Update(
             step=step,
-            loss=self._loss / seen,
-            terms=dict(zip(TERMS, (self._terms / seen).tolist(), strict=True)),
+            loss=_finite(self._loss / seen),
+            terms=dict(zip(TERMS, map(_finite, (self._terms / seen).tolist()), strict=True)),
             samples=samples,
             tokens=tokens,
             updates=self.updates if self.restored is None else 0,
             epochs=self.epochs,
-            approx_kl=self._worst,
-            entropy=self._entropy / read,
+            approx_kl=_finite(self._worst),
+            entropy=_finite(self._entropy / read),
             clip_fraction=self._clipped / max(self._told, 1),
             outside=self._outside / read,
-            grad_norm=self._norm / seen,
+            grad_norm=_finite(self._norm / seen),
             delta_norm=delta_norm,
             lr=lr,
             stopped_early=self.stopped,
             restored=self.restored,
             seconds=seconds,
         )
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no word for what is not finite; what happened is then in `restored`."""
+    return number if isfinite(number) else None

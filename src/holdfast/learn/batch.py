@@ -28,6 +28,9 @@ Floats = NDArray[np.float32]
 
 STREAMS = {"logprobs": np.nan, "advantages": 0.0, "weights": 0.0, "returns": np.nan, "values": np.nan}  # and blanks
 
+LARGEST = 1e18  # reward: the critic's error is squared in 32 bits
+MOST_TOKENS = 2**31  # that ids can tell apart
+
 
 class Reason(StrEnum):
     """Why a rollout gave no gradient. What was never measured is missing, not zero."""
@@ -40,9 +43,12 @@ class Reason(StrEnum):
     NO_TRAJECTORY = "no_trajectory"  # no model call among its spans
     NO_IDS = "no_token_ids"
     NO_LOGPROBS = "no_logprobs"
-    ALL_FORCED = "all_forced"  # nothing in it was sampled
+    ALL_FORCED = "all_forced"  # nothing in it was sampled after something else
     GREEDY = "greedy"  # temperature 0: the choice has no gradient
     TOO_LONG = "too_long"
+    FOREIGN = "foreign_tokens"  # ids that the model does not have
+    BAD_TURN = "bad_turn"  # a signal for a turn that is not there
+    BAD_REWARD = "bad_reward"  # not finite, or too large to be squared
     STALE = "stale_policy"
     ALONE = "group_of_one"
     ZERO_SPREAD = "zero_variance_group"
@@ -57,7 +63,8 @@ class Intake:
     split: Split = Split.TRAIN
     channels: tuple[str, ...] | None = None  # names of the signals that count; None: all
     versions: tuple[str, ...] | None = None  # policies that are not stale; None: any
-    max_tokens: int | None = None  # of one sequence
+    max_tokens: int | None = None  # of one sequence: at most the model's context
+    vocabulary: int | None = None  # tokens that the model has
     is_scored: bool = True  # False: demonstrations, which need no reward
     is_sampled: bool = True  # False: log-probs are not needed
 
@@ -187,6 +194,8 @@ def read(experience: Experience, intake: Intake) -> Reading:
         return Reading(reason=Reason.NO_IDS)
     if intake.is_sampled and any(call.logprobs is None for call in calls):
         return Reading(reason=Reason.NO_LOGPROBS)
+    if (reason := _oddity(experience, calls, intake)) is not None:
+        return Reading(reason=reason)
     threads: list[_Thread] = []
     for turn, call in enumerate(calls):
         thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
@@ -197,12 +206,28 @@ def read(experience: Experience, intake: Intake) -> Reading:
     samples = [thread.close(experience, rules) for thread in threads]
     breaks = len(threads) - 1
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
-    kept = tuple(one for one in short if one.decided.any())
+    kept = tuple(one for one in short if one.decided[1:].any())
     if kept:
         return Reading(samples=kept, breaks=breaks)
     is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
     reason = Reason.TOO_LONG if not short else Reason.GREEDY if is_greedy else Reason.ALL_FORCED
     return Reading(breaks=breaks, reason=reason)
+
+
+def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: Intake) -> Reason | None:
+    """What nobody could compute with, and would spoil what the others teach."""
+    limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
+    for call in calls:
+        if max((*(call.prompt_ids or ()), *(call.completion_ids or ()))) >= limit:
+            return Reason.FOREIGN
+    if not intake.is_scored:
+        return None
+    signals = counted(experience, intake.channels)
+    if any(signal.turn is not None and signal.turn >= len(calls) for signal in signals):
+        return Reason.BAD_TURN
+    if not sum(abs(signal.value * signal.weight) for signal in signals) <= LARGEST:
+        return Reason.BAD_REWARD
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,9 +97,6 @@ def _turn_rewards(team: Sequence[Experience], lengths: NDArray[np.int64], intake
     for mine, experience in zip(rewards, team, strict=True):
         for signal in counted(experience, intake.channels):
             if signal.turn is not None:
-                if signal.turn >= len(mine):
-                    why = f"there are only {len(mine)} turns"
-                    raise BadInput(f"{experience.rollout}: signal {signal.name}: turn = {signal.turn}", why=why)
                 mine[signal.turn] += signal.value * signal.weight
     index = np.concatenate([np.arange(length) for length in lengths])
     relative = group_relative(

@@ -106,7 +106,7 @@ def _chosen(logits: Tensor, targets: Tensor, rule: Rule, is_spread: bool) -> tup
     banned = None
     if rule.banned:
         banned = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        banned[list(rule.banned)] = True
+        banned[[token for token in rule.banned if 0 <= token < len(banned)]] = True  # others exist for other models
     logp = log_probs(logits, rule.temperature, rule.top_k, rule.top_p, banned=banned, chosen=targets)
     with torch.set_grad_enabled(is_spread and torch.is_grad_enabled()):
         entropy = -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)  # a choice of probability 0 adds nothing
@@ -186,8 +186,9 @@ def loss_of(
     """The loss of this piece; `targets` is how many the critic has in the whole batch."""
     o, zero = objective, logp.new_zeros(())
     now = logp.detach()
-    behaviour = now if part.behaviour is None else torch.where(part.behaviour.isnan(), now, part.behaviour)
-    inside = logp > -torch.inf  # what the model would no longer sample at all has no gradient
+    inside = ~now.isneginf()  # what the model would no longer sample at all has no gradient
+    own = torch.where(inside, now, 0.0)  # and, where nobody told its log-prob, no number either
+    behaviour = own if part.behaviour is None else torch.where(part.behaviour.isnan(), own, part.behaviour)
     new = torch.where(inside, logp, behaviour.to(logp.dtype))
     behaviour = behaviour.to(new.dtype)
     old = behaviour

@@ -29,12 +29,14 @@ from holdfast.contracts.errors import BadInput
 from holdfast.learn.account import Account, Update
 from holdfast.learn.adam import AdamW
 from holdfast.learn.batch import Padded, Sample, Samples, cut, learnt, pack, pad, reach
+from holdfast.learn.losses import FAR
 from holdfast.learn.objective import Model, Objective, Tally, look, loss_of, piece, shares, values_at
 from holdfast.learn.shared import WORTH_IT, Family, cut_families, is_readable, pad_families
 from holdfast.policies.weights import Manifest, load, save
 
 RECENT = 32  # gradient norms that say what is usual
 ENOUGH = 8  # of them, before anything can be unusual
+FARTHEST = 10.0  # lengths of all parameters as one vector that a step may move them by
 READ = {"cpu": 2048, "cuda": 65536}  # tokens at once: on a CPU as many as its caches like
 TILE = 64  # compiled code sees widths that are multiples of it
 
@@ -88,6 +90,7 @@ class Settings:
     max_tokens_per_batch: int = 0  # rows × width that are read at once; 0: what suits the device
     target_kl: float | None = None  # passed at the end of an epoch: no further epoch
     max_kl: float | None = None  # passed by a minibatch: it is not applied, and nothing after it
+    is_measured: bool = False  # the batch is read once more at the end; a step that ends beyond max_kl is taken back
     explosion: float = 100.0  # a gradient so many times the usual is taken back; 0: never
     compile: bool = False  # on CUDA
     is_exact: bool = True  # on CUDA: the same bits every time, at up to half the speed of compiled code
@@ -153,10 +156,12 @@ class Trainer:
         batch = samples if isinstance(samples, Samples) else pack(samples)
         good = self.state()
         with self._seeded(), self._in_order():
+            batch = self._prepared(batch)
             account = self._epochs(batch)
+            if self.settings.is_measured and account.updates and account.restored is None:
+                account.restored = self._measure(batch, account)
         delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
-        if not math.isfinite(delta):
-            account.restored = "the parameters were not finite"
+        account.restored = account.restored or self._strayed(delta, good)
         if account.restored is not None:
             self.restore(good, with_chance=False)
             delta = 0.0
@@ -174,9 +179,6 @@ class Trainer:
     def _epochs(self, batch: Samples) -> Account:
         account = Account()
         usable = np.flatnonzero(reach(batch) > 0)
-        if not len(usable):
-            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.audit")
-        batch = self._prepared(batch)
         size = self.settings.minibatch or len(usable)
         for _ in range(self.settings.epochs):
             account.open_epoch()
@@ -191,11 +193,21 @@ class Trainer:
         return account
 
     def _prepared(self, batch: Samples) -> Samples:
-        """With what must be read before the first update: the model's own log-probs, and the reference's."""
-        objective = self.settings.objective
-        is_moving = self.settings.epochs > 1 or 0 < self.settings.minibatch < len(batch)
-        if objective.importance_cap is not None and batch.advantages is not None and is_moving:
-            batch = replace(batch, trainer=self.logprobs(batch))
+        """With what must be read before the first update: the model's own log-probs, and the reference's.
+
+        Its own stand in for those that the sampler did not tell: what is measured from there is how far it moved."""
+        if not (reach(batch) > 0).any():
+            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.audit")
+        objective, settings = self.settings.objective, self.settings
+        is_moving = settings.epochs > 1 or 0 < settings.minibatch < len(batch) or settings.is_measured
+        told = np.full(len(batch.ids), np.nan, np.float32) if batch.logprobs is None else batch.logprobs
+        is_untold = bool(np.isnan(told[learnt(batch)]).any())
+        if batch.advantages is not None and is_moving and (objective.importance_cap is not None or is_untold):
+            mine = self.logprobs(batch)
+            own = np.where(np.isfinite(mine), mine, np.nan)
+            batch = replace(batch, logprobs=np.where(np.isnan(told), own, told))
+            if objective.importance_cap is not None:
+                batch = replace(batch, trainer=mine)
         if objective.reference_kl and self.reference is not None:
             batch = replace(batch, reference=self.logprobs(batch, self.reference))
         return batch
@@ -258,6 +270,31 @@ class Trainer:
         self._norms.append(norm)
         if self.settings.explosion and usual and norm > self.settings.explosion * usual:
             return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
+        return None
+
+    def _measure(self, batch: Samples, account: Account) -> str | None:
+        """Why the policy must not stay where the updates left it; inside the epochs only the one before was seen."""
+        old = batch.logprobs if batch.trainer is None else batch.trainer
+        now = self.logprobs(batch)
+        known = learnt(batch) & ~np.isneginf(now) & (False if old is None else ~np.isnan(old))
+        if old is None or not known.any():
+            return None
+        kl = float(np.square(np.clip(now[known] - old[known], -FAR, FAR)).mean(dtype=np.float64)) / 2.0
+        account.measured(kl)
+        if not math.isfinite(kl):
+            return "the log-probs after the update were not finite"
+        if self.settings.max_kl is not None and kl > self.settings.max_kl:
+            return f"the policy moved to a KL of {kl:.3g}, beyond max_kl = {self.settings.max_kl:g}"
+        return None
+
+    def _strayed(self, delta: float, before: State) -> str | None:
+        """Why the parameters must not stay where they are."""
+        if not math.isfinite(delta):
+            return "the parameters were not finite"
+        lengths = [before.tensors[name].double().norm() for name in self._adam.parameters]
+        length = float(torch.stack(lengths).norm())
+        if length and delta > FARTHEST * length:
+            return f"the parameters moved by {delta:.3g}, over {FARTHEST:g} times their length of {length:.3g}"
         return None
 
     # Reading without learning ------------------------------------------------------------------------------------

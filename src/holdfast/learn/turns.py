@@ -67,7 +67,7 @@ class PpoSettings:
     epochs: int = 1
     kl_penalty_coefficient: float = 0.0
     target_kl: float | None = None  # passed at the end of an epoch: no further epoch
-    max_kl: float | None = None  # passed by a minibatch: it is not applied, and nothing after it
+    max_kl: float | None = None  # passed by a minibatch: nothing more is applied; by the whole step: it is taken back
     learning_rate: float = 1e-4
     max_grad_norm: float = 1.0
 
@@ -131,7 +131,7 @@ def optimize_turns(
     """Learn from these attempts in place; None for a model whose weights cannot be reached.
 
     A critic that is given is trained along and can be given again; otherwise a new one begins at 0."""
-    intake = intake or Intake()
+    intake = fitted(intake or Intake(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
@@ -147,6 +147,14 @@ def optimize_turns(
     )
     batch = _advised(gathered.kept, trainer, intake, settings.gae)
     return _summary(trainer.step(batch), trajectories, turns, reasons)
+
+
+def fitted(intake: Intake, model: nn.Module | None) -> Intake:
+    """Only what this model can read: tokens that it has, and no more of them than its context holds."""
+    shape = getattr(model, "shape", model)  # a foreign model says both itself
+    vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
+    limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
+    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
 
 
 def _skipped(reasons: Mapping[str, Reason | None], has_model: bool, trajectories: int, turns: int) -> Skipped | None:
@@ -193,6 +201,7 @@ def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
         minibatch=max(1, round(turns * conversations_per_turn)),
         target_kl=ppo.target_kl,
         max_kl=ppo.max_kl,
+        is_measured=True,
     )
 
 
@@ -271,9 +280,6 @@ def _estimate(
     count = len(experience.calls)
     rewards, values = np.zeros(count), np.zeros(count)
     for signal in counted(experience, intake.channels):
-        if signal.turn is not None and signal.turn >= count:
-            where = f"{experience.rollout}: signal {signal.name}: turn = {signal.turn}"
-            raise BadInput(where, why=f"there are only {count} turns")
         rewards[count - 1 if signal.turn is None else signal.turn] += signal.value * signal.weight
     after = 0.0
     for sample, said in samples:

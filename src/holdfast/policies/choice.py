@@ -9,7 +9,8 @@ that an answer does not depend on which others were sampled beside it. Rows, cac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from holdfast.policies.tokens import THINK, UNTHINK
 
 NO_LIMIT = 2**30
 MARK = 256  # tokens from here on are marks, those below are bytes
+MOST = 2**31 - 1  # of anything counted: it fits all arrays, here and on a GPU
+COLDEST = 1e-3  # below, logits divided by it overflow or the temperature itself is 0 in 32 bits
+HOTTEST = 1e6  # above, all tokens have the same chance, and 32 bits have an end
 BELOW_ONE = np.float32(1 - 2**-23)  # times a sum of probabilities, always less than the sum
 
 
@@ -36,19 +40,33 @@ class Sampling:
     thinking: int | None = None  # tokens allowed inside <think>; None: no limit, 0: no thinking
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "max_tokens", "thinking"):
-            if not isinstance(getattr(self, name), int | None):
-                raise BadInput(f"sampling.{name} = {getattr(self, name)!r}", why="must be a whole number")
-        for name, fine, rule in (
-            ("temperature", 0.0 <= self.temperature < float("inf"), "must be 0 or more, and finite"),
-            ("top_p", 0.0 < self.top_p <= 1.0, "must be above 0 and at most 1"),
-            ("top_k", self.top_k >= 0, "must be 0 (no limit) or more"),
-            ("max_tokens", self.max_tokens >= 1, "must be at least 1"),
-            ("stop", all(s and isinstance(s, str) for s in self.stop), "must hold strings that are not empty"),
-            ("thinking", self.thinking is None or self.thinking >= 0, "must be 0 or more, or None for no limit"),
+        if self.thinking is not None:
+            self._whole("thinking", least=0)
+        self._whole("top_k", least=0)
+        self._whole("max_tokens", least=1)
+        self._number("temperature")
+        self._number("top_p")
+        for name, fine, rule, remedy in (
+            ("temperature", 0.0 <= self.temperature <= HOTTEST, f"must be 0 or more, at most {HOTTEST:g}", ""),
+            ("temperature", not 0.0 < self.temperature < COLDEST, "is too near to 0", "give 0: the likeliest token"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "must be above 0 and at most 1", ""),
+            ("stop", all(map(_is_word, self.stop)), "must hold strings of whole letters that are not empty", ""),
         ):
             if not fine:
-                raise BadInput(f"sampling.{name} = {getattr(self, name)!r}", why=rule)
+                raise BadInput(f"sampling.{name} = {_shown(getattr(self, name))}", why=rule, remedy=remedy)
+
+    def _whole(self, name: str, *, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadInput(f"sampling.{name} = {_shown(value)}", why="must be a whole number")
+        if not least <= value <= MOST:
+            why = f"must be from {least} to {MOST}"
+            raise BadInput(f"sampling.{name} = {_shown(value)}", why=why, remedy="leave it out for the default")
+
+    def _number(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise BadInput(f"sampling.{name} = {_shown(value)}", why="must be a number")
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -57,7 +75,7 @@ class Sampling:
 
     @property
     def stops(self) -> tuple[bytes, ...]:
-        return tuple(stop.encode(errors="replace") for stop in self.stop)
+        return tuple(stop.encode() for stop in self.stop)
 
     @property
     def column(self) -> tuple[float, float, float, float]:
@@ -187,6 +205,19 @@ def follow(tokens: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor
     marks = tokens >= MARK
     inside = torch.where(marks, tokens == THINK, inside)
     return inside, left - (inside & ~marks).long()
+
+
+def _is_word(stop: Any) -> bool:
+    """Half a letter (a lone surrogate) has no bytes: nothing that is written could ever end with it."""
+    return isinstance(stop, str) and stop != "" and not any("\ud800" <= letter <= "\udfff" for letter in stop)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not spell numbers of more than some thousand digits
+        return "a number of very many digits"
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def uniforms(key: int, count: int) -> NDArray[np.float32]:

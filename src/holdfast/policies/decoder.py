@@ -115,10 +115,28 @@ class Decoder:
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[Request]) -> list[Request]:
-        """Give slots to as many of these as there is room for, and hand back the rest for after a step or two."""
+        """Give slots to as many of these as there is room for, and hand back the rest for after a step or two.
+
+        If it fails, none of these has a slot, and those that were there before go on.
+        """
         waiting, later = list(requests[: self.room]), list(requests[self.room :])
         if not waiting:
             return later
+        for request in waiting:
+            if len(request.ids) >= self.shape.context:  # it was checked, and the weights have been swapped since
+                check(request, self.shape)
+        before = self._slots.active.copy()
+        try:
+            waiting = self._admit(waiting)
+        except BaseException:
+            self._give_up(np.flatnonzero(self._slots.active & ~before))
+            raise
+        self._seated()
+        if self._cuda:
+            self._cuda.seat(self._standing())
+        return waiting + later
+
+    def _admit(self, waiting: list[Request]) -> list[Request]:
         for wait in (True, True, False):  # what begins like a neighbour waits until the neighbour has been computed
             seats = self._seats(waiting, wait=wait)
             seated = [(r, seat) for r, seat in zip(waiting, seats, strict=True) if seat is not None]
@@ -130,10 +148,7 @@ class Decoder:
             self._slots.computed()
             if not waiting:
                 break
-        self._seated()
-        if self._cuda:
-            self._cuda.seat(self._standing())
-        return waiting + later
+        return waiting
 
     def _seats(self, requests: Sequence[Request], *, wait: bool) -> list[Seat | None]:
         if self._cpu:
@@ -144,11 +159,19 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
-        """One more token for everyone (on a GPU several); the answers that are complete with it, by their tickets."""
+        """One more token for everyone (on a GPU several); the answers that are complete with it, by their tickets.
+
+        If it fails, all answers under way are given up, and others can be admitted.
+        """
         if not self.busy:
             return []
-        if self._cuda:
-            return self._stride(self._cuda)
+        try:
+            return self._stride(self._cuda) if self._cuda else self._advance()
+        except BaseException:
+            self._give_up(np.flatnonzero(self._slots.active))
+            raise
+
+    def _advance(self) -> list[tuple[Any, Completion]]:
         assert self._cpu
         rows = self._rows
         places = self._place[rows]
@@ -213,6 +236,15 @@ class Decoder:
         for slot, request in enumerate(self._requests):
             if request is not None and request.ticket in unwanted:
                 self._leave(slot)
+        self._seated()
+
+    def _give_up(self, slots: Ints) -> None:
+        """Something failed: what these slots hold may be half computed, and nobody may lean on it."""
+        for slot in slots.tolist():
+            self._leave(slot)
+        nothing = np.full((len(slots), self.shape.context), -1)
+        self._slots.fed(slots[:, None], np.arange(self.shape.context), nothing)
+        self._slots.computed()
         self._seated()
 
     def _begin(self, slot: int, request: Request) -> None:
@@ -304,8 +336,10 @@ def check(request: Request, shape: Limits) -> None:
         )
     if min(request.ids) < 0 or max(request.ids) >= shape.vocabulary:
         raise BadInput("prompt", why=f"holds tokens that are not among the model's {shape.vocabulary}")
-    if not isinstance(request.key, Integral) or request.key < 0:
-        raise BadInput(f"seed = {request.key!r}", why="must be a whole number, 0 or more")
+    if not isinstance(request.key, Integral) or isinstance(request.key, bool) or not 0 <= request.key < 2**64:
+        shown = request.key.bit_length() if isinstance(request.key, int) else 0
+        what = f"seed of {shown} bits" if shown > 64 else f"seed = {request.key!r:.60}"
+        raise BadInput(what, why="must be a whole number, 0 or more, of at most 64 bits")
 
 
 def _is_inside(ids: Sequence[int]) -> bool:

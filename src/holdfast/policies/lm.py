@@ -21,6 +21,7 @@ from holdfast.policies.tokens import VOCABULARY
 
 EPSILON = 1e-6
 ROTARY_BASE = 10_000.0
+LARGEST = {"vocabulary": 2**20, "width": 2**14, "layers": 2**10, "heads": 2**10, "context": 2**16}
 
 Keep = Callable[[int, Tensor, Tensor], None]  # layer, keys [B, H, T, D], values [B, H, T, D]
 
@@ -38,9 +39,10 @@ class Shape:
     context: int  # tokens, the prompt and the answer together
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "width", "layers", "heads", "context"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"shape.{name} = {getattr(self, name)}", why="must be at least 1")
+        for name, most in LARGEST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise BadInput(f"shape.{name} = {value!r:.60}", why=f"must be a whole number from 1 to {most}")
         if self.width % self.heads or self.width // self.heads % 2:
             raise BadInput(
                 f"shape.width = {self.width}",
@@ -56,6 +58,21 @@ class Shape:
     def inner(self) -> int:
         """Width inside the feed-forward part: 8/3 of the outer one; three matrices then weigh as much as two of 4×."""
         return -(-8 * self.width // 3 // 32) * 32
+
+
+def layout(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """The parameters of a `Transformer` of this shape by name, without building it."""
+    width, inner = shape.width, shape.inner
+    block = {
+        "norm1": (width,),
+        "qkv.weight": (3 * width, width),
+        "out.weight": (width, width),
+        "norm2": (width,),
+        "up.weight": (2 * inner, width),
+        "down.weight": (width, inner),
+    }
+    blocks = {f"blocks.{layer}.{name}": size for layer in range(shape.layers) for name, size in block.items()}
+    return {"embed.weight": (shape.vocabulary, width), "norm": (width,), **blocks}
 
 
 SPROUT = Shape(width=128, layers=6, heads=4, context=512)  # 1.2 M parameters

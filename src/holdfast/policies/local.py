@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.choice import Completion, Sampling
 from holdfast.policies.decoder import Decoder, Limits, Request, check
@@ -189,7 +189,12 @@ class Local:
         except queue.Empty:
             spare = None
         if spare is None or spare.shape != model.shape:
-            return Decoder(model, slots=self._slots, device=self._device, fixed=self._deterministic)
+            try:
+                return Decoder(model, slots=self._slots, device=self._device, fixed=self._deterministic)
+            except MemoryError:
+                what = f"{self._slots} answers of {model.shape.context} tokens"
+                remedy = "use fewer slots, or a model with a shorter context"
+                raise BadInput(what, why="do not fit into memory", remedy=remedy) from None
         spare.load(model)
         return spare
 
@@ -199,7 +204,10 @@ class Local:
 
 
 class Desk(threading.Thread):
-    """The thread that owns the decoders."""
+    """The thread that owns the decoders.
+
+    What fails for one call fails that call; what fails for all that are under way fails those. Later calls are served.
+    """
 
     WINDOW_S = 0.002  # an idle desk waits this long after the first call for those that come with it
 
@@ -233,8 +241,7 @@ class Desk(threading.Thread):
             while self._sort():
                 self._work()
         except BaseException as error:
-            fault = Fault("local model", why=f"{type(error).__name__}: {error}", remedy="open another one")
-            fault.__cause__ = error
+            fault = _fault(error, "open another one")
         with self._door:
             self._closed = fault
         while not self._inbox.empty():
@@ -278,18 +285,37 @@ class Desk(threading.Thread):
 
     def _work(self) -> None:
         for crew in self._crews:
-            if crew.waiting and crew.decoder.room:
-                left = {r.ticket for r in crew.decoder.admit([job.request for job in crew.waiting])}
-                crew.seated.update({j.request.ticket: j for j in crew.waiting if j.request.ticket not in left})
-                crew.waiting = [job for job in crew.waiting if job.request.ticket in left]
-            for ticket, completion in crew.decoder.step():
-                _tell(crew.seated.pop(ticket), (completion, crew.version))
+            self._admit(crew)
+            self._step(crew)
             for ticket, job in crew.seated.items():
                 if job.hear is not None:
                     ids, logprobs = crew.decoder.so_far(ticket, job.told)
                     job.told += len(ids)
                     job.hear(ids, logprobs)
         self._dismiss()
+
+    def _admit(self, crew: Crew) -> None:
+        if not crew.waiting or not crew.decoder.room:
+            return
+        if _seat(crew, crew.waiting) is None:
+            return
+        for job in list(crew.waiting):  # one at a time, it shows whose call cannot begin
+            if crew.decoder.room and (error := _seat(crew, [job])) is not None:
+                crew.waiting.remove(job)
+                _tell(job, error if isinstance(error, HoldfastError) else _fault(error, "ask for something else"))
+
+    def _step(self, crew: Crew) -> None:
+        try:
+            finished = crew.decoder.step()
+        except Exception as error:  # nobody knows whose row it was
+            lost, fault = crew.seated, _fault(error, "ask again")
+            crew.seated = {}
+            crew.decoder.drop(lost)
+            for job in lost.values():
+                _tell(job, fault)
+            return
+        for ticket, completion in finished:
+            _tell(crew.seated.pop(ticket), (completion, crew.version))
 
     def _dismiss(self) -> None:
         """Older crews go when their jobs are done."""
@@ -302,9 +328,29 @@ class Desk(threading.Thread):
         self._crews = [crew for crew in older if crew.waiting or crew.seated] + [newest]
 
 
-def _tell(job: Job, outcome: tuple[Completion, str] | Fault) -> None:
+def _seat(crew: Crew, jobs: Sequence[Job]) -> Exception | None:
+    """Those of the jobs for which there is room begin; or, if that fails, none does."""
+    room = crew.decoder.room
     try:
-        if isinstance(outcome, Fault):
+        left = {request.ticket for request in crew.decoder.admit([job.request for job in jobs])}
+    except Exception as error:
+        if crew.decoder.room != room:  # it left some of them there
+            crew.decoder.drop([job.request.ticket for job in jobs])
+        return error
+    crew.seated.update({job.request.ticket: job for job in jobs if job.request.ticket not in left})
+    crew.waiting = [job for job in crew.waiting if job.request.ticket not in crew.seated]
+    return None
+
+
+def _fault(error: BaseException, remedy: str) -> Fault:
+    fault = Fault("local model", why=f"{type(error).__name__}: {error}", remedy=remedy)
+    fault.__cause__ = error
+    return fault
+
+
+def _tell(job: Job, outcome: tuple[Completion, str] | HoldfastError) -> None:
+    try:
+        if isinstance(outcome, HoldfastError):
             job.answer.set_exception(outcome)
         else:
             job.answer.set_result(outcome)
@@ -320,6 +366,8 @@ def _sampling(given: dict[str, Any]) -> Sampling:
         )
     given = {name: value for name, value in given.items() if value is not None}
     stop = given.pop("stop", ())
+    if not isinstance(stop, str | list | tuple):
+        raise BadInput(f"sampling.stop = {stop!r:.60}", why="is neither text nor a list of texts", remedy="give a list")
     return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop))
 
 

@@ -55,12 +55,12 @@ def answer(message: Message) -> list[int]:
     """The ids of an assistant's message, from after its mark to its end."""
     ids: list[int] = []
     if message.get("reasoning_content"):
-        ids += [THINK, *str(message["reasoning_content"]).encode(), UNTHINK]
+        ids += [THINK, *_bytes(str(message["reasoning_content"])), UNTHINK]
     ids += _text(message, 0)
     for call in message.get("tool_calls") or ():
         function = call["function"]
         arguments = function.get("arguments") or ""
-        ids += [CALL, *(f"{function['name']} {arguments}" if arguments else str(function["name"])).encode()]
+        ids += [CALL, *_bytes(f"{function['name']} {arguments}" if arguments else str(function["name"]))]
     return [*ids, END]
 
 
@@ -129,4 +129,9 @@ def _text(message: Message, place: int) -> list[int]:
         content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
     if content is not None and not isinstance(content, str):
         raise BadInput(f"messages[{place}].content", why="is not text", remedy="give a string")
-    return list((content or "").encode(errors="replace"))
+    return list(_bytes(content or ""))
+
+
+def _bytes(text: str) -> bytes:
+    """Half a letter (a lone surrogate, which JSON lets through) becomes a question mark."""
+    return text.encode(errors="replace")

@@ -46,7 +46,7 @@ class ByteVoice:
         return tokens.prompt(messages, tools)
 
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]:
-        for word in sorted((word.encode() for word in stop), key=len, reverse=True):
+        for word in sorted((word.encode(errors="replace") for word in stop), key=len, reverse=True):
             if tuple(ids[-len(word) :]) == tuple(word):
                 return tokens.read(ids[: -len(word)])
         return tokens.read(ids)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -21,10 +22,27 @@ import torch
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import Shape, Transformer, layout
 
 MANIFEST = "manifest.json"
 KINDS = ("transformer", "actor-critic", "trainer")
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+HASH = re.compile(r"[0-9a-f]{64}")
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "schema_version": (int,),
+    "kind": (str,),
+    "shape": (dict,),
+    "parent": (str, type(None)),
+    "step": (int,),
+    "code": (str,),
+    "data": (str,),
+    "seeds": (dict,),
+    "created_at": (int, float),
+    "sha256": (str,),
+    "file": (str,),
+    "notes": (dict,),
+}
+NAMES = {int: "a whole number", float: "a number", str: "text", dict: "an object", type(None): "null"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +67,12 @@ class Manifest:
     def __post_init__(self) -> None:
         if self.schema_version != self.SCHEMA:
             raise BadInput(
-                f"weights of schema {self.schema_version}",
+                f"weights of schema {self.schema_version!r:.60}",
                 why=f"this build reads {self.SCHEMA}",
                 remedy="use the version that wrote them",
             )
         if self.kind not in KINDS:
-            raise BadInput(f"weights of kind {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+            raise BadInput(f"weights of kind {self.kind!r:.60}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], manifest: Manifest, *, half: bool = False) -> Manifest:
@@ -85,6 +103,8 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Manifest]:
         if read(folder) != manifest:  # saved anew while we looked
             return load(folder)
         raise BadInput(str(path), why="is missing", remedy="restore it, or save the weights again") from None
+    except OSError as error:
+        raise BadInput(str(path), why=f"is not readable: {error.strerror}", remedy="restore it from a copy") from None
     found = hashlib.sha256(content).hexdigest()
     if found != manifest.sha256:
         raise BadInput(
@@ -94,7 +114,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Manifest]:
         )
     try:
         return safetensors.torch.load(content), manifest
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise BadInput(str(path), why=f"is no safetensors file: {error}", remedy="save the weights again") from None
 
 
@@ -107,7 +127,11 @@ def read(folder: Path) -> Manifest:
             raise ValueError("it is not an object")
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(str(path), why="is missing", remedy="name a folder that was saved to the end") from None
-    except ValueError as error:
+    except OSError as error:
+        raise BadInput(str(path), why=f"is not readable: {error.strerror}", remedy="restore it from a copy") from None
+    except RecursionError:
+        raise BadInput(str(path), why="is nested too deeply", remedy="restore it from a copy") from None
+    except ValueError as error:  # no JSON, or not even text
         raise BadInput(str(path), why=f"is not readable: {error}", remedy="restore it from a copy") from None
     names = {each.name for each in fields(Manifest)}
     if record.get("schema_version") == Manifest.SCHEMA and set(record) != names:
@@ -117,24 +141,43 @@ def read(folder: Path) -> Manifest:
         manifest = Manifest(**{name: value for name, value in record.items() if name in names})
     except TypeError as error:
         raise BadInput(str(path), why=str(error), remedy="restore it from a copy") from None
-    if Path(manifest.file).name != manifest.file or not manifest.file:
-        raise BadInput(f"{path}: file = {manifest.file!r}", why="must name a file beside it")
+    _check(manifest, path)
     return manifest
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    """A manifest may come from anywhere: nothing in it is used before it is known to be of its kind."""
+    for name, types in TYPES.items():
+        value = getattr(manifest, name)
+        if not isinstance(value, types) or isinstance(value, bool):
+            wanted = " or ".join(NAMES[each] for each in types)
+            raise BadInput(f"{path}: {name} = {value!r:.60}", why=f"must be {wanted}", remedy="restore it from a copy")
+    for name, form, rule in (("file", FILE, "must name a file beside it"), ("sha256", HASH, "must be 64 hex digits")):
+        if not form.fullmatch(value := getattr(manifest, name)):
+            raise BadInput(f"{path}: {name} = {value!r:.60}", why=rule, remedy="restore it from a copy")
 
 
 def fit(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, what: str = "weights") -> None:
     """Put the tensors into the model, or say what does not fit and leave the model as it was."""
     wanted = model.state_dict()
+    _compare({name: tuple(tensor.shape) for name, tensor in wanted.items()}, tensors, what)
+    ready = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
+    if broken := [name for name, tensor in ready.items() if not bool(torch.isfinite(tensor).all())]:
+        remedy = "restore them from a copy, or go back to their parent"
+        raise BadInput(what, why=f"numbers that are not finite in {_some(broken)}", remedy=remedy)
+    model.load_state_dict(ready)
+
+
+def _compare(wanted: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], what: str) -> None:
     for trouble, names in (
         ("lacks", [name for name in wanted if name not in tensors]),
         ("has no place for", [name for name in tensors if name not in wanted]),
-        ("has another shape for", [n for n in wanted if n in tensors and wanted[n].shape != tensors[n].shape]),
+        ("has another shape for", [n for n in wanted if n in tensors and wanted[n] != tuple(tensors[n].shape)]),
     ):
         if names:
             raise BadInput(
                 what, why=f"the model {_verb(trouble)} {_some(names)}", remedy="use the shape in their manifest"
             )
-    model.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()})
 
 
 def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Transformer, Manifest]:
@@ -146,6 +189,10 @@ def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Tr
         shape = Shape(**manifest.shape)
     except TypeError as error:
         raise BadInput(f"{folder / MANIFEST}: shape", why=str(error), remedy="restore it from a copy") from None
+    except BadInput as error:
+        remedy = error.remedy or "restore it from a copy"
+        raise BadInput(f"{folder / MANIFEST}: {error.what}", why=error.why, remedy=remedy) from None
+    _compare(layout(shape), tensors, str(folder))  # first of all: what the shape asks for may not fit into memory
     model = Transformer(shape, seed=0)
     fit(model, tensors, what=str(folder))
     return model.to(device), manifest

@@ -129,6 +129,15 @@ OF_NO_RUN = (
     .where(_u.key.is_(None))
     .group_by(schema.updates.c.run)
 )
+_p = schema.updates.c
+_before = func.coalesce(func.lag(_p.step).over(partition_by=_p.run, order_by=_p.step), 0)
+_steps = select(_p.run, _p.step, _before.label("before")).subquery()
+WITHOUT_A_GAP = (
+    select(_u.id, _steps.c.before, _steps.c.step)
+    .select_from(_steps.join(schema.runs, _u.key == _steps.c.run))
+    .where(_steps.c.before < _steps.c.step - 1)
+    .order_by(_steps.c.run, _steps.c.step)
+)
 
 
 Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
@@ -141,6 +150,10 @@ def _rule(statement: Select[Any], says: Callable[[Any], str]) -> Rule:
 def _of_rollout(statement: Select[Any], says: str) -> Rule:
     """For statements that begin with a run's id, a rollout's name and its status: {2}, {3} … in the sentence."""
     return _rule(statement, lambda row: f"rollout {row[0]}/{row[1]}: " + says.format(*row))
+
+
+def _missing(first: int, last: int) -> str:
+    return f"update {first} is missing" if first == last else f"updates {first} to {last} are missing"
 
 
 RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
@@ -171,7 +184,13 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ),
     ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
     ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
-    ("updates", (_rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} learning updates"),)),
+    (
+        "updates",
+        (
+            _rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} learning updates"),
+            _rule(WITHOUT_A_GAP, lambda r: f"run {r[0]}: {_missing(r[1] + 1, r[2] - 1)}"),
+        ),
+    ),
     ("checkpoints", (_rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),)),
 )
 Look = Callable[[], Iterable[str]]

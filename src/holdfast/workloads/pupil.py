@@ -6,19 +6,23 @@ and when, is decided by the lessons (`rl`, `tooluse.course`); that a checkpoint 
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.collect.plan import Standing
-from holdfast.contracts.errors import Interrupted
+from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.run import LearnUpdate
 from holdfast.learn.train import Trainer
+from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
 from holdfast.policies.local import Local
 from holdfast.policies.sprout.shelf import load
@@ -27,6 +31,11 @@ from holdfast.policies.weights import Manifest, save_transformer, transformer
 FOLDER = "checkpoints"
 TRAINER = "trainer"
 BASE = "0"  # the version of the weights it came with
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Lost(StoreError):
+    """The checkpoint that a run would go on from is missing or damaged."""
 
 
 class Pupil:
@@ -62,42 +71,36 @@ class Pupil:
         if wanted == self._at:
             return
         self._phase, self._trainer = "", None
-        self.model, manifest = load(self._name) if wanted is None else transformer(where(standing.folder, wanted))
+        if wanted is None:
+            self.model, manifest = load(self._name)
+        else:
+            with _found(wanted):
+                self.model, manifest = transformer(where(standing.folder, wanted))
         self._root, self._at = manifest.sha256, wanted
         self.local.swap(self.model, version=wanted or BASE)
 
     def trainer(self, standing: Standing, phase: str, make: Callable[[Transformer], Trainer]) -> Trainer:
         """The phase's trainer: the one at work, the one that was saved, or a new one."""
         if self._phase != phase or self._trainer is None:
-            self._phase, self._trainer = phase, make(self.model)
+            trainer = make(self.model)
             made = next((update.body for update in standing.done if update.body.get("checkpoint") == self._at), {})
             if self._at is not None and made.get("phase") == phase:
-                saved = where(standing.folder, self._at) / TRAINER
-                if saved.is_dir():
-                    self._trainer.load(saved)
+                with _found(self._at):  # a new one would go on, but elsewhere than the one that was saved
+                    trainer.load(where(standing.folder, self._at) / TRAINER)
+            self._phase, self._trainer = phase, trainer
         return self._trainer
 
     def keep(self, standing: Standing, *, algorithm: str, mean_reward: float | None = None) -> Checkpoint:
         """Save what was learnt, and answer with it from now on."""
         self.heed()  # once stopped, the run may be another's, and so is its folder
-        step, now = len(standing.done) + 1, time.time()
-        parent = _last(standing.done)
-        aside = standing.folder / FOLDER / f".{standing.run}-{step}"
-        shutil.rmtree(aside, ignore_errors=True)
-        saved = save_transformer(
-            aside,
-            self.model,
-            Manifest(kind="transformer", shape={}, parent=self._root, step=step, created_at=now),
-        )
-        if self._trainer is not None:
-            self._trainer.save(aside / TRAINER, created_at=now)
-        identity = f"{standing.run}-{step}-{saved.sha256[:8]}"
-        folder = standing.folder / FOLDER / identity
-        shutil.rmtree(folder, ignore_errors=True)  # of a try that was killed before it was recorded
-        aside.rename(folder)
-        _sync(folder.parent)
-        self._forget(standing, but=(parent, identity))
-        self._root, self._at = saved.sha256, identity
+        step, now, parent = len(standing.done) + 1, time.time(), _last(standing.done)
+        try:
+            identity, sha256 = self._save(standing, step, now)
+            _forget(standing, parent)
+        except OSError as error:
+            self.heed()
+            raise _not_kept(standing, step, error) from error
+        self._root, self._at = sha256, identity
         self.local.swap(self.model, version=identity)
         return Checkpoint(
             id=identity,
@@ -106,17 +109,92 @@ class Pupil:
             global_step=step,
             episode_count=0,
             mean_reward=mean_reward,
-            artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=saved.sha256),
+            artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=sha256),
             parent=parent,
             created_at=now,
         )
 
-    @staticmethod
-    def _forget(standing: Standing, *, but: Iterable[str | None]) -> None:
-        """Only the last two can be gone on from: the trainers of earlier ones are three times their size."""
-        for folder in (standing.folder / FOLDER).glob(f"{standing.run}-*"):
-            if folder.name not in but:
+    def _save(self, standing: Standing, step: int, now: float) -> tuple[str, str]:
+        """All of it under another name, then in place; its id, and the hash of its weights."""
+        _sweep(standing, step)
+        aside = standing.folder / FOLDER / f".{standing.run}-{step}.{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            manifest = Manifest(kind="transformer", shape={}, parent=self._root, step=step, created_at=now)
+            saved = save_transformer(aside, self.model, manifest)
+            parts = {"": saved.sha256}
+            if self._trainer is not None:
+                parts[TRAINER] = self._trainer.save(aside / TRAINER, created_at=now).sha256
+            identity = f"{standing.run}-{step}-{saved.sha256[:8]}"
+            folder = where(standing.folder, identity)
+            self.heed()  # saving takes its time
+            # Left by a try that was killed before it was recorded, or made by who took the run up: not to be torn.
+            if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
+                shutil.rmtree(folder, ignore_errors=True)
+                aside.rename(folder)
+            _sync(folder.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return identity, saved.sha256
+
+
+@contextmanager
+def _found(checkpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
+        remedy = "restore it from a copy, or begin a new run"
+        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
+
+
+def _not_kept(standing: Standing, step: int, error: OSError) -> StoreError:
+    what, why = f"checkpoint {step} of {standing.run} in {standing.folder / FOLDER}", error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return StoreFull(what, why=why, remedy="make room, and resume the run: nothing before it is lost")
+    return StoreError(what, why=why, remedy="see that the folder is there and can be written, and resume the run")
+
+
+def _forget(standing: Standing, parent: str | None) -> None:
+    """Only the last two can be gone on from: the trainers of earlier ones are three times their size.
+
+    Later ones than we know of are those of who took the run up from us.
+    """
+    if parent is not None and (own := re.search(r"-(\d+)-[0-9a-f]+$", parent)):
+        for folder, step, _ in _folders(standing, ""):
+            if step < int(own[1]):
                 shutil.rmtree(folder / TRAINER, ignore_errors=True)
+
+
+def _sweep(standing: Standing, now_at: int) -> None:
+    """Away with what killed processes left half done, but not with what another is writing right now."""
+    for folder, step, pid in _folders(standing, "."):
+        if step < now_at or (step == now_at and not (pid and _is_alive(int(pid)))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders(standing: Standing, mark: str) -> list[tuple[Path, int, str]]:
+    """Of this run, with their steps; `mark` is what those that are not in place begin with."""
+    name = re.compile(rf"{re.escape(mark + standing.run)}-(\d+)(?:-[0-9a-f]+|\.(\d{{1,9}}))?")
+    tried = ((folder, name.fullmatch(folder.name)) for folder in (standing.folder / FOLDER).glob("*"))
+    return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _holds(folder: Path, sha256: str) -> bool:
+    try:
+        return weights.load(folder)[1].sha256 == sha256
+    except (BadInput, OSError):
+        return False
 
 
 def _last(done: Iterable[LearnUpdate]) -> str | None:

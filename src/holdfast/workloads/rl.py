@@ -1,7 +1,7 @@
 """The lesson of `rl_optimizer`: after the rollouts, GAE and PPO over the turns of this run's train split.
 
 Where the model's weights are ours they are moved; where they are not, what could have been learnt from is counted, and
-the summary says that nothing was moved.
+the summary says that nothing was moved. A step that was taken back leaves no checkpoint, and the run goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rl_lesson(
         }  # nobody expects to learn from validation
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         checkpoint = None
-        if pupil is not None and summary.executed:
+        if pupil is not None and summary.executed and summary.restored is None:
             checkpoint = pupil.keep(standing, algorithm="ppo")
             told |= {"checkpoint": checkpoint.id, "weights": str(where(standing.folder, checkpoint.id))}
         body = {"phase": "rl_optimizer", "rl_optimizer": told, "reasons": reasons}

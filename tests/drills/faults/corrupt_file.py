@@ -2,7 +2,7 @@
 
 What must hold: opening, reading or checking it never ends in anything but a clear error, and the check finds the damage
 whenever SQLite's own does. What is left is damage that SQLite has no means to see, a changed byte inside a value (its
-pages carry no checksums): it is counted.
+pages carry no checksums): it is counted, whether the value can still be read or not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.drills.scene import Setting, Tally
 from tests.drills.tape import record
 
 PAGE = 4096
-FOUND, HARMLESS, UNSEEN = "found", "harmless", "unseen by SQLite too"
+FOUND, READ, HARMLESS, UNSEEN = "found by the check", "found on reading", "harmless", "unseen by SQLite too"
 
 
 def drill(setting: Setting) -> Tally:
@@ -37,7 +37,7 @@ def drill(setting: Setting) -> Tally:
         copy = Path(shutil.copy(whole, setting.folder / "damaged.db"))
         how = damage(copy, setting.rng)
         outcome = outcome_of(copy, before.digest())
-        seen[outcome if outcome in (FOUND, HARMLESS, UNSEEN) else "WRONG"] += 1
+        seen[outcome if outcome in (FOUND, READ, HARMLESS, UNSEEN) else "WRONG"] += 1
         if outcome not in seen:
             findings.other.append(f"{how}: {outcome}")
         if number % (damages // commands) == 0:
@@ -79,19 +79,22 @@ def damage(file: Path, chance: random.Random) -> str:
 
 
 def outcome_of(copy: Path, digest: str) -> str:
-    """One of the three good outcomes, or what is wrong."""
+    """One of the four good outcomes, or what is wrong."""
+    problems: list[str] = []
+    outcome = FOUND
     try:
         with open_store(copy, create=False, migrate=False) as store:
-            problems = [text for part in check(store) for text in part.problems]
+            problems += [text for part in check(store) for text in part.problems]
+            outcome = FOUND if problems else READ
             _read_all(store)
     except HoldfastError as error:
-        problems = [str(error)]
+        problems.append(str(error))
     except Exception as error:
         return f"ends in {type(error).__name__}: {error}"
     if any("\n" in text for text in problems):
         return f"not one line: {problems}"
     if problems:
-        return FOUND
+        return outcome
     found = picture.take(str(copy))
     if found.damage:
         return f"SQLite says {found.damage[0]}, the check says nothing"

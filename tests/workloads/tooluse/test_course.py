@@ -264,13 +264,16 @@ def test_a_round_of_the_warm_up_leaves_other_weights_behind(course: Course, pupi
     assert kept.state_dict()["embed.weight"].equal(pupil.model.state_dict()["embed.weight"])
 
 
-def test_practice_makes_several_attempts_at_each_task_and_compares_those(course: Course, tmp_path: Path) -> None:
+def test_practice_makes_several_attempts_at_each_task_and_compares_those(
+    course: Course, pupil: Pupil, tmp_path: Path
+) -> None:
     lesson = lesson_after(course, tmp_path, BASELINE, WARM)
     assert [job.metadata["group"] for job in lesson.tasks] == ["grpo-0-0"] * 3 + ["grpo-0-1"] * 3
     assert len({job.name for job in lesson.tasks}) == 6 and len(set(asked_of(lesson))) == 2
 
     marks = [RIGHT, WRONG, WRONG, WRONG, WRONG, WRONG]  # in the second group there is nothing to compare
-    found = learn(lesson, [attempt(lesson, place, mark) for place, mark in enumerate(marks)])
+    mine = pupil.version
+    found = learn(lesson, [attempt(lesson, place, mark, version=mine) for place, mark in enumerate(marks)])
     assert found.checkpoint is not None and found.checkpoint.algorithm == "grpo"
     assert (found.body["phase"], found.body["success"]) == ("grpo", pytest.approx(1 / 6))
     assert found.body["reward"] == found.checkpoint.mean_reward == pytest.approx(1.1 / 6)
@@ -284,10 +287,19 @@ def test_practice_without_any_difference_changes_nothing_and_says_why(
 ) -> None:
     before = pupil.model.state_dict()["embed.weight"].clone()
     lesson = lesson_after(course, tmp_path, BASELINE, WARM)
-    found = learn(lesson, [attempt(lesson, place, WRONG) for place in range(5)])
+    found = learn(lesson, [attempt(lesson, place, WRONG, version=pupil.version) for place in range(5)])
     assert found.checkpoint is None and "update" not in found.body
     assert found.body["audit"]["counts"] == {"zero_variance_group": 5}
     assert pupil.model.state_dict()["embed.weight"].equal(before)
+
+
+def test_practice_takes_nothing_that_other_weights_did(course: Course, pupil: Pupil, tmp_path: Path) -> None:
+    lesson = lesson_after(course, tmp_path, BASELINE, WARM)
+    versions = [pupil.version, pupil.version, None, *[f"{pupil.version}-old"] * 3]
+    marks = [RIGHT, WRONG, RIGHT, RIGHT, WRONG, WRONG]
+    given = zip(marks, versions, strict=True)
+    found = learn(lesson, [attempt(lesson, n, mark, version=made) for n, (mark, made) in enumerate(given)])
+    assert (found.body["audit"]["taught"], found.body["audit"]["counts"]) == (2, {"stale_policy": 4})
 
 
 def test_the_plan_is_known_by_its_settings_and_counts_what_is_sure_to_come(settings: Quickstart) -> None:

@@ -22,6 +22,7 @@ from holdfast.learn.batch import Intake
 from holdfast.learn.clone import portions, sequences
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
 from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.turns import fitted
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.dialogues import corpus
@@ -152,7 +153,8 @@ class Course:
             self._pupil.heed()
             told: dict[str, Any] = {"phase": PRACTICE, **_rates(summary(list(_marks(jobs, experiences).values())))}
             told["reward"] = _reward(experiences)
-            compared = compare(experiences, Intake(run=standing.run, versions=(self._pupil.version,)), Grpo())
+            intake = fitted(Intake(run=standing.run, versions=(self._pupil.version,)), self._pupil.model)
+            compared = compare(experiences, intake, Grpo())
             checkpoint = update = None
             if compared.samples is not None:
                 trainer = self._pupil.trainer(standing, PRACTICE, self._player)
