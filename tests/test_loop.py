@@ -782,7 +782,10 @@ def of_tooluse(settings: Quickstart, gate: Gate) -> Plan:
         home.close()
         pupil.close()
 
-    course = Course(settings, pupil).lesson
+    def course(standing: Standing) -> Lesson | None:
+        time.sleep(0.3)  # as long as large weights take to be loaded
+        return Course(settings, pupil).lesson(standing)
+
     return plan_of(echo, [], course=course, seats=lambda: Seat(home.place()), close=close)
 
 

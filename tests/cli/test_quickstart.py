@@ -64,7 +64,8 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
         assert Path(shown["checkpoint"]).name == checkpoints[-1].id
         assert _unfinished(store, QUICK) is None  # a second call begins anew
 
-    commands = [line.partition("   #")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
+    following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
+    commands = [line.partition("   #")[0].strip() for line in following.splitlines()]
     assert [shlex.split(command)[1] for command in commands] == ["sprout", "rollouts", "spans"]
     for command in commands[1:]:
         done = cli(*shlex.split(command)[1:])

@@ -53,20 +53,20 @@ class Sampling:
             ("stop", all(map(_is_word, self.stop)), "must hold strings of whole letters that are not empty", ""),
         ):
             if not fine:
-                raise BadInput(f"sampling.{name} = {_shown(getattr(self, name))}", why=rule, remedy=remedy)
+                raise BadInput(f"sampling.{name} = {shown(getattr(self, name))}", why=rule, remedy=remedy)
 
     def _whole(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadInput(f"sampling.{name} = {_shown(value)}", why="must be a whole number")
+            raise BadInput(f"sampling.{name} = {shown(value)}", why="must be a whole number")
         if not least <= value <= MOST:
             why = f"must be from {least} to {MOST}"
-            raise BadInput(f"sampling.{name} = {_shown(value)}", why=why, remedy="leave it out for the default")
+            raise BadInput(f"sampling.{name} = {shown(value)}", why=why, remedy="leave it out for the default")
 
     def _number(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, Real) or isinstance(value, bool):
-            raise BadInput(f"sampling.{name} = {_shown(value)}", why="must be a number")
+            raise BadInput(f"sampling.{name} = {shown(value)}", why="must be a number")
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -212,7 +212,8 @@ def _is_word(stop: Any) -> bool:
     return isinstance(stop, str) and stop != "" and not any("\ud800" <= letter <= "\udfff" for letter in stop)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in an error's one line, however large it is."""
     try:
         text = repr(value)
     except ValueError:  # Python does not spell numbers of more than some thousand digits

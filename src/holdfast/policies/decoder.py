@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Rules, Sampling, follow, uniforms
+from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Rules, Sampling, follow, shown, uniforms
 from holdfast.policies.cpu import Cpu
 from holdfast.policies.graph import STRIDE, Cuda, Drawn, Standing
 from holdfast.policies.lm import Transformer
@@ -337,9 +337,7 @@ def check(request: Request, shape: Limits) -> None:
     if min(request.ids) < 0 or max(request.ids) >= shape.vocabulary:
         raise BadInput("prompt", why=f"holds tokens that are not among the model's {shape.vocabulary}")
     if not isinstance(request.key, Integral) or isinstance(request.key, bool) or not 0 <= request.key < 2**64:
-        shown = request.key.bit_length() if isinstance(request.key, int) else 0
-        what = f"seed of {shown} bits" if shown > 64 else f"seed = {request.key!r:.60}"
-        raise BadInput(what, why="must be a whole number, 0 or more, of at most 64 bits")
+        raise BadInput(f"seed = {shown(request.key)}", why="must be a whole number, 0 or more, of at most 64 bits")
 
 
 def _is_inside(ids: Sequence[int]) -> bool:
