@@ -126,6 +126,7 @@ def test_c_03_the_status_says_what_the_optimizer_did_and_the_same_run_says_the_s
     assert learnt.answer.json["rl_optimizer"] == summary  # the report is the status
     again = learning(tmp_path).summary
     marks = [one.pop("checkpoint").rpartition("-")[2] for one in (summary, again)]
+    assert [Path(one.pop("weights")).is_dir() for one in (summary, again)] == [True, True]
     assert again == summary
     assert marks[0] == marks[1]  # the weights' own hash
 

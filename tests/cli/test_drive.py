@@ -55,7 +55,6 @@ def plan_of(agent: Agent, **fields: Any) -> Plan:
     home = Home(agent, no_score, None, time.time)
     given: dict[str, Any] = {
         "course": once(TASKS),
-        "total": len(TASKS),
         "resources": {},
         "model_ref": "agent/test",
         "settings": {},

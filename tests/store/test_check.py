@@ -52,9 +52,9 @@ def lived(scene: Scene) -> Scene:
     scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)
     scene.requeue("failed")
     scene.store.blobs.put(b"bytes", now=1.0)
-    (file := scene.store.folder / "checkpoints/root/weights-1.safetensors").parent.mkdir(parents=True)
+    (file := scene.store.folder / "checkpoints/first/weights-1.safetensors").parent.mkdir(parents=True)
     file.write_bytes(b"weights")
-    saved = Artifact(uri="checkpoints/root", sha256=WEIGHTS)
+    saved = Artifact(uri="checkpoints/first", sha256=WEIGHTS)
     scene.store.checkpoints.add(checkpoint("root", artifact=saved), now=1.0)
     scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
     for step in (1, 2):
@@ -184,7 +184,7 @@ def test_damage_is_found_and_named(lived: Scene, statement: str, part: str, expe
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_weights_that_are_gone_or_other_ones_are_found(lived: Scene, quick: bool) -> None:
-    folder = lived.store.folder / "checkpoints/root"
+    folder = lived.store.folder / "checkpoints/first"
     said = {"weights": [f"checkpoint root: its weights are not in {folder}"]}
     (folder / "weights-1.safetensors").write_bytes(b"others")
     assert problems(lived.store, quick=quick) == ({} if quick else said)  # quickly, nothing is read
