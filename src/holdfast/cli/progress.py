@@ -106,7 +106,7 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
     why = f" ({status.error})" if status.error else ""
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
     for name, text in rows.items():
-        print(f"  {name:<11} {text}")
+        print(f"  {name:<10} {text}")
     print("next:")
     if status.run_state is not RunState.COMPLETED and open_:
         print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
@@ -127,7 +127,8 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):
-        rows["no gradient"] = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
+        silent = (f"{n} by {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
+        rows["unused"] = f"rollouts without a gradient: {', '.join(silent)}"
     return rows
 
 
