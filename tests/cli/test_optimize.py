@@ -360,7 +360,7 @@ def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(fold
         time.sleep(after_s)  # while they start, or later
         os.killpg(child.pid, signal.SIGINT)
         ran = ended(child)
-    assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back\n")
+    assert (ran.code, said(ran)) == (130, ["holdfast: stopping, running work is handed back"])
     status = status_in(folder)
     assert (status.run_state, status.running, status.waiting) == (RunState.CANCELLED, 0, 4)
 

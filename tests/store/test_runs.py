@@ -147,9 +147,7 @@ def test_an_ended_run_takes_no_orders_but_to_be_cancelled(store: Store, clock: C
     end(store, run, RunState.FAILED, clock)
     with pytest.raises(IllegalMove) as refused:
         want(store, run, Wanted.PAUSED, clock)
-    assert str(refused.value) == (
-        f"run {run}: is failed, not running; 'holdfast optimize --resume {run}' takes it up again"
-    )
+    assert str(refused.value) == (f"run {run}: is failed, not running; the command that began it takes it up again")
     assert want(store, run, Wanted.CANCELLED, clock).wanted is Wanted.CANCELLED
 
 
