@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from holdfast.policies.kernels import exponents
 from holdfast.policies.lm import EPSILON
 
 Floats = NDArray[np.float32]
@@ -182,24 +183,15 @@ def _turn_back(dq: Floats, dk: Floats, dv: Floats, cos: Floats, sin: Floats, dqk
 
 @_compiled
 def _gate(up: Floats, mid: Floats, share: Floats) -> None:
-    """share = 1 / (1 + e^−g). The power is made by hand, of a polynomial and the bits of a power of two, because the
-    compiler makes vectors of that and not of `np.exp`."""
+    """share = 1 / (1 + e^−g)"""
     inner = mid.shape[1]
     powers = np.empty(inner, np.float32)
     bits = powers.view(np.int32)
     for row in range(up.shape[0]):
         to = share[row]
         for d in range(inner):
-            y = min(max(-up[row, d], f32(-80)), f32(80)) * f32(1.4426950408889634)
-            whole = np.floor(y + f32(0.5))
-            f = y - whole
-            p = f32(1.5403530e-4) * f + f32(1.3333558e-3)
-            p = p * f + f32(9.6181291e-3)
-            p = p * f + f32(5.5504109e-2)
-            p = p * f + f32(0.24022651)
-            p = p * f + f32(0.69314718)
-            to[d] = p * f + f32(1)
-            bits[d] = np.int32((whole + f32(127)) * f32(8388608))
+            to[d] = min(max(-up[row, d], f32(-80)), f32(80))
+        exponents(to, inner, f32(0), bits)
         for d in range(inner):
             to[d] = f32(1) / (f32(1) + to[d] * powers[d])
             mid[row, d] = up[row, d] * to[d] * up[row, inner + d]

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.store.blobs import write_atomically
-
-if TYPE_CHECKING:
-    from holdfast.workloads.tooluse.results import Change, Point, Results
+from holdfast.workloads.tooluse.results import RATES, Change, Point, Results
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 INK, GREY = "#1b2a33", "#6f7c84"
 BEFORE, AFTER = "#c9803a", "#1f7a6d"
-NAMES = {"success": "tasks solved", "adoption": "tool adoption", "format": "style kept"}
 COURSES = {"success": "#1f5f8b", "adoption": "#8e4585"}  # what is drawn step by step, and its colour
 APART = 0.07  # two labels that are nearer than this would touch
 
@@ -57,7 +54,7 @@ def _way(axes: Any, curve: Sequence[Point]) -> None:
         ends |= {name: known[-1]} if known else {}
     for name, height in _spread(ends).items():
         where = {"xy": (1.01, height), "xycoords": ("axes fraction", "data"), "annotation_clip": False}
-        axes.annotate(NAMES[name], **where, color=COURSES[name], va="center")
+        axes.annotate(RATES[name], **where, color=COURSES[name], va="center")
     phases = ["shaded: warm-up on validation tasks"] if warm else []
     phases += ["GRPO on train tasks"] if len(warm) < len(curve) else []
     axes.set_title(", then ".join(phases) or "no step on the way", loc="left", color=GREY, fontsize=9)
@@ -85,7 +82,7 @@ def _change(axes: Any, changes: Sequence[Change]) -> None:
             axes.plot(rate.value, height, "o", color=colour, markersize=7, label=None if place else which)
             beside = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
             axes.annotate(f"{rate.value:.2f}", (rate.value, height), **beside, color=colour)
-    axes.set(yticks=range(len(changes)), yticklabels=[NAMES[change.name] for change in changes])
+    axes.set(yticks=range(len(changes)), yticklabels=[RATES[change.name] for change in changes])
     axes.set(ylim=(len(changes) - 0.5, -0.5), xlim=(-0.06, 1.06), xlabel="rate on held-out tasks, 95 % intervals")
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, labelcolor=INK)
     _plain(axes, grid="x")

@@ -9,7 +9,6 @@ peft are imported here and nowhere else, and only when a model is loaded or adap
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from holdfast.policies import tokens
 from holdfast.policies.choice import Completion, Sampling, draw, log_probs, uniforms
 from holdfast.policies.decoder import Request
 from holdfast.policies.voices import ByteVoice, TemplateVoice, Voice
+from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -163,9 +163,9 @@ def save(hub: Hub, folder: str | Path) -> Path:
             if not hub.is_adapted:
                 hub.voice.save(aside)
         for file in [*aside.iterdir(), aside]:
-            _sync(file)
+            sync(file)
         aside.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     return folder
 
 
@@ -328,14 +328,6 @@ def _advance(rows: Sequence[_Row], logits: Tensor) -> Tensor:
     chances = logps.gather(-1, drawn[:, None])[:, 0].tolist()
     taken = [row.take(*each) for row, *each in zip(rows, drawn.tolist(), chances, strict=True)]
     return torch.tensor(taken, device=device)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _imported(name: str) -> Any:

@@ -56,7 +56,7 @@ def add_norm(x: Floats, y: Floats, weight: Floats) -> None:
 
 
 @compiled
-def _exponents(x: Floats, n: int, shift: np.float32, bits: NDArray[np.int32]) -> None:
+def exponents(x: Floats, n: int, shift: np.float32, bits: NDArray[np.int32]) -> None:
     """e^(x − shift) in two factors: x becomes a number near 1, and `bits` those of a power of two (as a float32).
 
     Two factors, since only arrays can be seen as bits here. The compiler makes vectors of this, and not of `np.exp`.
@@ -84,7 +84,7 @@ def gate(up: Floats, mid: Floats) -> None:
         to = mid[row]
         for d in range(inner):
             to[d] = min(-up[row, d], f32(80))
-        _exponents(to, inner, f32(0), bits)
+        exponents(to, inner, f32(0), bits)
         for d in range(inner):
             to[d] = up[row, d] * up[row, inner + d] / (f32(1) + to[d] * powers[d])
 
@@ -176,7 +176,7 @@ def _soften(n: int, scratch: Scratch) -> np.float32:
         top2, top3 = max(top2, scores[t + 2]), max(top3, scores[t + 3])
     for t in range(n - n % 4, n):
         top0 = max(top0, scores[t])
-    _exponents(scores, n, max(top0, top1, top2, top3), bits)
+    exponents(scores, n, max(top0, top1, top2, top3), bits)
     total = f32(0)
     for t in range(n):
         scores[t] *= powers[t]

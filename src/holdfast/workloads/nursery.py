@@ -24,7 +24,6 @@ from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.tasks import USUAL, Dials
 
-NAMES = {"strong": "sprout", "weak": "sprout-weak"}
 PORTION = 4000  # conversations that one process makes at a time
 
 

@@ -26,7 +26,7 @@ from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
 from holdfast.policies.local import Local
 from holdfast.policies.sprout.shelf import load
-from holdfast.policies.weights import Manifest, save_transformer, transformer
+from holdfast.policies.weights import Manifest, save_transformer, sync, transformer
 
 FOLDER = "checkpoints"
 TRAINER = "trainer"
@@ -132,7 +132,7 @@ class Pupil:
             if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
                 shutil.rmtree(folder, ignore_errors=True)
                 aside.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return identity, saved.sha256
@@ -203,15 +203,6 @@ def _last(done: Iterable[LearnUpdate]) -> str | None:
     for update in done:
         found = update.body.get("checkpoint", found)
     return None if found is None else str(found)
-
-
-def _sync(folder: Path) -> None:
-    """What was renamed in it is on disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def where(folder: Path, checkpoint: str) -> Path:
