@@ -1,14 +1,15 @@
-"""What is proved: scores are measured, compared with an interval, judged in a verdict, and a gate decides.
+"""What is proved: episodes are measured, compared with an interval, judged in a verdict, and a gate decides.
 
 How intervals and verdicts are computed is `prove`'s business, which verdicts suffice is `promote`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadRecord
 
@@ -28,6 +29,36 @@ class Interval:
             raise BadRecord(f"interval {self.low} to {self.high}", why="the ends must be finite and in order")
         if not 0.0 < self.level < 1.0:
             raise BadRecord(f"interval: level = {self.level}", why="must be above 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One task done once by one version: what it was worth, and what it cost."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    task: str
+    seed: int  # of its chance: both versions are measured with the same ones
+    reward: float
+    safety_cost: float = field(default=0.0, metadata={"minimum": 0})
+    success: float | None = field(default=None, metadata={"minimum": 0, "maximum": 1})
+    latency_s: float | None = field(default=None, metadata={"minimum": 0})
+    tokens: int | None = field(default=None, metadata={"minimum": 0})
+    rollout: str | None = None  # where it can be looked at
+
+    def __post_init__(self) -> None:
+        where = f"episode of {self.task} with seed {self.seed}"
+        if not self.task.strip():
+            raise BadRecord(where, why="the task must not be blank")
+        if isinstance(self.reward, bool) or not isfinite(self.reward):
+            raise BadRecord(f"{where}: reward = {self.reward}", why="must be a finite number")
+        for name, most in (("safety_cost", None), ("success", 1.0), ("latency_s", None), ("tokens", None)):
+            value = getattr(self, name)
+            if value is None and name != "safety_cost":
+                continue
+            is_number = not isinstance(value, bool) and isfinite(value)
+            if not is_number or value < 0 or (most is not None and value > most):
+                raise BadRecord(f"{where}: {name} = {value}", why="must be a finite number in its range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +93,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A candidate against a baseline on the same tasks; above 0 the candidate is better."""
+    """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.
+
+    What is better when it is less (a cost, a latency) is compared with its sign turned round.
+    """
 
     SCHEMA: ClassVar[int] = 1
 
@@ -71,9 +105,10 @@ class Comparison:
     candidate: str  # version
     difference: float  # candidate minus baseline
     interval: Interval  # of the difference
-    p_value: float = field(metadata={"minimum": 0, "maximum": 1})
+    p_value: float = field(metadata={"minimum": 0, "maximum": 1})  # of "the difference is at most −margin"
     pairs: int = field(metadata={"minimum": 1})  # how many pairs it rests on
-    method: str  # "paired bootstrap", …
+    method: str  # "paired permutation", …
+    margin: float = field(default=0.0, metadata={"minimum": 0})  # how much worse would still be accepted
 
     def __post_init__(self) -> None:
         for name in ("metric", "baseline", "candidate", "method"):
@@ -86,6 +121,8 @@ class Comparison:
             raise BadRecord(f"{where}: p_value = {self.p_value}", why="must be between 0 and 1")
         if self.pairs < 1:
             raise BadRecord(f"{where}: pairs = {self.pairs}", why="must be at least 1")
+        if not (isfinite(self.margin) and self.margin >= 0.0):
+            raise BadRecord(f"{where}: margin = {self.margin}", why="must be finite and not negative")
 
 
 class Outcome(StrEnum):
@@ -115,18 +152,89 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Whether a gate is open, and why. A closed one always says why; missing evidence is a reason."""
+class Band:
+    """Whether a finding stays the same with other seeds, or with more of the same data."""
 
     SCHEMA: ClassVar[int] = 1
 
-    open: bool
-    reasons: tuple[str, ...]
+    kind: str  # "seed", "sample"
+    within: bool
+    p_value_spread: float = field(metadata={"minimum": 0})
+    delta_spread: float = field(metadata={"minimum": 0})
+    most_p_value_spread: float = field(metadata={"minimum": 0})
+    most_delta_spread: float = field(metadata={"minimum": 0})
+    of: int = field(metadata={"minimum": 2})  # runs or sizes that were compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one named check found."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    name: str  # stable: "no_secrets", "observation_hash"
+    severity: str  # "info", "warning", "error", "critical"
+    count: int = field(metadata={"minimum": 0})  # how many failed it
+    of: int = field(metadata={"minimum": 0})
+    detail: str = ""  # the first place, for people
+    blocks: bool = True  # whether one that failed keeps a gate closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that a gate is told about a candidate. What is None or absent is missing, and missing is a reason."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    policy: str  # which line of versions: "sprout"
+    baseline: str  # version
+    candidate: str  # version
+    suite: str  # "tooluse@1 3f2a…": name, version and the hash of its fixtures
+    primary: str  # the metric that has to improve
+    episodes: int = field(metadata={"minimum": 0})  # pairs
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # by metric
+    verdict: Verdict | None = None  # of the primary metric, valid however often it was looked at
+    bands: Mapping[str, Band] = field(default_factory=dict)  # "seed", "sample"
+    golden: tuple[Finding, ...] | None = None  # changed behaviour that nobody signed
+    audit: tuple[Finding, ...] | None = None  # of the data that was learnt from
+    samples: str | None = None  # sha256 of the blob with every episode of both
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # what made the candidate: run, checkpoint, hashes
 
     def __post_init__(self) -> None:
-        if not self.open and not self.reasons:
-            raise BadRecord("closed decision", why="must give a reason")
-        _check_reasons("decision", self.reasons)
+        for name in ("policy", "baseline", "candidate", "suite", "primary"):
+            if not getattr(self, name).strip():
+                raise BadRecord(f"evidence: {name}", why="must not be blank")
+        if self.baseline == self.candidate:
+            raise BadRecord(f"evidence: candidate {self.candidate}", why="is compared with itself")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a gate is open or closed: a stable code for programs, a sentence for people."""
+
+    code: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.code.strip() or not self.text.strip():
+            raise BadRecord(f"reason {self.code!r}", why="code and text must not be blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a gate is open, and why. Both ways it says why; missing evidence is a reason to stay closed."""
+
+    SCHEMA: ClassVar[int] = 2
+
+    open: bool
+    reasons: tuple[Reason, ...] = field(metadata={"minItems": 1})
+    needs: int | None = field(default=None, metadata={"minimum": 1})  # about so many more episodes may open it
+
+    def __post_init__(self) -> None:
+        if not self.reasons:
+            raise BadRecord(f"{'open' if self.open else 'closed'} decision", why="must give a reason")
+        if self.needs is not None and (self.open or self.needs < 1):
+            raise BadRecord(f"decision: needs = {self.needs}", why="at least 1, and only while closed")
 
 
 def _check_reasons(where: str, reasons: tuple[str, ...]) -> None:

@@ -15,14 +15,27 @@ from typing import Any, NoReturn, TypeVar
 from holdfast.contracts.adapt import Triplet
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.evidence import Comparison, Decision, Interval, Scores, Verdict
+from holdfast.contracts.evidence import (
+    Band,
+    Comparison,
+    Decision,
+    Episode,
+    Evidence,
+    Finding,
+    Interval,
+    Scores,
+    Verdict,
+)
+from holdfast.contracts.flag import Flag
 from holdfast.contracts.orders import Alert, Command
 from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.release import Release
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt, Rollout, Task
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, Status, WorkerRecord
 from holdfast.contracts.shapes import Shape, Unfit, not_a, shape
 from holdfast.contracts.trace import ModelCall, Span, ToolCall, Turn
+from holdfast.contracts.trial import Exposure, Served, Trial
 
 R = TypeVar("R")
 
@@ -55,6 +68,15 @@ PUBLISHED: Mapping[str, type] = {
     "comparison": Comparison,
     "verdict": Verdict,
     "decision": Decision,
+    "episode": Episode,
+    "band": Band,
+    "finding": Finding,
+    "evidence": Evidence,
+    "release": Release,
+    "trial": Trial,
+    "exposure": Exposure,
+    "served": Served,
+    "flag": Flag,
     "command": Command,
     "alert": Alert,
 }

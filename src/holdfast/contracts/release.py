@@ -1,0 +1,82 @@
+"""Versions on their way into service and out of it, with the one table of legal moves.
+
+Whether a version may move is `promote`'s decision; that it moved, and who wanted it, is the store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from holdfast.contracts.errors import BadRecord, IllegalMove
+
+
+class Stage(StrEnum):
+    CANDIDATE = "candidate"  # registered; nobody is served by it
+    SHADOW = "shadow"  # answers copies of requests, and nobody sees its answers
+    CANARY = "canary"  # answers a share of the requests
+    LIVE = "live"  # answers all others; one of each policy
+    RETIRED = "retired"  # was live, and a better one took its place
+    ROLLED_BACK = "rolled_back"  # was taken back
+    REJECTED = "rejected"  # a gate or a guard refused it before it was live
+
+
+S = Stage
+MOVES: Mapping[Stage, frozenset[Stage]] = {
+    S.CANDIDATE: frozenset({S.SHADOW, S.CANARY, S.LIVE, S.REJECTED}),
+    S.SHADOW: frozenset({S.CANARY, S.LIVE, S.REJECTED}),
+    S.CANARY: frozenset({S.CANARY, S.LIVE, S.ROLLED_BACK}),  # to itself: with another share
+    S.LIVE: frozenset({S.RETIRED, S.ROLLED_BACK}),
+    S.RETIRED: frozenset({S.LIVE}),  # by a rollback to it
+    S.ROLLED_BACK: frozenset({S.CANDIDATE}),  # a second try, with new evidence
+    S.REJECTED: frozenset({S.CANDIDATE}),
+}
+SHARES = (5, 25, 50, 100)  # percent of the requests that a canary answers, step by step
+
+
+class PolicyKind(StrEnum):
+    PROMPT = "prompt"
+    ADAPTER = "adapter"
+    WEIGHTS = "weights"
+    NETWORK = "network"  # drives the residents of a town, or an environment's actor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One version of a policy, and how far it has come."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    id: str  # "sprout@3": policy and number
+    project: str
+    policy: str  # the line it belongs to: "sprout"
+    number: int = field(metadata={"minimum": 1})
+    kind: PolicyKind
+    source: str  # what serves it: "checkpoint:run-1-20-ab12…", "resources:3", "shelf:sprout-weak"
+    parent: str | None = None  # the release that it grew from
+    stage: Stage
+    share: int = field(default=0, metadata={"minimum": 0, "maximum": 100})  # percent; of a canary, or 100 when live
+    is_known_good: bool = False  # it came to be live through every stage, or was live without a breach
+    evidence: str | None = None  # sha256 of the blob that its last decision rests on
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    created_at: float
+    changed_at: float
+
+    def __post_init__(self) -> None:
+        if self.id != f"{self.policy}@{self.number}":
+            raise BadRecord(f"release {self.id}", why=f"must be called {self.policy}@{self.number}")
+        if not self.policy.strip() or not self.source.strip():
+            raise BadRecord(f"release {self.id}", why="policy and source must not be blank")
+        if not 0 <= self.share <= 100:
+            raise BadRecord(f"release {self.id}: share = {self.share}", why="must be from 0 to 100")
+
+
+def move(release: Release, to: Stage) -> Stage:
+    """The new stage, or IllegalMove with what would have been allowed."""
+    if to not in MOVES[release.stage]:
+        allowed = ", ".join(sorted(MOVES[release.stage]))
+        why = f"cannot go from {release.stage} to {to}"
+        raise IllegalMove(f"release {release.id}", why=why, remedy=f"from {release.stage} it may go to {allowed}")
+    return to

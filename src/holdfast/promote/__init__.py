@@ -1,0 +1,1 @@
+"""Whether a version may go into service, how far, and back."""
