@@ -57,9 +57,10 @@ clean:
 	rm -rf .venv .venv-peers build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The tests start their own Postgres and trace one process: both programs must be on the machine.
+# The tests start their own Postgres, trace one process and look at pages: these programs must be on the machine.
 POSTGRES = $(shell command -v postgres || ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null | tail -n 1)
-MISSING = $(if $(POSTGRES),,postgresql) $(if $(shell command -v strace),,strace)
+MISSING = $(if $(POSTGRES),,postgresql) $(if $(shell command -v strace),,strace) \
+  $(if $(shell command -v chromium),,chromium)
 
 services:
 	@test -z "$(strip $(MISSING))" || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq $(MISSING); } \

@@ -1,4 +1,5 @@
-"""The loop on one page: collect (run the tasks of a lesson), reward (score each answer), learn, and the next lesson.
+"""The loop on one page: collect (run the tasks of a lesson), reward (score each answer), learn, prove, promote, and the
+next lesson.
 
 Settings, signals and pages belong to the callers: what is to run and to be learnt comes as a `Plan`, who wants it
 stopped says so to a `Control`, and whoever wants to watch gets every `Status`.
@@ -14,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
+from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.pool import Pool, Tally
 from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
+from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.records import dumps, encode
+from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
@@ -54,6 +57,7 @@ class _Drive:
     resources: ResourceVersion | None
     clock: Clock
     observe: Observe
+    who: str
     began: float
     lesson: str | None = None  # what is going on
     total: int = 0  # rollouts, as far as they are known
@@ -133,7 +137,7 @@ async def optimize(
         )
     else:
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
-    drive = _Drive(store, run, plan, resources, clock, observe, clock())
+    drive = _Drive(store, run, plan, resources, clock, observe, who, clock())
     try:
         state, error = await _teach(drive, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=run.driver)
@@ -222,7 +226,10 @@ async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
     for update in done[-1:]:
         drive.lesson = update.body.get("lesson")
         drive.tell_of(update.body)
-    standing = Standing(run=drive.run.id, folder=drive.store.folder, done=done)
+    policy = drive.plan.policy
+    live = None if policy is None else drive.store.releases.live(policy)
+    store = drive.store
+    standing = Standing(run=drive.run.id, folder=store.folder, done=done, live=live, reports=store.reports)
     lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
     if lesson is not None:
         drive.lesson = lesson.name
@@ -232,7 +239,7 @@ async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
 
 
 async def _lessons(drive: _Drive, done: Sequence[LearnUpdate], lesson: Lesson | None) -> None:
-    """Collect → reward → learn, and again, until the course is over and nothing is open any more."""
+    """Collect → reward → learn → prove → promote, and again, until the course is over and nothing is open any more."""
     store, run = drive.store, drive.run.id
     while lesson is not None:
         await _feed(drive, lesson.tasks)
@@ -241,24 +248,104 @@ async def _lessons(drive: _Drive, done: Sequence[LearnUpdate], lesson: Lesson | 
             return
         learnt = Learnt(body={})
         if lesson.learn is not None:
-            experiences = await asyncio.to_thread(_experiences, drive, lesson.tasks)
-            learnt = await asyncio.to_thread(lesson.learn, experiences)
-        body = {"lesson": lesson.name, "rollouts": len(lesson.tasks), **learnt.body}
-        done = [*done, await _keep(drive, len(done) + 1, body, learnt.checkpoint)]
+            learnt = await asyncio.to_thread(lesson.learn, await _experiences(drive, lesson))
+        done = [*done, await _keep(drive, len(done) + 1, lesson, learnt)]
         lesson = await _next(drive, done)
     drive.fed = True
     await _until_idle(drive)
 
 
-async def _keep(drive: _Drive, step: int, body: Mapping[str, Any], checkpoint: Checkpoint | None) -> LearnUpdate:
-    """Put on record that a lesson is over: first the checkpoint, whose files are on disk, then what refers to it."""
+async def _experiences(drive: _Drive, lesson: Lesson) -> list[Experience]:
+    """What the lesson's rollouts did, in the order of its tasks, and what is followed besides."""
+    ids = [f"{drive.run.id}/{task.name}" for task in lesson.tasks]
+    if lesson.follow is not None:
+        ids += await _followed(drive.store, lesson.follow, drive.plan.look_s)
+    return await asyncio.to_thread(drive.store.experiences.of, ids)
+
+
+async def _followed(store: Store, follow: Follow, look_s: float) -> list[str]:
+    """Wait until enough of the other run's rollouts have succeeded with a reward."""
+    while True:
+        seen = store.changes.seen(FINISHED)
+        some = await asyncio.to_thread(
+            store.views.rollouts, follow.run, after=follow.after, status=RolloutState.SUCCEEDED, most=follow.least * 4
+        )
+        rewarded = [rollout.id for rollout in some if rollout.reward is not None]
+        if len(rewarded) >= follow.least:
+            return rewarded
+        await store.changes.after(FINISHED, seen)
+        await asyncio.sleep(look_s)
+
+
+async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> LearnUpdate:
+    """Put on record that a lesson is over: the checkpoint, whose files are on disk, the gate's decision, and then
+    what refers to both."""
     store, run, mine, now = drive.store, drive.run.id, drive.run.driver, drive.clock()
-    if checkpoint is not None:
-        body = {**body, "checkpoint": checkpoint.id}
+    body = {"lesson": lesson.name, "rollouts": len(lesson.tasks), **learnt.body}
+    if (checkpoint := learnt.checkpoint) is not None:
+        body["checkpoint"] = checkpoint.id
         if checkpoint.id not in {known.id for known in store.checkpoints.of_run(run)}:
             await store.checkpoints.add(checkpoint, run, now=now, driver=mine)
+    if learnt.proposal is not None:
+        body |= await promote(store, learnt.proposal, clock=drive.clock, who=drive.who)
     await store.updates.add(run, step, body, now=now, driver=mine)
     return LearnUpdate(run=run, step=step, at=now, body=body)
+
+
+async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -> dict[str, Any]:
+    """Prove and promote: weigh the evidence, let the gate decide, and act on it. Either way it is in the ledger.
+
+    Done twice, as after a kill, it comes to the same: a version that has moved on already stays where it is.
+    """
+    releases, policy = store.releases, proposal.policy
+    baseline = await releases.add(policy=policy, kind=proposal.kind, source=proposal.baseline, who=who, now=clock())
+    if releases.live(policy) is None and baseline.stage is Stage.CANDIDATE:
+        baseline = await adopt(store, baseline, who=who, now=clock())
+    candidate = await releases.add(
+        policy=policy,
+        kind=proposal.kind,
+        source=proposal.candidate,
+        parent=baseline.id,
+        manifest=proposal.manifest,
+        who=who,
+        now=clock(),
+    )
+    samples = await asyncio.to_thread(store.blobs.put, proposal.samples, now=clock())
+    evidence = await asyncio.to_thread(proposal.weigh, baseline.id, candidate.id, samples)
+    decision = _of_the_live(releases.live(policy), evidence, proposal.decide(evidence))
+    blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
+    if candidate.stage is Stage.CANDIDATE and decision.open:
+        candidate = await releases.move(
+            candidate.id,
+            proposal.to,
+            expect=Stage.CANDIDATE,
+            share=proposal.share,
+            who=who,
+            why=decision.reasons[0].text,
+            now=clock(),
+            evidence=blob,
+            decision=decision,
+        )
+    elif candidate.stage is Stage.CANDIDATE:
+        await releases.refuse(candidate.id, decision, evidence=blob, who=who, now=clock())
+    published = await asyncio.to_thread(proposal.publish, evidence, decision)
+    return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
+
+
+async def adopt(store: Store, release: Release, *, who: str, now: float) -> Release:
+    """The first version of a policy serves without a proof: there is nothing that it could be worse than."""
+    why = "the first version: what others are measured against"
+    move = store.releases.move
+    return await move(release.id, Stage.LIVE, expect=release.stage, who=who, why=why, now=now, known_good=True)
+
+
+def _of_the_live(live: Release | None, evidence: Evidence, decision: Decision) -> Decision:
+    """A proof against anything but what is in service proves nothing about replacing it."""
+    if live is None or live.id in (evidence.baseline, evidence.candidate):
+        return decision
+    text = f"it was measured against {evidence.baseline}, and {live.id} is live"
+    stale = Reason(code="baseline_is_not_live", text=text)
+    return Decision(open=False, reasons=(stale, *(() if decision.open else decision.reasons)), needs=decision.needs)
 
 
 async def _until_idle(drive: _Drive) -> None:
@@ -268,33 +355,6 @@ async def _until_idle(drive: _Drive) -> None:
             return
         await drive.store.changes.after(FINISHED, seen)
         await asyncio.sleep(drive.plan.look_s)
-
-
-def _experiences(drive: _Drive, tasks: Sequence[Task]) -> list[Experience]:
-    """What the lesson's rollouts did, in the order of its tasks, from the attempts that decided them."""
-    found = (_experience(drive.store, f"{drive.run.id}/{task.name}") for task in tasks)
-    return [experience for experience in found if experience is not None]
-
-
-def _experience(store: Store, rollout_id: str) -> Experience | None:
-    """None when no attempt decided it: it was cancelled, or given up."""
-    rollout = store.views.rollout(rollout_id)
-    for attempt in store.views.attempts(rollout.id):
-        if attempt.id == rollout.final_attempt:
-            spans = tuple(store.traces.spans(attempt.token))
-            models = {span.model.model for span in spans if span.model is not None}
-            return Experience(
-                rollout=rollout.id,
-                run=rollout.run,
-                task=str(rollout.metadata.get("group", rollout.name)),
-                split=rollout.split,
-                state=rollout.status,
-                is_final=True,
-                spans=spans,
-                sheet=store.traces.sheet(attempt.token),
-                version=models.pop() if len(models) == 1 else None,
-            )
-    return None
 
 
 async def _feed(drive: _Drive, tasks: Sequence[Task]) -> None:

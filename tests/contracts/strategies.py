@@ -8,9 +8,23 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.adapt import Triplet
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
-from holdfast.contracts.evidence import Comparison, Decision, Interval, Outcome, Scores, Verdict
+from holdfast.contracts.evidence import (
+    Band,
+    Comparison,
+    Decision,
+    Episode,
+    Evidence,
+    Finding,
+    Interval,
+    Outcome,
+    Reason,
+    Scores,
+    Verdict,
+)
+from holdfast.contracts.flag import OPERATORS, Condition, Flag, Rule
 from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import MAX_TURN, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import (
@@ -24,6 +38,7 @@ from holdfast.contracts.run import (
     WorkerRecord,
 )
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
+from holdfast.contracts.trial import Exposure, Served, Trial
 
 text = st.text(max_size=8)
 name = text.filter(str.strip)
@@ -251,6 +266,129 @@ checkpoints = st.builds(
     metadata=mapping,
 )
 
+positive = st.floats(0, 1e9)
+comparisons = st.builds(
+    Comparison,
+    **dict.fromkeys(["metric", "baseline", "candidate", "method"], name),
+    difference=finite,
+    interval=intervals,
+    p_value=level,
+    pairs=number,
+    margin=positive,
+)
+reasons = many(st.builds(Reason, code=name, text=name), 1)
+decisions = st.builds(Decision, open=st.booleans(), reasons=reasons)
+closed = st.builds(Decision, open=st.just(False), reasons=reasons, needs=number)
+episodes = st.builds(
+    Episode,
+    task=name,
+    seed=st.integers(),
+    reward=finite,
+    safety_cost=positive,
+    success=maybe(level),
+    latency_s=maybe(positive),
+    tokens=maybe(count),
+    rollout=maybe(text),
+)
+bands = st.builds(
+    Band,
+    kind=text,
+    within=st.booleans(),
+    **dict.fromkeys(["p_value_spread", "delta_spread", "most_p_value_spread", "most_delta_spread"], positive),
+    of=st.integers(2, 99),
+)
+findings = st.builds(Finding, name=text, severity=text, count=count, of=count, detail=text, blocks=st.booleans())
+
+
+@st.composite
+def evidence(draw: st.DrawFn) -> Evidence:
+    baseline, candidate = draw(st.lists(name, min_size=2, max_size=2, unique=True))
+    return Evidence(
+        policy=draw(name),
+        baseline=baseline,
+        candidate=candidate,
+        suite=draw(name),
+        primary=draw(name),
+        episodes=draw(count),
+        comparisons=draw(st.dictionaries(text, comparisons, max_size=2)),
+        verdict=draw(maybe(verdicts | holds)),
+        bands=draw(st.dictionaries(text, bands, max_size=2)),
+        golden=draw(maybe(many(findings, most=2))),
+        audit=draw(maybe(many(findings, most=2))),
+        samples=draw(maybe(hexes)),
+        manifest=draw(mapping),
+    )
+
+
+@st.composite
+def releases(draw: st.DrawFn) -> Release:
+    policy, n = draw(name), draw(number)
+    return Release(
+        id=f"{policy}@{n}",
+        project=draw(text),
+        policy=policy,
+        number=n,
+        kind=draw(st.sampled_from(PolicyKind)),
+        source=draw(name),
+        parent=draw(maybe(text)),
+        stage=draw(st.sampled_from(Stage)),
+        share=draw(st.integers(0, 100)),
+        is_known_good=draw(st.booleans()),
+        evidence=draw(maybe(hexes)),
+        manifest=draw(mapping),
+        created_at=draw(time),
+        changed_at=draw(time),
+    )
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> Trial:
+    arms, share = draw(many(text, 2, 2, unique=True)), draw(st.integers(0, 100))
+    return Trial(
+        name=draw(name),
+        kind=draw(name),
+        arms=dict(zip(arms, (share / 100, (100 - share) / 100), strict=True)),
+        salt=draw(name),
+        created_at=draw(time),
+        ended_at=draw(maybe(time)),
+        settings=draw(mapping),
+    )
+
+
+@st.composite
+def flags(draw: st.DrawFn) -> Flag:
+    called = draw(name.filter(lambda text: not any(c.isspace() for c in text)))
+    value = draw(st.sampled_from([st.booleans(), text, st.integers(), finite, st.dictionaries(text, json, max_size=2)]))
+    variants = draw(st.dictionaries(text, value, min_size=1, max_size=3))
+    one = st.sampled_from(sorted(variants))
+    conditions = st.builds(Condition, attribute=text, operator=st.sampled_from(OPERATORS), value=json)
+    rules = st.builds(Rule, variant=one, conditions=many(conditions, most=2), percent=st.floats(0, 100))
+    return Flag(
+        name=called,
+        variants=variants,
+        off=draw(one),
+        enabled=draw(st.booleans()),
+        killed=draw(st.booleans()),
+        rules=draw(many(rules, most=2)),
+        requires=draw(st.dictionaries(text.filter(lambda other: other != called), text, max_size=2)),
+        **{field: draw(text) for field in ("salt", "description", "owner")},
+        expires_at=draw(maybe(time)),
+        changed_at=draw(time),
+    )
+
+
+served = st.builds(
+    Served,
+    **dict.fromkeys(["id", "trial", "arm", "unit"], name),
+    at=time,
+    error=st.booleans(),
+    latency_s=maybe(positive),
+    tokens=maybe(count),
+    success=maybe(level),
+    reward=maybe(finite),
+    safety_cost=maybe(positive),
+)
+
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
     "rollout": rollouts,
@@ -274,17 +412,18 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "checkpoint": checkpoints,
     "scores": scores(),
     "interval": intervals,
-    "comparison": st.builds(
-        Comparison,
-        **dict.fromkeys(["metric", "baseline", "candidate", "method"], name),
-        difference=finite,
-        interval=intervals,
-        p_value=level,
-        pairs=number,
-    ),
+    "comparison": comparisons,
     "verdict": verdicts | holds,
-    "decision": st.builds(Decision, open=st.booleans(), reasons=many(name, 1))
-    | st.builds(Decision, open=st.just(True), reasons=st.just(())),
+    "decision": decisions | closed,
+    "episode": episodes,
+    "band": bands,
+    "finding": findings,
+    "evidence": evidence(),
+    "release": releases(),
+    "trial": trials(),
+    "exposure": st.builds(Exposure, trial=text, unit=text, arm=text, at=time),
+    "served": served,
+    "flag": flags(),
     "command": commands,
     "alert": alerts,
 }

@@ -74,7 +74,7 @@ def test_a_record_comes_back_exactly_from_its_text(kind: str, data: st.DataObjec
 @given(data=st.data())
 def test_a_written_record_keeps_its_published_schema(kind: str, data: st.DataObject) -> None:
     written = json.loads(dumps(data.draw(RECORDS[kind])))
-    assert written["schema_version"] == 1
+    assert written["schema_version"] == PUBLISHED[kind].SCHEMA  # type: ignore[attr-defined]
     validator(kind).validate(written)
 
 
@@ -115,11 +115,11 @@ def test_the_schema_is_a_sound_document_with_a_title_and_a_description(kind: str
 
 @EVERY
 def test_another_version_is_refused_with_the_supported_list(kind: str) -> None:
-    cls = PUBLISHED[kind]
+    cls: Any = PUBLISHED[kind]
     with pytest.raises(BadRecord) as refusal:
         decode(cls, {"schema_version": 7})
-    remedy = "read it with a build that knows that version"
-    assert str(refusal.value) == f"{cls.__name__}.schema_version = 7: is not a supported version: [1]; {remedy}"
+    why = f"is not a supported version: [{cls.SCHEMA}]; read it with a build that knows that version"
+    assert str(refusal.value) == f"{cls.__name__}.schema_version = 7: {why}"
 
 
 @pytest.mark.parametrize("version", ["1", True, 1.0, None, 0])
@@ -396,8 +396,27 @@ def test_the_published_bounds_are_these() -> None:
         "Interval.level": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "Comparison.p_value": {"minimum": 0, "maximum": 1},
         "Comparison.pairs": {"minimum": 1},
+        "Comparison.margin": {"minimum": 0},
         "Verdict.reasons": {"minItems": 1},
         "Verdict.needs": {"minimum": 1},
+        "Decision.reasons": {"minItems": 1},
+        "Decision.needs": {"minimum": 1},
+        "Episode.safety_cost": {"minimum": 0},
+        "Episode.success": {"minimum": 0, "maximum": 1},
+        "Episode.latency_s": {"minimum": 0},
+        "Episode.tokens": {"minimum": 0},
+        "Band.p_value_spread": {"minimum": 0},
+        "Band.delta_spread": {"minimum": 0},
+        "Band.most_p_value_spread": {"minimum": 0},
+        "Band.most_delta_spread": {"minimum": 0},
+        "Band.of": {"minimum": 2},
+        "Finding.count": {"minimum": 0},
+        "Finding.of": {"minimum": 0},
+        "Evidence.episodes": {"minimum": 0},
+        "Release.number": {"minimum": 1},
+        "Release.share": {"minimum": 0, "maximum": 100},
+        "Served.success": {"minimum": 0, "maximum": 1},
+        "Served.safety_cost": {"minimum": 0},
     }
 
 

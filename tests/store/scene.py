@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from holdfast.contracts.flag import Flag
 from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
 from holdfast.contracts.trace import Span, SpanKind
+from holdfast.contracts.trial import Served, Trial
 from holdfast.store.store import Store
 from holdfast.store.writer import Pending
 from tests.conftest import Clock
@@ -38,6 +41,22 @@ def signal(name: str = "exact", value: float = 1.0) -> Signal:
 def checkpoint(name: str = "c", **fields: Any) -> Checkpoint:
     given = {"algorithm": "grpo", "policy_version": "p1", "global_step": 1, "episode_count": 8, "created_at": 1.0}
     return Checkpoint(**{**given, "id": name, **fields})
+
+
+def serving(store: Store, source: str = "shelf:a") -> None:
+    """One of each: a live release, a trial with a unit and two requests, a flag."""
+    at = {"who": "test", "now": 1.0}
+    release = store.releases.add(policy="sprout", kind=PolicyKind.WEIGHTS, source=source, **at).result()
+    evidence = store.blobs.put(b"evidence", now=1.0)
+    store.releases.move(
+        release.id, Stage.LIVE, expect=Stage.CANDIDATE, why="first", evidence=evidence, known_good=True, **at
+    )
+    arms = {"control": 0.5, "treatment": 0.5}
+    store.trials.begin(Trial(name="t", kind="experiment", arms=arms, salt="s", created_at=1.0), **at).result()
+    store.trials.expose("t", "u", "control", now=2.0)
+    store.trials.record([Served(id=name, trial="t", arm="control", unit="u", at=3.0) for name in ("r1", "r2")])
+    flag = Flag(name="beta", variants={"on": True, "off": False}, off="off")
+    store.flags.put(flag, why="try", **at).result()
 
 
 @dataclass

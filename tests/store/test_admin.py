@@ -15,7 +15,10 @@ from holdfast.store.check import check
 from holdfast.store.db import HEAD, REVISIONS, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Databases, Files
-from tests.store.scene import Scene, begin, checkpoint, signal, span
+from tests.store.scene import Scene, begin, checkpoint, serving, signal, span
+
+
+SERVING = {"releases", "trials", "exposures", "served", "flags", "checkpoints"}
 
 
 def rows(store: Store) -> dict[str, int]:
@@ -93,6 +96,11 @@ def test_stats_count_rows_and_bytes(store: Store, clock: Clock) -> None:
         "checkpoints": 0,
         "updates": 0,
         "ledger": 2,
+        "releases": 0,
+        "trials": 0,
+        "exposures": 0,
+        "served": 0,
+        "flags": 0,
     }
     assert (found.store, found.schema, found.rows, found.bytes_blobs) == (store.url, HEAD, expected, 5)
     assert found.bytes_database > 50_000
@@ -170,6 +178,19 @@ def test_pruning_takes_the_updates_of_a_run_and_leaves_its_checkpoints(store: St
     left = rows(store)
     assert (left["runs"], left["updates"], left["checkpoints"]) == (1, 2, 2)
     assert [one.id for one in store.checkpoints.lineage("leaf")] == ["root", "leaf"]
+    assert [part for part in check(store) if part.problems] == []
+
+
+def test_pruning_leaves_what_serves_even_what_came_of_the_run(store: Store, clock: Clock) -> None:
+    scene = played(store, clock, "gone", 1, end=None)
+    store.checkpoints.add(checkpoint("c"), scene.run, now=clock.now)
+    store.runs.end(scene.run, RunState.COMPLETED, who="test", now=clock.now).result()
+    serving(store, "checkpoint:c")
+    before = {name: n for name, n in rows(store).items() if name in SERVING}
+    (old,) = admin.old_runs(store, before=clock.now + 1)
+    assert list(admin.prune(store, old, who="ann", now=7.0)) == [1]
+    assert {name: n for name, n in rows(store).items() if name in SERVING} == before
+    assert before == {"releases": 1, "trials": 1, "exposures": 1, "served": 2, "flags": 1, "checkpoints": 1}
     assert [part for part in check(store) if part.problems] == []
 
 

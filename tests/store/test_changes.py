@@ -11,11 +11,11 @@ import pytest
 
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import Wanted
-from holdfast.store.changes import FINISHED, ORDERS, QUEUE, ROOM, TOPICS
+from holdfast.store.changes import FINISHED, FLAGS, ORDERS, QUEUE, RELEASES, ROOM, TOPICS, TRIALS
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, command
 from tests.store.children import start_child
-from tests.store.scene import Scene, begin, signal, span
+from tests.store.scene import Scene, begin, serving, signal, span
 
 LONG_S, SHORT_S = 20.0, 0.15
 
@@ -52,6 +52,7 @@ def test_a_change_between_looking_and_waiting_is_not_missed(scene: Scene) -> Non
         (lambda s, held: s.finish(held, AttemptState.RELEASED), {QUEUE}),
         (lambda s, held: s.cancel("held"), {FINISHED, ROOM, ORDERS}),
         (lambda s, held: s.store.runs.want(s.run, Wanted.PAUSED, who="t", why="t", now=1.0).result(), {ORDERS, QUEUE}),
+        (lambda s, held: serving(s.store), {RELEASES, TRIALS, FLAGS}),
         # what concerns nobody else
         (lambda s, held: s.store.traces.add(held.attempt, [span()], now=s.clock.now).result(), set()),
         (lambda s, held: s.store.traces.score(held.attempt, [signal()], now=s.clock.now).result(), set()),
@@ -135,6 +136,16 @@ def test_a_forgotten_wait_is_dropped(store: Store) -> None:
     assert store.changes._waiting == []
     assert not store.changes.wait(QUEUE, store.changes.seen(QUEUE), 0.01)
     assert store.changes._waiting == []  # a wait that timed out leaves nothing behind
+
+
+def test_a_topic_of_a_newer_version_is_passed_over(scene: Scene) -> None:
+    """It shares the store with this one, and must not end this one's watch."""
+    settle_down(scene.store)
+    scene.store.db.write(lambda tx: tx.touch("orders")).result()
+    scene.store.changes.committed({"dreams": 1})
+    seen = scene.store.changes.seen(QUEUE)
+    scene.enqueue("t")
+    assert scene.store.changes.wait(QUEUE, seen, LONG_S)
 
 
 def test_closing_wakes_everyone(url: str, clock: Clock) -> None:

@@ -11,11 +11,12 @@ from holdfast.contracts.records import PUBLISHED, decode, encode
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import Span, SpanKind, ToolCall
+from holdfast.contracts.trial import Served
 from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, signal, span
+from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, serving, signal, span
 
 CALL = Span(
     seq=2,
@@ -114,6 +115,35 @@ def test_what_was_learnt_is_exported_with_its_run(store: Store, clock: Clock) ->
     assert records == store.checkpoints.lineage("leaf")
     alone = exported(store, project="default", run=mine)
     assert kinds(alone) == ["header", "run", "learn-update", "learn-update", "checkpoint", "ledger-entry", "end"]
+
+
+def test_what_serves_is_exported_with_its_project_and_not_with_a_run(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    serving(store)
+    other = Store(store.db, "other", store.folder)
+    serving(other)
+    data = exported(store)
+    kept = [line for line in data if line["kind"] in ("release", "trial", "exposure", "served", "flag")]
+    releases = [*store.releases.of_policy("sprout"), *other.releases.of_policy("sprout")]
+    trial = [store.trials.get("t"), store.trials.exposure("t", "u"), *store.trials.served("t")]
+    records = [decode(PUBLISHED[line["kind"]], line["record"]) for line in kept]
+    assert records == [*releases, *trial, *trial, store.flags.get("beta"), other.flags.get("beta")]
+    projects = [line.get("project") or line["record"]["project"] for line in kept]
+    assert projects == ["default", "other", *["default"] * 4, *["other"] * 4, "default", "other"]
+    mine = kinds(exported(store, project="default"))
+    assert mine[2:8] == ["release", "trial", "exposure", "served", "served", "flag"]
+    assert kinds(exported(store, run=run)) == ["header", "run", "ledger-entry", "end"]
+
+
+def test_a_long_trial_is_exported_in_pages(store: Store) -> None:
+    serving(store)
+    names = [f"more-{n:04}" for n in range(1100)]
+    for name in names:
+        store.trials.expose("t", name, "treatment", now=1.0)
+    store.trials.record([Served(id=name, trial="t", arm="control", unit="u", at=1.0) for name in names]).result()
+    data = exported(store)
+    assert [line["record"]["unit"] for line in data if line["kind"] == "exposure"] == [*names, "u"]
+    assert [line["record"]["id"] for line in data if line["kind"] == "served"] == ["r1", "r2", *names]
 
 
 def test_a_project_or_a_run_can_be_exported_alone(store: Store, clock: Clock) -> None:

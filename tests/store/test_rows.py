@@ -10,11 +10,19 @@ import pytest
 from sqlalchemy import Column, Float, Integer
 
 from holdfast.contracts.errors import StoreCorrupt
+from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.store import rows, schema
 
-WORDS = {"status": "running", "state": "failed", "wanted": "paused", "split": "val"}
-JSON = {"input", "metadata", "settings", "body", "resources"}
+WORDS = {
+    "status": "running",
+    "state": "failed",
+    "wanted": "paused",
+    "split": "val",
+    "stage": "canary",
+    "kind": "prompt",
+}
+JSON = {"input", "metadata", "settings", "body", "resources", "manifest"}
 
 
 def row_of(columns: list[Column[Any]]) -> dict[str, Any]:
@@ -32,6 +40,10 @@ def row_of(columns: list[Column[Any]]) -> dict[str, Any]:
     return values
 
 
+def replaced(row: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*row[:place], value, *row[place + 1 :])
+
+
 @pytest.mark.parametrize(
     ("columns", "record", "elsewhere"),
     [
@@ -41,8 +53,12 @@ def row_of(columns: list[Column[Any]]) -> dict[str, Any]:
         (schema.resources.c, rows.resource_version, {"id", "resources"}),
         (schema.workers.c, rows.worker, set()),
         (schema.ledger.c, rows.ledger_entry, set()),
+        (schema.releases.c, rows.release, {"id", "is_known_good"}),
+        (schema.trials.c, lambda row: rows.trial(replaced(row, 4, '{"a": 1.0, "b": 0.0}')), {"arms"}),
+        (list(schema.exposures.c)[1:], lambda row: rows.exposure(row, "t"), {"trial"}),
+        (rows.SERVED, lambda row: rows.served_request(replaced(row, 7, 0.5), "t"), {"trial", "error", "success"}),
     ],
-    ids=["rollout", "attempt", "run", "resources", "worker", "ledger"],
+    ids=["rollout", "attempt", "run", "resources", "worker", "ledger", "release", "trial", "exposure", "served"],
 )
 def test_each_field_comes_from_the_column_of_its_name(
     columns: Any, record: Callable[[Any], Any], elsewhere: set[str]
@@ -66,6 +82,9 @@ def test_names_are_put_together_from_run_task_and_number() -> None:
     attempt = row_of(list(rows.ATTEMPT))
     tried = rows.attempt(tuple(attempt.values()), made.id)
     assert (tried.id, tried.token) == (f"{made.id}:attempt-{attempt['number']}", attempt["key"])
+    release = row_of(list(schema.releases.c))
+    kept = rows.release(tuple(release.values()))
+    assert (kept.id, kept.stage, kept.kind) == (f"{release['policy']}@{release['number']}", Stage.CANARY, "prompt")
     version = row_of(list(schema.resources.c))
     assert rows.resource_version(tuple(version.values())).id == f"resources-{version['version']}"
 
@@ -74,6 +93,20 @@ def test_what_is_not_there_is_none_or_empty() -> None:
     values = row_of(list(rows.ROLLOUT)) | {"split": None, "metadata": None, "reward": None}
     made = rows.rollout(tuple(values.values()), "run-1-a")
     assert (made.split, made.metadata, made.reward, made.final_attempt) == (None, {}, None, None)
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_yes_and_no_are_kept_as_numbers(stored: int) -> None:
+    release = row_of(list(schema.releases.c)) | {"is_known_good": stored}
+    assert rows.release(tuple(release.values())).is_known_good is bool(stored)
+    served = row_of(list(rows.SERVED)) | {"error": stored, "success": None}
+    assert rows.served_request(tuple(served.values()), "t").error is bool(stored)
+
+
+def test_a_trial_whose_arms_do_not_add_up_is_damage() -> None:
+    values = row_of(list(schema.trials.c)) | {"arms": '{"a": 0.5}'}
+    with pytest.raises(StoreCorrupt, match="a stored trial: cannot be read: BadRecord: .* add up to 1"):
+        rows.trial(tuple(values.values()))
 
 
 def test_a_state_that_no_version_knows_is_not_read() -> None:

@@ -1,4 +1,4 @@
-"""The schema is the sum of the migrations, and the database keeps the life cycle that contracts.rollout tells."""
+"""The schema is the sum of the migrations, and the database keeps the life cycles that the contracts tell."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from holdfast.contracts.release import MOVES, Stage
 from holdfast.contracts.rollout import ATTEMPT_TRANSITIONS, TRANSITIONS, AttemptState, RolloutState
 from holdfast.store import changes, schema
 from holdfast.store.db import engine_for
@@ -56,6 +57,15 @@ class Raw:
         self.run(
             "INSERT INTO attempts (key, rollout, number, worker, status, started_at, beat_at, lease_until) "
             f"VALUES ({key}, {rollout}, {number}, 'w', '{status}', 1, 1, 2)"
+        )
+        return key
+
+    def release(self, policy: str, stage: str = "candidate", number: int = 1, share: int = 0) -> int:
+        key = next(self._numbers)
+        self.run(
+            "INSERT INTO releases (key, project, policy, number, kind, source, stage, share, is_known_good, manifest, "
+            f"created_at, changed_at) VALUES ({key}, 'default', '{policy}', {number}, 'prompt', 's{key}', '{stage}', "
+            f"{share}, 0, '{{}}', 1, 1)"
         )
         return key
 
@@ -105,11 +115,117 @@ def test_the_database_allows_exactly_the_moves_of_an_attempt_in_the_table(raw: R
     assert wrong == []
 
 
+def percent(stage: StrEnum) -> int:
+    return {Stage.LIVE: 100, Stage.CANARY: 5}.get(Stage(stage), 0)
+
+
+def test_the_database_allows_exactly_the_moves_of_a_release_in_the_table(raw: Raw) -> None:
+    wrong = []
+    for old, new in product(Stage, repeat=2):
+        key = raw.release(f"{old}-{new}")
+        for step in way_to(MOVES, Stage.CANDIDATE, old):
+            raw.run(f"UPDATE releases SET stage = '{step}', share = {percent(step)} WHERE key = {key}")
+        refusal = raw.refuses(f"UPDATE releases SET stage = '{new}', share = {percent(new)} WHERE key = {key}")
+        if (refusal is None) != (new in MOVES[old]) or (refusal and "illegal move of releases" not in refusal):
+            wrong.append((old, new, refusal))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_release_is_born_a_candidate_that_answers_nothing(raw: Raw, stage: Stage) -> None:
+    if stage is Stage.CANDIDATE:
+        assert raw.release("p", stage)
+        with pytest.raises(Exception, match="illegal birth of releases"):
+            raw.release("q", stage, share=5)
+        return
+    with pytest.raises(Exception, match="illegal birth of releases"):
+        raw.release("p", stage, share=percent(stage))
+
+
+@pytest.mark.parametrize(
+    ("stage", "shares"),
+    [(Stage.SHADOW, {0}), (Stage.REJECTED, {0}), (Stage.CANARY, {1, 50, 100}), (Stage.LIVE, {100})],
+)
+def test_the_database_lets_a_stage_have_its_share_only(raw: Raw, stage: Stage, shares: set[int]) -> None:
+    allowed = set()
+    for share in (-1, 0, 1, 50, 100, 101):
+        key = raw.release(f"p{share + 1}")
+        refusal = raw.refuses(f"UPDATE releases SET stage = '{stage}', share = {share} WHERE key = {key}")
+        if refusal is None:
+            allowed.add(share)
+        else:
+            assert "illegal share of releases" in refusal
+    assert allowed == shares
+
+
+@pytest.mark.parametrize("stage", [Stage.LIVE, Stage.CANARY])
+def test_one_release_of_a_policy_at_most_is_live_or_a_canary(raw: Raw, stage: Stage) -> None:
+    keys = [raw.release("p"), raw.release("q"), raw.release("p", number=2)]
+    move = f"UPDATE releases SET stage = '{stage}', share = {percent(stage)} WHERE key = "
+    assert [raw.refuses(f"{move}{key}") for key in keys[:2]] == [None, None]
+    refusal = raw.refuses(f"{move}{keys[2]}")
+    assert refusal is not None and "unique" in refusal.lower()
+
+
+TRIAL = (
+    "INSERT INTO trials (key, project, name, kind, arms, salt, created_at, settings) "
+    "VALUES (1, 'default', 't', 'canary', '{}', 's', 1, '{}')"
+)
+SERVED = (
+    "INSERT INTO served (key, project, trial, id, arm, unit, at, error, reward) "
+    "VALUES (1, 'default', 1, 'r', 'a', 'u', 1, 0, 0.5)"
+)
+FIXED = {
+    "releases": (
+        "a release is immutable",
+        "project policy number kind source parent manifest created_at",
+        "stage share is_known_good evidence changed_at",
+    ),
+    "trials": ("a trial is immutable", "project name kind arms salt settings created_at", "ended_at"),
+    "exposures": ("an exposure is immutable", "trial unit arm at", ""),
+    "served": (
+        "a served request is immutable",
+        "project trial id arm unit at error latency_s tokens",
+        "success reward safety_cost",
+    ),
+}
+
+
+@pytest.mark.parametrize("table", list(FIXED))
+def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
+    raw.release("p")
+    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED):
+        raw.run(statement)
+    message, fixed, free = FIXED[table]
+    assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
+    for column in fixed.split():
+        refusal = raw.refuses(f"UPDATE {table} SET {column} = {column}")
+        assert refusal is not None and message in refusal, column
+
+
+def test_a_release_is_never_removed(raw: Raw) -> None:
+    raw.release("p")
+    refusal = raw.refuses("DELETE FROM releases")
+    assert refusal is not None and "a release is never removed" in refusal
+
+
+def test_a_trial_ends_once_and_feedback_is_told_once(raw: Raw) -> None:
+    raw.run(TRIAL)
+    raw.run(SERVED)
+    assert raw.refuses("UPDATE trials SET ended_at = 5") is None
+    for late in ("6", "NULL"):
+        assert "a trial ends once" in (raw.refuses(f"UPDATE trials SET ended_at = {late}") or "")
+    assert raw.refuses("UPDATE served SET success = 1, reward = 0.5") is None  # the same again is harmless
+    for change in ("success = 0", "success = NULL", "reward = 0.25"):
+        assert "feedback is told once" in (raw.refuses(f"UPDATE served SET {change}") or "")
+
+
 def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:
     rollout, attempt = raw.rollout(), raw.attempt(raw.rollout())
     assert raw.refuses(f"UPDATE rollouts SET status = 'wandering' WHERE key = {rollout}")
     assert raw.refuses(f"UPDATE attempts SET status = 'wandering' WHERE key = {attempt}")
     assert raw.refuses(f"UPDATE rollouts SET status = NULL WHERE key = {rollout}")
+    assert raw.refuses(f"UPDATE releases SET stage = 'wandering' WHERE key = {raw.release('p')}")
 
 
 @pytest.mark.parametrize("state", list(RolloutState))

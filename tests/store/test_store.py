@@ -39,6 +39,19 @@ def test_files_lie_beside_the_store_or_in_the_state_folder(files: Files, databas
         assert store.folder == tmp_path / "elsewhere"
 
 
+def test_reports_lie_beside_a_folder_of_training_and_else_beside_the_store(
+    places: Files | Databases, tmp_path: Path
+) -> None:
+    for folder, reports in (("state/training", "state/reports"), ("state/trained", "state/trained/reports")):
+        (tmp_path / folder).mkdir(parents=True)
+        at = places.fresh()
+        if places.engine == "sqlite":
+            at = str(Path(at).rename(tmp_path / folder / "store.db"))
+        with open_store(at, state_folder=tmp_path / folder) as store:
+            assert store.reports == tmp_path / reports
+            assert not store.reports.exists()  # made by whoever writes there
+
+
 def test_the_address_is_shown_without_its_password(databases: Databases) -> None:
     url = databases.fresh()
     with open_store(url.replace("//holdfast@", "//holdfast:secret@")) as store:

@@ -19,6 +19,8 @@ from holdfast.contracts.errors import HoldfastError
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
     "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
+    "improve": ("improve.improve", "Practise, prove the candidate on held-out tasks, and promote it; again and again."),
+    "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
     "work": ("work.work", "Help with a run that another process drives."),
     "runs": ("look.runs", "List the runs, newest first."),
     "rollouts": ("look.rollouts", "List the rollouts of a run."),
@@ -28,8 +30,14 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
     "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
     "cancel": ("orders.cancel", "End a rollout that is not done."),
+    "prove": ("prove.app", "Prove that a version is better, and how often such a proof is wrong."),
+    "report": ("report.app", "Published proofs and reports: list, check, publish, archive, show as a page."),
+    "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),
     "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
     "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
+    "quality": ("quality.quality", "Tell whether what a run collected is fit to be learnt from."),
+    "flags": ("flags.app", "Feature flags: switch them, for whom, and see why they are so."),
+    "ab": ("ab.app", "Experiments: assign arms, record outcomes, ask for a verdict at any time."),
     "schema": ("schema.schema", "Print the JSON Schema of a published record."),
     "compat": ("compat.app", "Check that older names of flags still work."),
 }

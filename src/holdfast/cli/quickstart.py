@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,10 +31,10 @@ def quickstart(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Train the embedded weak model to use tools, and measure it on held-out tasks before and after.
+    """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
 
-    Baseline, warm-up by examples, practice by GRPO, and the same held-out tasks again. Ctrl-C stops it; a second call
-    goes on where it stopped.
+    Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
+    reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
     """
     from importlib.util import find_spec
 
@@ -57,14 +58,15 @@ def quickstart(
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
-        found, picture = None, None
+        found, picture, page = None, None, None
+        updates = opened.updates.of_run(status.run_id)
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
-        updates = opened.updates.of_run(status.run_id)
+            page = _page(updates)
     if json:
-        print_json(_record(encode(status), found, picture, updates))
+        print_json(_record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)})
     elif found is not None and picture is not None:
-        _tell(status, found, picture, updates)
+        _tell(status, found, picture, updates, page, opened.folder)
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
@@ -105,7 +107,20 @@ def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]
 
 
 def _picture(store: Store, run: str) -> Path:
-    return store.folder / "reports" / f"{run}.png"
+    return store.reports / f"{run}.png"
+
+
+def _proposed(updates: list[LearnUpdate]) -> Mapping[str, Any] | None:
+    """What the gate was told and decided; None where nothing came before it."""
+    return next((update.body for update in updates if "decision" in update.body), None)
+
+
+def _page(updates: list[LearnUpdate]) -> Path | None:
+    from holdfast.cli.page import write_page
+    from holdfast.workloads.tooluse.course import WEIGHING
+
+    proposed = _proposed(updates)
+    return None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
 
 
 def _record(status: Any, found: Results | None, picture: Path | None, updates: list[LearnUpdate]) -> dict[str, Any]:
@@ -117,13 +132,19 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
         "results": report,
         "picture": None if picture is None else str(picture),
         "checkpoint": _newest(updates),
+        "proposed": {name: proposed.get(name) for name in ("release", "decision", "evidence", "proof")}
+        if (proposed := _proposed(updates)) is not None
+        else None,
     }
 
 
-def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpdate]) -> None:
+def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpdate], page: Path | None) -> None:
     """At most 80 columns."""
+    from holdfast.cli.decision import headline, lines
     from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_table
+    from holdfast.contracts.evidence import Decision
+    from holdfast.contracts.records import decode
     from holdfast.operate.curves import blocks
     from holdfast.workloads.tooluse.results import RATES
 
@@ -147,18 +168,30 @@ def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpda
     silent = sum(found.silent.values())
     reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.silent.items())
     print(f"  {found.practised} practice rollouts, {silent} without a gradient{f': {reasons}' if reasons else ''}")
-    here = Path.cwd()
-    shown = picture.relative_to(here) if picture.is_relative_to(here) else picture
-    print(f"\n  picture     {shown}")
+    proposed = _proposed(updates)
+    if proposed is not None:
+        decision = decode(Decision, dict(proposed["decision"]))
+        print(f"\nthe gate  {headline(proposed['release'], decision)}")
+        print("\n".join(lines(decision.reasons)))
+    print(f"\n  picture     {_here(picture)}")
     weights = None
     if (checkpoint := _newest(updates)) is not None:
-        weights = shown.parent.parent / "checkpoints" / checkpoint
+        weights = _here(folder.absolute()) / "checkpoints" / checkpoint
         print(f"  checkpoint  {weights}")
+    if page is not None:
+        print(f"  proof       {_here(page)}")
     print(f"  store       {status.store_path}\nnext:")
+    if proposed is not None:
+        print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
     if weights is not None:
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
+
+
+def _here(path: Path) -> Path:
+    """As short as it can be told."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _newest(updates: list[LearnUpdate]) -> str | None:

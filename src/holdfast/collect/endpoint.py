@@ -1,4 +1,4 @@
-"""Any Complete as an OpenAI-compatible server: chat completions whole and streamed, models, health.
+"""Any Complete as an OpenAI-compatible server: chat completions whole and streamed, models, health, feedback.
 
 What a request may say is in `request`, how an answer looks in `reply`; here are sockets, statuses and who may ask. A
 client that leaves cancels its call. Without a token the server listens to this machine alone, and not to web pages
@@ -14,8 +14,9 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import orjson
@@ -44,7 +45,10 @@ NOBODY = 499  # the status of an answer that nobody reads: the client is gone
 FIELD = re.compile(r"(?:sampling\.)?(([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*)(?: = .*)?", re.DOTALL)
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORECASE)
 
+REQUEST: ContextVar[str] = ContextVar("request")  # id of the request that is being answered: what its answer is called
+
 T = TypeVar("T")
+Told = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # which answer, what came of it; False: there is none such
 Numbered = tuple[int, Piece | ModelCall]  # which choice, and what is new of it
 
 
@@ -54,6 +58,7 @@ def app(
     name: str,
     choose_version: Callable[[str], Complete] | None = None,
     token: str | None = None,
+    feedback: Told | None = None,
     spell: Spell | None = None,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
@@ -62,15 +67,17 @@ def app(
     """The model `name`, answered by `complete`.
 
     `choose_version` is asked once a request for what answers it, with the request's `user` or a key of its own: a call
-    that has begun ends with the version it began with. `spell` gives the bytes of a token for the log-probs.
+    that has begun ends with the version it began with. `feedback` is told what came of an answer, where a caller says
+    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs.
     """
     door = Door(name=name, token=token, largest=largest, wait_s=wait_s)
 
     async def chat(asked: Asked) -> Response:
         request = await door.read(asked)
         key = secrets.token_hex(12)
-        chosen = complete if choose_version is None else choose_version(request.user or key)
         envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
+        REQUEST.set(envelope.id)
+        chosen = complete if choose_version is None else choose_version(request.user or key)
         answer = _streamed if request.stream else _whole
         return await _unless_left(asked.receive, answer(chosen, request, envelope))
 
@@ -82,12 +89,22 @@ def app(
     async def health(asked: Asked) -> Response:
         return _json({"status": "ok", "model": name})
 
+    async def told(asked: Asked) -> Response:
+        assert feedback is not None
+        identity, said = _feedback(await door.json(asked))
+        if not await feedback(identity, said):
+            raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
+        return _json({"id": identity, "object": "feedback", "taken": True})
+
+    routes = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/health", health),
+    ]
+    if feedback is not None:
+        routes.append(Route("/v1/feedback", told, methods=["POST"]))
     application = Starlette(
-        routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/health", health),
-        ],
+        routes=routes,
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -114,6 +131,12 @@ class Door:
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     async def read(self, asked: Asked) -> Request:
+        request = read_request(await self.json(asked))
+        if request.model != self._name:
+            raise HTTPException(404, f"model {request.model[:100]!r}: is not served here; there is {self._name!r}")
+        return request
+
+    async def json(self, asked: Asked) -> Any:
         self.admit(asked)
         if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
@@ -124,13 +147,9 @@ class Door:
             late = f"the request did not come within {self._wait_s:g} s; send it again"
             raise HTTPException(408, late, {"Connection": "close"}) from None
         try:
-            body = orjson.loads(content)
+            return orjson.loads(content)
         except orjson.JSONDecodeError as error:
             raise BadInput("request", why=f"is not JSON: {error}") from None
-        request = read_request(body)
-        if request.model != self._name:
-            raise HTTPException(404, f"model {request.model[:100]!r}: is not served here; there is {self._name!r}")
-        return request
 
     async def _body(self, asked: Asked) -> bytes:
         announced = asked.headers.get("content-length", "0")
@@ -143,6 +162,30 @@ class Door:
             else:
                 return bytes(body)
         raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+
+
+RANGES = {"success": (0.0, 1.0), "reward": (-1e9, 1e9), "safety_cost": (0.0, 1e9)}
+
+
+def _feedback(body: Any) -> tuple[str, dict[str, float]]:
+    """`{"id": "chatcmpl-…", "success": 1, "reward": 0.5, "safety_cost": 0}`: the answer's id, and any of the three."""
+    if not isinstance(body, dict) or not isinstance(body.get("id"), str) or not body["id"]:
+        raise BadInput("id", why="is missing", remedy="send the id of the answer, as in chatcmpl-…")
+    said = {}
+    for name, value in body.items():
+        if name == "id":
+            continue
+        if name not in RANGES:
+            raise BadInput(name, why="is unknown", remedy=f"send {', '.join(RANGES)}")
+        if isinstance(value, bool) and name == "success":
+            value = float(value)
+        low, high = RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise BadInput(f"{name} = {value!r}", why=f"must be a number from {low:g} to {high:g}")
+        said[name] = float(value)
+    if not said:
+        raise BadInput("feedback", why="says nothing", remedy=f"send one or more of {', '.join(RANGES)}")
+    return body["id"], said
 
 
 class Events(StreamingResponse):

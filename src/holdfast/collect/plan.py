@@ -1,7 +1,8 @@
 """What one run does and how: made by a workload, carried out by the loop.
 
-A run is a course of lessons: in each, rollouts are run and then something is learnt from them. Which lesson comes next
-follows from what the earlier ones left in the store alone, so a run that was killed goes on where it stopped.
+A run is a course of lessons: in each, rollouts are run and then something is learnt from them, or a candidate is
+proposed. Which lesson comes next follows from what the earlier ones left in the store alone, so a run that was killed
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,18 +14,47 @@ from typing import Any
 
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Seat
+from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import LearnUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A candidate, what it is to take the place of, and how it is judged. Every function is called in a thread."""
+
+    policy: str  # the line of versions
+    kind: PolicyKind
+    baseline: str  # the source of what the candidate was measured against
+    candidate: str  # its own source: "checkpoint:run-1-20-ab12…"
+    manifest: Mapping[str, Any]
+    samples: bytes  # every episode of both, as they are kept
+    weigh: Callable[[str, str, str], Evidence]  # from the ids of both releases and the hash of the samples
+    decide: Callable[[Evidence], Decision]
+    publish: Callable[[Evidence, Decision], Mapping[str, Any]]  # writes the reports; what is told of them
+    to: Stage = Stage.LIVE  # where an open gate leads
+    share: int | None = None  # of a canary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a lesson left behind: what is told of it, and the policy it made."""
+    """What a lesson left behind: what is told of it, the policy it made, and whether that should go into service."""
 
     body: Mapping[str, Any]  # kept in the store: plain JSON
     checkpoint: Checkpoint | None = None  # its files are on disk already
+    proposal: Proposal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """Finished, rewarded rollouts of another run: wait until there are so many beyond the last one that was taken."""
+
+    run: str
+    least: int
+    after: str | None = None  # the name of the last one taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +65,7 @@ class Lesson:
     tasks: Sequence[Task] = ()
     left: int = 0  # rollouts of later lessons, as far as they are known
     learn: Callable[[Sequence[Experience]], Learnt] | None = None
+    follow: Follow | None = None  # what others did is learnt from as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +75,8 @@ class Standing:
     run: str
     folder: Path  # the store's own: checkpoints lie in it
     done: Sequence[LearnUpdate]  # one for each lesson that is over
+    live: Release | None = None  # what is in service of the plan's policy
+    reports: Path = Path("reports")
 
 
 Course = Callable[[Standing], Lesson | None]  # what comes next; None: nothing
@@ -62,6 +95,7 @@ class Plan:
     course: Course
     resources: Mapping[str, Any]
     model_ref: str
+    policy: str | None = None  # the line of versions that it improves
     settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
     seats: Callable[[], Seat]
     close: Callable[[], None]  # lets go of what the seats share

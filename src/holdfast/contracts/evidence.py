@@ -165,6 +165,14 @@ class Band:
     most_delta_spread: float = field(metadata={"minimum": 0})
     of: int = field(metadata={"minimum": 2})  # runs or sizes that were compared
 
+    def __post_init__(self) -> None:
+        for name in ("p_value_spread", "delta_spread", "most_p_value_spread", "most_delta_spread"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0.0):
+                raise BadRecord(f"band {self.kind}: {name} = {value}", why="must be finite and not negative")
+        if self.of < 2:
+            raise BadRecord(f"band {self.kind}: of = {self.of}", why="must be at least 2")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -178,6 +186,10 @@ class Finding:
     of: int = field(metadata={"minimum": 0})
     detail: str = ""  # the first place, for people
     blocks: bool = True  # whether one that failed keeps a gate closed
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.of < 0:
+            raise BadRecord(f"finding {self.name}: {self.count} of {self.of}", why="must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +216,8 @@ class Evidence:
         for name in ("policy", "baseline", "candidate", "suite", "primary"):
             if not getattr(self, name).strip():
                 raise BadRecord(f"evidence: {name}", why="must not be blank")
+        if self.episodes < 0:
+            raise BadRecord(f"evidence: episodes = {self.episodes}", why="must not be negative")
         if self.baseline == self.candidate:
             raise BadRecord(f"evidence: candidate {self.candidate}", why="is compared with itself")
 

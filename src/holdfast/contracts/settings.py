@@ -138,6 +138,41 @@ class RlOptimizer(BaseModel):
     channels: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # names of signals to learn from; None: all
 
 
+class ProveBlock(BaseModel):
+    """How a candidate is measured against what is live, and what it has to reach."""
+
+    model_config = STRICT
+
+    seeds: Annotated[int, Field(ge=1, le=100)] = 2  # tries at each task, by either version
+    batch: Count = 50  # tasks between two looks at the evidence
+    primary: Literal["success", "reward"] = "success"  # what has to improve
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05  # of promoting what is no better, however often one looks
+    min_effect: Share = 0.0  # an improvement has to be larger
+    min_reward_delta: Weight = 0.0
+    max_safety_regression: Weight = 0.05
+    max_seed_spread: Weight = 0.05  # of the reward's gain, between seeds
+    max_sample_spread: Weight = 0.08  # between growing parts of the tasks
+    reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
+
+
+class ImproveBlock(BaseModel):
+    """One iteration of `holdfast improve`: practise on `optimize` tasks, prove on `validate` tasks, promote."""
+
+    model_config = STRICT
+
+    policy: Name = "default"  # the line of versions that is improved
+    iterations: Count = 1
+    steps: Count = 8  # of learning, in each iteration
+    step_tasks: Count = 16  # in each step, in the order of the file
+    samples: Annotated[int, Field(ge=2, le=1000)] = 8  # attempts at each task
+    learning_rate: Positive = 1e-3
+    budget_s: Seconds | None = None  # of learning, over all iterations; None: as much as it takes
+    follow: Name | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
+    follow_least: Count = 128  # of them, for one step
+    stage: Literal["shadow", "canary", "live"] = "live"  # where an open gate leads
+    prove: ProveBlock = ProveBlock()
+
+
 class OptimizeSettings(BaseModel):
     """One `holdfast optimize` run: what it works on, with what, and at which pace."""
 
@@ -163,6 +198,7 @@ class OptimizeSettings(BaseModel):
     completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rl_optimizer: RlOptimizer | None = None
+    improve: ImproveBlock | None = None
 
     @property
     def lease_s(self) -> float:
@@ -202,7 +238,14 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 
 KEYS = _keys(OptimizeSettings)
-BLOCKS = {"rl_optimizer": _keys(RlOptimizer), "rl_optimizer.gae": _keys(GaeBlock), "rl_optimizer.ppo": _keys(PpoBlock)}
+BLOCKS = {
+    "rl_optimizer": _keys(RlOptimizer),
+    "rl_optimizer.gae": _keys(GaeBlock),
+    "rl_optimizer.ppo": _keys(PpoBlock),
+} | {
+    "improve": _keys(ImproveBlock),
+    "improve.prove": _keys(ProveBlock),
+}
 
 
 def load_settings(path: str | Path) -> OptimizeSettings:

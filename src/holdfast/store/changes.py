@@ -1,7 +1,8 @@
 """Waiting for the store to change, without hot polling, whichever process made the change.
 
 Topics: queue (something may be claimed), room (something left the queue), done (a rollout is finished),
-orders (an operator wants something else). A wake-up is a hint to look again, never the news itself.
+orders (an operator wants something else), releases (a version moved), trials (one began or ended), flags (one was
+changed). A wake-up is a hint to look again, never the news itself.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Protocol
 
 from holdfast.store.writer import Pending, settle
 
-TOPICS = ("queue", "room", "done", "orders")
-QUEUE, ROOM, FINISHED, ORDERS = TOPICS
+TOPICS = ("queue", "room", "done", "orders", "releases", "trials", "flags")
+QUEUE, ROOM, FINISHED, ORDERS, RELEASES, TRIALS, FLAGS = TOPICS
 
 
 class Watched(Protocol):
@@ -82,6 +83,8 @@ class Changes:
     def _news(self, counters: dict[str, int]) -> None:
         with self._lock:
             for topic, stored in counters.items():
+                if topic not in self._count:  # of a newer version, which shares the store with this one
+                    continue
                 if stored < 0 or stored > self._stored[topic]:
                     self._stored[topic] = stored if stored >= 0 else self._stored[topic]
                     self._count[topic] += 1

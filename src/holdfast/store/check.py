@@ -1,4 +1,7 @@
-"""Is a store sound? The file, the life cycle of everything in it, the ledger's chain, the blobs. Reading only."""
+"""Is a store sound? The file, the life cycle of everything in it, what serves, the ledger's chain, the blobs.
+
+Reading only.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from typing import Any, ClassVar
 from sqlalchemy import Select, and_, func, or_, select, text
 
 from holdfast.contracts.errors import StoreError
+from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import RunState, Wanted
-from holdfast.store import schema
+from holdfast.store import rows, schema
 from holdfast.store.blobs import sha256_of
+from holdfast.store.releases import has_source
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
 MOST = 20  # problems of one kind that are listed
@@ -139,6 +145,49 @@ WITHOUT_A_GAP = (
     .order_by(_steps.c.run, _steps.c.step)
 )
 
+_l, _t, _s = schema.releases.c, schema.trials.c, schema.served.c
+_release = (_l.policy, _l.number)
+RELEASE_KNOWN = select(*_release, _l.stage, _l.share, _l.kind).where(
+    or_(
+        ~_among(_l.stage, Stage),
+        ~_among(_l.kind, PolicyKind),
+        and_(_l.stage == "live", _l.share != 100),
+        and_(_l.stage == "canary", ~_l.share.between(1, 100)),
+        and_(_l.stage != "live", _l.stage != "canary", _l.share != 0),
+    )
+)
+ALONE = (
+    select(_l.policy, _l.stage, func.count())
+    .where(or_(_l.stage == "live", _l.stage == "canary"))
+    .group_by(_l.project, _l.policy, _l.stage)
+    .having(func.count() > 1)
+)
+HAS_EVIDENCE = (
+    select(*_release, _l.evidence)
+    .select_from(schema.releases.outerjoin(schema.blobs, schema.blobs.c.sha256 == _l.evidence))
+    .where(_l.evidence.is_not(None), schema.blobs.c.sha256.is_(None))
+)
+
+
+def _of_no_trial(table: Any) -> Select[Any]:
+    """Rows whose trial is not there."""
+    source = table.outerjoin(schema.trials, _t.key == table.c.trial)
+    return select(table.c.trial, func.count()).select_from(source).where(_t.key.is_(None)).group_by(table.c.trial)
+
+
+OF_ANOTHER_PROJECT = (
+    select(_s.id, _t.name, _s.project, _t.project)
+    .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
+    .where(_s.project != _t.project)
+)
+RELEASES = select(schema.releases).order_by(_l.key)
+TRIALS = select(schema.trials).order_by(_t.key)
+ARMS = [
+    (what, select(table.c.trial, table.c.arm, func.count()).group_by(table.c.trial, table.c.arm))
+    for what, table in (("units were given", schema.exposures), ("requests were answered by", schema.served))
+]
+FLAGS = select(schema.flags.c.body, schema.flags.c.name, schema.flags.c.changed_at)
+
 
 Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
 
@@ -192,6 +241,24 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ),
     ),
     ("checkpoints", (_rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),)),
+    (
+        "releases",
+        (
+            _rule(
+                RELEASE_KNOWN, lambda r: f"release {r[0]}@{r[1]}: {r[2]} with {r[3]} % and {r[4]} do not fit together"
+            ),
+            _rule(ALONE, lambda r: f"policy {r[0]}: {r[2]} releases are {r[1]} at once"),
+            _rule(HAS_EVIDENCE, lambda r: f"release {r[0]}@{r[1]}: its evidence {r[2][:12]} is not there"),
+        ),
+    ),
+    (
+        "trials",
+        (
+            _rule(_of_no_trial(schema.exposures), lambda r: f"trial {r[0]}: is not there, but has {r[1]} exposures"),
+            _rule(_of_no_trial(schema.served), lambda r: f"trial {r[0]}: is not there, but served {r[1]} requests"),
+            _rule(OF_ANOTHER_PROJECT, lambda r: f"request {r[0]}: of project {r[2]}, its trial {r[1]} of {r[3]}"),
+        ),
+    ),
 )
 Look = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
@@ -206,6 +273,7 @@ def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
         found.append(("file", partial(_file, store, quick)))
         found.append(("references", partial(_references, store)))
     found += [(name, partial(_broken, store, rules)) for name, rules in RULES]
+    found += [(name, partial(_read, store, look)) for name, look in READ]
     found.append(("ledger", partial(_ledger, store)))
     found.append(("blobs", store.blobs.broken))
     found.append(("weights", partial(_weights, store, quick)))
@@ -239,6 +307,40 @@ def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
         yield from (says(row) for row in found[:MOST])
         if len(found) > MOST:
             yield f"… and more of the same kind: only the first {MOST} are listed"
+
+
+def _sources(view: Transaction) -> Iterator[str]:
+    """Releases that nothing could serve, and those that grew from none."""
+    found = [rows.release(row) for row in view.all(RELEASES, {})]
+    known = {(release.project, release.id) for release in found}
+    for release in found:
+        if not has_source(view, release.project, release.source):
+            yield f"release {release.id}: its source {release.source} is not there"
+        if release.parent is not None and (release.project, release.parent) not in known:
+            yield f"release {release.id}: its parent {release.parent} is not there"
+
+
+def _arms(view: Transaction) -> Iterator[str]:
+    trials = {row[0]: rows.trial(row) for row in view.all(TRIALS, {})}
+    for what, statement in ARMS:
+        for key, arm, n in view.all(statement, {}):
+            if key in trials and arm not in trials[key].arms:
+                yield f"trial {trials[key].name}: {n} {what} {arm!r}, which is not one of its arms"
+
+
+def _flags(view: Transaction) -> Iterator[str]:
+    for body, name, changed_at in view.all(FLAGS, {}):
+        flag = rows.flag((body,))
+        if (flag.name, flag.changed_at) != (name, changed_at):
+            yield f"flag {name}: its record is of {flag.name} at {flag.changed_at}"
+
+
+READ = (("sources", _sources), ("arms", _arms), ("flags", _flags))
+
+
+def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[str]:
+    """What only the records tell, all of one moment."""
+    return store.db.reading(lambda view: list(look(view)), snapshot=True)
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:

@@ -90,7 +90,7 @@ class Db:
                 reader = self._local.reader = Reader(self.engine.connect(read_only=True))
                 self._readers.add(reader)
             connection = reader.connection
-            view = Transaction(connection.execute, self.engine.book)
+            view = Transaction(connection, self.engine.book)
             if not snapshot:
                 return look(view)
             connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")

@@ -1,8 +1,8 @@
 """A store's records as lines of JSON, all of them from one moment.
 
 Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
-a span, the output of an attempt, the run of a checkpoint) stands beside it. The first line says what wrote the file,
-the last how many lines of each kind it has: without it, the file was cut short.
+a span, the output of an attempt, the run of a checkpoint, the project of a trial or a flag) stands beside it. The first
+line says what wrote the file, the last how many lines of each kind it has: without it, the file was cut short.
 """
 
 from __future__ import annotations
@@ -44,6 +44,28 @@ CHECKPOINTS = (
     .select_from(schema.checkpoints.outerjoin(schema.runs, _u.key == _k.run))
     .where((_all == 1) | (_k.project == bindparam("project")))
     .order_by(_k.key)
+)
+_t, _e, _v, _f = schema.trials.c, schema.exposures.c, schema.served.c, schema.flags.c
+RELEASES = (
+    select(schema.releases)
+    .where((_all == 1) | (schema.releases.c.project == bindparam("project")))
+    .order_by(schema.releases.c.key)
+)
+TRIALS = select(schema.trials).where((_all == 1) | (_t.project == bindparam("project"))).order_by(_t.key)
+EXPOSURES = (
+    select(_e.unit, _e.arm, _e.at)
+    .where(_e.trial == bindparam("trial"), _e.unit > bindparam("after"))
+    .order_by(_e.unit)
+    .limit(1000)
+)
+SERVED = (
+    select(*rows.SERVED, _v.key)
+    .where(_v.trial == bindparam("trial"), _v.key > bindparam("after"))
+    .order_by(_v.key)
+    .limit(1000)
+)
+FLAGS = (
+    select(_f.body, _f.project).where((_all == 1) | (_f.project == bindparam("project"))).order_by(_f.project, _f.name)
 )
 UPDATES = (
     select(_p.step, _p.at, _p.body)
@@ -130,6 +152,8 @@ def export(
         for body, of in view.all(CHECKPOINTS, everything):
             if run in (None, of):
                 line("checkpoint", rows.checkpoint((body,)), run=of)
+        if run is None:
+            _write_service(view, everything, line)
         for entry in _ledger(view):
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
@@ -137,6 +161,28 @@ def export(
     store.db.reading(look, snapshot=True)
     write(json.dumps({"kind": "end", "lines": dict(counted)}) + "\n")
     return dict(counted)
+
+
+def _write_service(view: Transaction, everything: Mapping[str, Any], line: Callable[..., None]) -> None:
+    """What serves belongs to a project, and to no run."""
+    for row in view.all(RELEASES, dict(everything)):
+        line("release", rows.release(row))
+    for row in view.all(TRIALS, dict(everything)):
+        key, project, name = row[:3]
+        line("trial", rows.trial(row), project=project)
+        for found in _after(view, EXPOSURES, key, "", 0):
+            line("exposure", rows.exposure(found, name), project=project)
+        for found in _after(view, SERVED, key, 0, -1):
+            line("served", rows.served_request(found, name), project=project)
+    for body, project in view.all(FLAGS, dict(everything)):
+        line("flag", rows.flag((body,)), project=project)
+
+
+def _after(view: Transaction, statement: Any, trial: int, after: Any, place: int) -> Iterator[Any]:
+    """Rows of a trial, page by page: each goes on after the last one's value in that place."""
+    while page := view.all(statement, {"trial": trial, "after": after}):
+        yield from page
+        after = page[-1][place]
 
 
 def _pages(view: Transaction, run: int) -> Iterator[list[Any]]:

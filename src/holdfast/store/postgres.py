@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import Dialect
 
 from holdfast.contracts.errors import BadInput, HoldfastError, StoreBusy, StoreError, StoreFull
+from holdfast.store.changes import TOPICS
 from holdfast.store.sql import Book, Transaction
 
 try:
@@ -66,7 +67,7 @@ class Postgres:
                 if connection is None or connection.closed:
                     connection = self.connect(read_only=True)
                     connection.execute(f"LISTEN {CHANNEL}")
-                    report(dict.fromkeys(("queue", "done", "room", "orders"), -1))  # what was missed meanwhile
+                    report(dict.fromkeys(TOPICS, -1))  # what was missed meanwhile
                 for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
@@ -109,7 +110,7 @@ class PostgresSession:
             self._connection.close()
             self._connection = self._engine.connect(read_only=False)
             self._connection.execute("BEGIN")
-        return Transaction(self._connection.execute, self._engine.book)
+        return Transaction(self._connection, self._engine.book)
 
     def commit(self, transaction: Transaction) -> None:
         if transaction.topics:

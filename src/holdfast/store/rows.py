@@ -9,15 +9,18 @@ from typing import Any, ParamSpec, TypeVar
 from sqlalchemy import Column
 
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
+from holdfast.contracts.flag import Flag
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
+from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
 from holdfast.contracts.run import LearnUpdate, LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
 from holdfast.contracts.shapes import Unfit
+from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import schema
 from holdfast.store.sql import from_json
 
-_r, _a = schema.rollouts.c, schema.attempts.c
+_r, _a, _s = schema.rollouts.c, schema.attempts.c, schema.served.c
 
 ROLLOUT: tuple[Column[Any], ...] = (
     _r.key,
@@ -50,6 +53,18 @@ ATTEMPT: tuple[Column[Any], ...] = (
     _a.deadline,
     _a.ended_at,
     _a.error,
+)
+SERVED: tuple[Column[Any], ...] = (
+    _s.id,
+    _s.arm,
+    _s.unit,
+    _s.at,
+    _s.error,
+    _s.latency_s,
+    _s.tokens,
+    _s.success,
+    _s.reward,
+    _s.safety_cost,
 )
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,3 +209,68 @@ def ledger_entry(row: Any) -> LedgerEntry:
         previous=row[7],
         sha256=row[8],
     )
+
+
+@whole
+def release(row: Any) -> Release:
+    """From all columns of `releases` in their order."""
+    return Release(
+        id=f"{row[2]}@{row[3]}",
+        project=row[1],
+        policy=row[2],
+        number=row[3],
+        kind=PolicyKind(row[4]),
+        source=row[5],
+        parent=row[6],
+        stage=Stage(row[7]),
+        share=row[8],
+        is_known_good=bool(row[9]),
+        evidence=row[10],
+        manifest=from_json(row[11]),
+        created_at=row[12],
+        changed_at=row[13],
+    )
+
+
+@whole
+def trial(row: Any) -> Trial:
+    """From all columns of `trials` in their order."""
+    return Trial(
+        name=row[2],
+        kind=row[3],
+        arms=from_json(row[4]),
+        salt=row[5],
+        created_at=row[6],
+        ended_at=row[7],
+        settings=from_json(row[8]),
+    )
+
+
+@whole
+def exposure(row: Any, trial: str) -> Exposure:
+    """From the columns of `exposures` but the trial, in their order."""
+    return Exposure(trial=trial, unit=row[0], arm=row[1], at=row[2])
+
+
+@whole
+def served_request(row: Any, trial: str) -> Served:
+    """From the columns of SERVED, and the trial's name."""
+    return Served(
+        id=row[0],
+        trial=trial,
+        arm=row[1],
+        unit=row[2],
+        at=row[3],
+        error=bool(row[4]),
+        latency_s=row[5],
+        tokens=row[6],
+        success=row[7],
+        reward=row[8],
+        safety_cost=row[9],
+    )
+
+
+@whole
+def flag(row: Any) -> Flag:
+    """From the column `body`."""
+    return decode(Flag, from_json(row[0]))

@@ -221,6 +221,88 @@ ledger = Table(
     Column("sha256", Text, nullable=False, unique=True),
 )
 
+releases = Table(
+    "releases",
+    metadata,
+    _key(),
+    Column("project", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("parent", Text),
+    Column("stage", Text, nullable=False),
+    Column("share", Integer, nullable=False),
+    Column("is_known_good", Integer, nullable=False),  # 0 or 1
+    Column("evidence", Text),
+    Column("manifest", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("changed_at", Float(53), nullable=False),
+    UniqueConstraint("project", "policy", "number"),
+    UniqueConstraint("project", "policy", "source"),
+    # The invariant itself: one version answers, and one at most is being tried.
+    Index("ux_releases_live", "project", "policy", unique=True, **_where("stage = 'live'")),
+    Index("ux_releases_canary", "project", "policy", unique=True, **_where("stage = 'canary'")),
+    sqlite_autoincrement=True,
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    _key(),
+    Column("project", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("arms", Text, nullable=False),  # in their order: the first is the control
+    Column("salt", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+    Column("settings", Text, nullable=False),
+    UniqueConstraint("project", "name"),
+    sqlite_autoincrement=True,
+)
+
+exposures = Table(
+    "exposures",
+    metadata,
+    Column("trial", Big, ForeignKey("trials.key"), primary_key=True, autoincrement=False),
+    Column("unit", Text, primary_key=True),
+    Column("arm", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+served = Table(
+    "served",
+    metadata,
+    _key(),  # grows within a trial as requests arrive
+    Column("project", Text, nullable=False),
+    Column("trial", Big, ForeignKey("trials.key"), nullable=False),
+    Column("id", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("error", Integer, nullable=False),  # 0 or 1
+    Column("latency_s", Float(53)),
+    Column("tokens", Big),
+    Column("success", Float(53)),
+    Column("reward", Float(53)),
+    Column("safety_cost", Float(53)),
+    UniqueConstraint("project", "id"),  # feedback names nothing else
+    Index("ix_served_trial_key", "trial", "key"),
+    sqlite_autoincrement=True,
+)
+
+flags = Table(
+    "flags",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("body", Text, nullable=False),  # the whole record
+    Column("changed_at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
 pulse = Table(
     "pulse",  # SQLite only needs it: counters by which other processes see what kind of thing changed
     metadata,

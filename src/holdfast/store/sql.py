@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, overload
 
 from sqlalchemy import Executable
@@ -85,10 +85,10 @@ def _literal(value: object) -> str:
 class Transaction:
     """What an operation gets: run statements, and say which topics it touched."""
 
-    __slots__ = ("_book", "_execute", "topics")
+    __slots__ = ("_book", "_connection", "_execute", "topics")
 
-    def __init__(self, execute: Callable[..., Any], book: Book) -> None:
-        self._execute, self._book = execute, book
+    def __init__(self, connection: Any, book: Book) -> None:
+        self._connection, self._execute, self._book = connection, connection.execute, book
         self.topics: dict[str, int] = {}
 
     @property
@@ -97,6 +97,13 @@ class Transaction:
 
     def run(self, statement: Executable, params: Params) -> Any:
         return self._execute(self._book[statement], params)
+
+    def many(self, statement: Executable, params: Sequence[Params]) -> int:
+        """Run one statement for each set of values, in one go; how many rows it touched."""
+        cursor = self._connection.cursor()
+        cursor.executemany(self._book[statement], params)
+        touched: int = cursor.rowcount
+        return touched
 
     def one(self, statement: Executable, params: Params) -> Any:
         return self._execute(self._book[statement], params).fetchone()

@@ -106,7 +106,7 @@ class SQLiteSession:
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
-                return Transaction(self._connection.execute, self._engine.book)
+                return Transaction(self._connection, self._engine.book)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
                     raise

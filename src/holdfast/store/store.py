@@ -9,11 +9,15 @@ from holdfast.contracts.errors import BadInput
 from holdfast.store.blobs import Blobs
 from holdfast.store.checkpoints import Checkpoints
 from holdfast.store.db import Db, open_db
+from holdfast.store.experiences import Experiences
+from holdfast.store.flags import Flags
 from holdfast.store.ledger import Ledger
 from holdfast.store.queue import Queue
+from holdfast.store.releases import Releases
 from holdfast.store.runs import Runs
 from holdfast.store.sqlite import SQLite
 from holdfast.store.traces import Traces
+from holdfast.store.trials import Trials
 from holdfast.store.updates import Updates
 from holdfast.store.versions import Versions
 from holdfast.store.views import Views
@@ -33,13 +37,19 @@ class Store:
         self.queue = Queue(db, self.runs)
         self.traces = Traces(db)
         self.views = Views(db, self.runs)
+        self.experiences = Experiences(self.views, self.traces)
         self.versions = Versions(db, project)
         self.checkpoints = Checkpoints(db, self.runs)
         self.updates = Updates(db, self.runs)
         self.workers = Workers(db, project)
         self.ledger = Ledger(db, project)
+        self.releases = Releases(db, project)
+        self.trials = Trials(db, project)
+        self.flags = Flags(db, project)
         self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder.absolute()
         self.blobs = Blobs(db, self.folder / "blobs")
+        # What is for people to read lies beside the stores of all runs, not among them.
+        self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"
 
     def close(self) -> None:
         """Finish what was handed over, then let go of the file."""

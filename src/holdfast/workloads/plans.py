@@ -24,14 +24,15 @@ from holdfast.workloads import questions
 if TYPE_CHECKING:
     from holdfast.workloads.pupil import Pupil
 
+CourseFor = Callable[[Sequence[Task], "Pupil | None"], Course]
 LOCAL = "local"
 TOOLUSE = "holdfast.workloads.tooluse.agent"
 OPENAI = "https://api.openai.com/v1"
 ASK_THE_MODEL = "holdfast.workloads.questions:answer"
 
 
-def plan_for(settings: OptimizeSettings) -> Plan:
-    """A plan that only needs a store to run."""
+def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None) -> Plan:
+    """A plan that only needs a store to run; another course than the usual one may be made of the same parts."""
     reference = settings.agent or ASK_THE_MODEL
     if settings.agent is None and settings.model is None:
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
@@ -53,7 +54,7 @@ def plan_for(settings: OptimizeSettings) -> Plan:
             pupil.close()
 
     return Plan(
-        course=_course(settings, tasks, pupil),
+        course=_course(settings, tasks, pupil) if course_for is None else course_for(tasks, pupil),
         resources=settings.resources,
         model_ref=settings.model or f"agent/{settings.agent}",
         settings=settings.record(),

@@ -67,7 +67,10 @@ class Pupil:
 
     def be_at(self, standing: Standing) -> None:
         """Have the weights that the last lesson left, as after a restart."""
-        wanted = _last(standing.done)
+        self.be(standing.folder, _last(standing.done))
+
+    def be(self, folder: Path, wanted: str | None) -> None:
+        """Have the weights of a checkpoint, or those it came with."""
         if wanted == self._at:
             return
         self._phase, self._trainer = "", None
@@ -75,7 +78,7 @@ class Pupil:
             self.model, manifest = load(self._name)
         else:
             with _found(wanted):
-                self.model, manifest = transformer(where(standing.folder, wanted))
+                self.model, manifest = transformer(where(folder, wanted))
         self._root, self._at = manifest.sha256, wanted
         self.local.swap(self.model, version=wanted or BASE)
 
@@ -93,7 +96,7 @@ class Pupil:
     def keep(self, standing: Standing, *, algorithm: str, mean_reward: float | None = None) -> Checkpoint:
         """Save what was learnt, and answer with it from now on."""
         self.heed()  # once stopped, the run may be another's, and so is its folder
-        step, now, parent = len(standing.done) + 1, time.time(), _last(standing.done)
+        step, now, parent = len(standing.done) + 1, time.time(), self._at
         try:
             identity, sha256 = self._save(standing, step, now)
             _forget(standing, parent)
@@ -160,7 +163,7 @@ def _forget(standing: Standing, parent: str | None) -> None:
 
     Later ones than we know of are those of who took the run up from us.
     """
-    if parent is not None and (own := re.search(r"-(\d+)-[0-9a-f]+$", parent)):
+    if parent is not None and (own := re.fullmatch(rf"{re.escape(standing.run)}-(\d+)-[0-9a-f]+", parent)):
         for folder, step, _ in _folders(standing, ""):
             if step < int(own[1]):
                 shutil.rmtree(folder / TRAINER, ignore_errors=True)

@@ -19,11 +19,11 @@ from holdfast.workloads.pupil import Pupil, where
 
 
 def rl_lesson(
-    block: RlOptimizer, pupil: Pupil | None, standing: Standing, *, seed: int
+    block: RlOptimizer, pupil: Pupil | None, standing: Standing, *, seed: int, run: str | None = None
 ) -> Callable[[Sequence[Experience]], Learnt]:
-    """What to do with the experiences of the run, once they are there."""
+    """What to do with the experiences of the run (this one, unless another is named), once they are there."""
     settings = RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump()))
-    intake = Intake(run=standing.run, channels=block.channels)
+    intake = Intake(run=run or standing.run, channels=block.channels)
 
     def learn(experiences: Sequence[Experience]) -> Learnt:
         model = None if pupil is None else pupil.model

@@ -28,7 +28,7 @@ def task(expected: str = "3901", style: str = "brief", **fields: Any) -> dict[st
 
 
 def worth(given: dict[str, Any], output: Any) -> tuple[float, float]:
-    success, form = score(given, output, ())
+    success, form, _ = score(given, output, ())
     return success.value, form.value
 
 

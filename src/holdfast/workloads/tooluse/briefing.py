@@ -12,11 +12,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Speaker(Protocol):
-    """What answers, at once or piece by piece."""
+    """What answers, at once or piece by piece, until it is closed."""
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall: ...
 
     def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]: ...
+
+    def close(self) -> None: ...
 
 
 class Briefed:
@@ -28,6 +30,9 @@ class Briefed:
 
     def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
         return self._speaker.stream(briefed(messages, sampling.get("tools")), **sampling)
+
+    def close(self) -> None:
+        self._speaker.close()
 
 
 def briefed(messages: Messages, tools: Any) -> Messages:

@@ -16,6 +16,8 @@ from holdfast.contracts.run import LearnUpdate
 from holdfast.prove.estimate import difference, wilson
 from holdfast.workloads.tooluse.course import BASELINE, PRACTICE, TRAINED, WARM_UP
 
+Episodic = Mapping[str, Any]  # an episode as it is kept
+
 RATES = {"success": "tasks solved", "adoption": "tool adoption", "format": "style kept"}
 
 
@@ -85,7 +87,7 @@ def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Resu
             for name in before["families"]
             if name in after["families"]
         },
-        gain=_gain(bodies[BASELINE]["scores"], bodies[TRAINED]["scores"], rng),
+        gain=_gain(bodies[BASELINE]["episodes"], bodies[TRAINED]["episodes"], rng),
         curve=curve(updates),
         silent=silent,
         practised=sum(found["rollouts"] for found in audits),
@@ -113,13 +115,24 @@ def curve(updates: Sequence[LearnUpdate]) -> list[Point]:
     return points
 
 
-def _gain(before: Sequence[float | None], after: Sequence[float | None], rng: np.random.Generator) -> Interval:
+def _gain(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], rng: np.random.Generator
+) -> Interval:
     """Of the tasks that were marked both times; anything is possible where there are fewer than two."""
-    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-    if len(pairs) < 2:
+    old, new = _solved(before), _solved(after)
+    both = [task for task in old if task in new]
+    if len(both) < 2:
         return Interval(low=-1.0, high=1.0)
-    scores = np.asarray(pairs)
-    return difference(scores[:, :1], scores[:, 1:], rng=rng)
+    column = [np.asarray([[side[task]] for task in both]) for side in (old, new)]
+    return difference(column[0], column[1], rng=rng)
+
+
+def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
+    """How often each task was solved, of its tries."""
+    tries: dict[str, list[float]] = {}
+    for one in episodes:
+        tries.setdefault(str(one["task"]), []).append(float(one["success"] or 0.0))
+    return {task: sum(some) / len(some) for task, some in tries.items()}
 
 
 def _rate(counted: Sequence[int]) -> Rate:

@@ -1,0 +1,333 @@
+"""`holdfast ab …`: versions side by side. Units get an arm and keep it, outcomes come in, and a verdict may be asked
+for after every one of them.
+
+Here the statistics of `prove` are handed to `promote.experiment`, which decides in what order they are asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import rules, show
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Reason, Verdict
+    from holdfast.contracts.trial import Served, Trial
+    from holdfast.promote.experiment import Design, Ruling, Told
+    from holdfast.prove.guard import Limits
+    from holdfast.store.store import Store
+
+app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
+Unit = Annotated[str, typer.Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
+Number = float | None
+
+
+@app.command()
+def create(
+    name: Name,
+    why: Why,
+    arms: Annotated[str, typer.Option(metavar="ARM:PART,…", help="The first is the control.")] = (
+        "control:0.5,treatment:0.5"
+    ),
+    metric: Annotated[str, typer.Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
+    reward_range: Annotated[str, typer.Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
+    alpha: Annotated[float, typer.Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
+    min_effect: Annotated[float, typer.Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
+    worthwhile: Annotated[float, typer.Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
+    ] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Begin an experiment; what it is about is fixed from now on."""
+    from holdfast.contracts.trial import Trial
+    from holdfast.promote.experiment import KIND, Design, settings_of
+    from holdfast.store.store import open_store
+
+    design = Design(
+        metric=metric,  # type: ignore[arg-type]  # it is checked there
+        alpha=alpha,
+        min_effect=min_effect,
+        worthwhile=worthwhile,
+        reward_range=_range(reward_range),
+        limits=_limits(limit or ()),
+        why=why,
+    )
+    _guardrails(design, alpha)
+    now = time.time()
+    trial = Trial(
+        name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
+    )
+    with open_store(store, project=project, migrate=False) as opened:
+        begun = opened.trials.begin(trial, who=who(), now=now).result()
+    if json:
+        _print_record(begun)
+    else:
+        print(f"{begun.name}: begun, {_parts(begun)}; give units their arm with: holdfast ab assign {name} UNIT")
+
+
+@app.command()
+def assign(
+    name: Name, unit: Unit, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
+    """Print a unit's arm, and remember that it was given; a unit keeps its first."""
+    from holdfast.promote import experiment
+
+    with existing(store, project) as opened:
+        arm = experiment.assign(_experiment(opened, name), unit)
+        exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
+    if json:
+        _print_record(exposure)
+    else:
+        print(exposure.arm)
+
+
+@app.command()
+def record(
+    name: Name,
+    unit: Unit,
+    success: Annotated[bool | None, typer.Option("--success/--failure", help="Whether it was good.")] = None,
+    reward: Annotated[Number, typer.Option(metavar="X", help="What it was worth.")] = None,
+    latency: Annotated[Number, typer.Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", min=0, help="How many it took.")] = None,
+    safety_cost: Annotated[Number, typer.Option(metavar="X", min=0, help="What harm it did.")] = None,
+    error: Annotated[bool, typer.Option("--error", help="It failed: there was no answer.")] = False,
+    request: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Of the request: again is harmless.")
+    ] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Tell what came of a request of a unit that has its arm."""
+    from uuid import uuid4
+
+    from holdfast.contracts.trial import Served
+
+    if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
+        raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
+    with existing(store, project) as opened:
+        _experiment(opened, name)
+        exposure = opened.trials.exposure(name, unit)
+        if exposure is None:
+            what = f"experiment {name}: unit {unit!r}"
+            raise BadInput(what, why="has no arm yet", remedy="call 'holdfast ab assign' before it is served")
+        served = Served(
+            id=request or f"ab-{uuid4().hex}",
+            trial=name,
+            arm=exposure.arm,
+            unit=unit,
+            at=time.time(),
+            error=error,
+            latency_s=latency,
+            tokens=tokens,
+            success=None if success is None else float(success),
+            reward=reward,
+            safety_cost=safety_cost,
+        )
+        is_new = opened.trials.record([served]).result() == 1
+    if json:
+        from holdfast.contracts.records import encode
+
+        show.print_json({"recorded": is_new, "served": encode(served)})
+    else:
+        print(f"{served.id}: {f'recorded for {served.arm}' if is_new else 'was recorded before, and stays as it was'}")
+
+
+@app.command("list")
+def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """List the experiments, newest first."""
+    from holdfast.promote.experiment import KIND
+
+    with existing(store, project) as opened:
+        found = opened.trials.all(KIND)
+        units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
+    if json:
+        show.print_records(found)
+    elif found:
+        rows = [
+            (
+                trial.name,
+                "running" if trial.ended_at is None else "ended",
+                show.moment(trial.created_at)[:16],
+                units[trial.name],
+                _parts(trial),
+                trial.settings.get("why"),
+            )
+            for trial in found
+        ]
+        show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
+    else:
+        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME --why TEXT")
+
+
+@app.command("show")
+def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """Show the arms: how many units each has, what came of them, and how each metric stands."""
+    trial, ruling, served = _look(store, project, name)
+    if json:
+        from holdfast.contracts.records import encode
+
+        show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
+        return
+    state = "running" if trial.ended_at is None else f"ended {show.moment(trial.ended_at)}"
+    print(f"{name}: {state}, begun {show.moment(trial.created_at)}; {trial.settings.get('why')}")
+    asked = Counter(one.arm for one in served)
+    rows = [
+        (arm, weight, ruling.exposed[arm], asked[arm], ruling.told[arm], ruling.means[arm])
+        for arm, weight in trial.arms.items()
+    ]
+    metric = trial.settings.get("metric")
+    show.print_table(("arm", ">part", ">units", ">requests", ">outcomes", f">mean {metric}"), rows)
+    print(f"sample ratio: p {ruling.ratio_p:.3g}, looked at once")
+
+
+@app.command()
+def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
+    from holdfast.promote.experiment import Call
+
+    _, ruling, _ = _look(store, project, name)
+    if json:
+        _print_record(ruling)
+    else:
+        whom = "" if ruling.arm is None else f" ({ruling.arm})"
+        more = "" if ruling.needs is None else f", about {show.count(ruling.needs, 'more unit')}"
+        print(f"{name}: {ruling.call.replace('_', ' ')}{whom}{more}")
+        for reason in ruling.reasons:
+            print(f"  {reason.code}: {reason.text}")
+    if ruling.call is Call.VOID:
+        raise typer.Exit(1)
+
+
+@app.command()
+def end(name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
+    with existing(store, project) as opened:
+        was_over = _experiment(opened, name).ended_at is not None
+        ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
+    if json:
+        _print_record(ended)
+    else:
+        print(f"{name}: {'ended before' if was_over else 'ended'}, {show.moment(ended.ended_at)}")
+
+
+def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Served]]:
+    from holdfast.promote import experiment
+
+    with existing(store, project) as opened:
+        trial = _experiment(opened, name)
+        with show.progress("reading outcomes", None):
+            exposed, served = opened.trials.exposed(name), opened.trials.served(name)
+            design = experiment.design_of(trial)
+            statistics = _Statistics(design)
+            ruling = experiment.verdict(trial, exposed, served, compare=statistics.compare, guard=statistics.breaches)
+    return trial, ruling, served
+
+
+class _Statistics:
+    """What `promote.experiment` asks, answered by `prove`."""
+
+    def __init__(self, design: Design) -> None:
+        self._design = design
+
+    def compare(self, outcomes: Sequence[Told], alpha: float) -> Verdict:
+        from holdfast.prove.guard import blocks
+        from holdfast.prove.sequential import judge
+
+        width = self._design.width  # outcomes come on a scale from 0 to 1
+        treatment, control, _ = blocks(outcomes)
+        found = judge(
+            treatment - control,
+            low=-1.0,
+            high=1.0,
+            alpha=alpha,
+            min_effect=self._design.min_effect / width,
+            worthwhile=self._design.worthwhile / width,
+        )
+        if found.needs is None:
+            return found
+        units_a_pair = len(outcomes) / treatment.size if treatment.size else 2.0
+        return replace(found, needs=max(1, round(found.needs * units_a_pair)))
+
+    def breaches(self, control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[Reason, ...]:
+        from holdfast.prove.guard import watch
+
+        return watch(control, treatment, _guardrails(self._design, alpha)).breaches
+
+
+def _guardrails(design: Design, alpha: float) -> Limits:
+    from holdfast.prove.guard import METRICS, Limits
+
+    limits: dict[str, Any] = dict(design.limits)
+    for name in limits:
+        if name not in METRICS:
+            raise BadInput(f"--limit {name}", why="is not watched", remedy=f"use one of {', '.join(METRICS)}")
+    return replace(Limits(alpha=alpha, reward_range=design.reward_range), **limits)
+
+
+def _experiment(store: Store, name: str) -> Trial:
+    from holdfast.promote.experiment import design_of
+
+    trial = store.trials.get(name)
+    design_of(trial)
+    return trial
+
+
+def _arms(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        arm, _, weight = part.strip().rpartition(":")
+        try:
+            found[arm.strip()] = float(weight)
+        except ValueError:
+            arm = ""
+        if not arm.strip():
+            raise BadInput(f"--arms {part!r}", why="must be ARM:PART", remedy="write control:0.5,treatment:0.5")
+    if len(found) < len(text.split(",")):
+        raise BadInput(f"--arms {text}", why="names an arm twice")
+    total = sum(found.values())
+    if not (all(weight > 0.0 for weight in found.values()) and abs(total - 1.0) <= 1e-6):
+        raise BadInput(f"--arms {text}", why=f"the parts must be above 0 and add up to 1, not {total:g}")
+    return {arm: weight / total for arm, weight in found.items()}  # 0.333333 three times is meant as thirds
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(":")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise BadInput(f"--range {text}", why="must be LOW:HIGH, such as 0:1") from None
+
+
+def _limits(texts: Sequence[str]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for text in texts:
+        name, value = rules.pair_of(text, "--limit")
+        try:
+            found[name] = None if value == "none" else float(value)
+        except ValueError:
+            raise BadInput(f"--limit {text}", why="must be a number, or none") from None
+    return found
+
+
+def _parts(trial: Trial) -> str:
+    return ", ".join(f"{arm} {weight:.4g}" for arm, weight in trial.arms.items())
+
+
+def _print_record(record: Any) -> None:
+    from holdfast.contracts.records import encode
+
+    show.print_json(encode(record))

@@ -1,0 +1,288 @@
+"""`holdfast prove calibrate` and `prove null`: how often our own proof is wrong, simulated and on a real run.
+
+What is counted, and what would be too much, is `prove.calibrate`'s business; the page is docs/calibration.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import show
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+
+if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Interval
+    from holdfast.contracts.run import Run
+    from holdfast.prove.calibrate import Calibration, ErrorRate, GuardRate, Null, Power
+
+EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
+
+NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
+POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
+GUARD_COLUMNS = (
+    "metric",
+    ">false breach",
+    ">false clear",
+    ">cleared",
+    ">after",
+    ">2×",
+    ">after",
+    ">5×",
+    ">after",
+)
+
+PAGE = """# How often a proof is wrong
+
+Made by `{command}`; the same seed gives the same file.
+
+A row of the first two tables is {experiments:,} simulated experiments. The test that judges real runs looks at each of
+them after every task, at α = {alpha:g}. Intervals are Wilson's, at 99 %. The command exits 1 when one lies wholly above
+its α.
+
+## Nothing to promote
+
+Both versions are equally good in the mean (under *safety* the candidate is worse by exactly what is allowed), so every
+promotion is an error. The highest rate is {worst:.2%} ({worst_shape}). The z-test is a plain paired one, one-sided at
+the same α, and is looked at after every task from the {z_from}th on.
+
+{nulls}
+
+## Something to promote
+
+*Power* is the share that is promoted within the tasks that there are. *Fixed n* is how many tasks a z-test with one
+look at the end needs for the same power. *Episodes saved* are against it, of both versions, with all seeds; below 0,
+being allowed to look cost more than stopping early gave back.
+
+{powers}
+
+## The guard of a canary
+
+A row is {canaries:,} canaries of up to {outcomes} outcomes, with three live outcomes beside each. *False breach* and
+*false clear* are counted exactly at the limit: the first may happen to {each:.2%} of them (α over {metrics} metrics),
+the second to {alpha:.2%}. *Cleared* is the share of canaries as good as live that is proved to be within the limit;
+*2×* and *5×* are the shares caught when they are two and five times as far off as is allowed; *after* is the mean
+number of the canary's outcomes until then. These three rest on a quarter as many canaries.
+
+{guards}
+"""
+
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")
+]
+
+
+def calibrate(
+    experiments: Annotated[
+        int, typer.Option("--experiments", metavar="N", min=100, max=1_000_000, help="Of each shape.")
+    ] = EXPERIMENTS,
+    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK:,} experiments: rougher, in seconds.")] = False,
+    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="The rate that is promised.")] = ALPHA,
+    seed: Seed = 0,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the page there too.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
+    from holdfast.prove import calibrate as rates
+
+    if output is not None:
+        _check_output(output)
+    asked = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
+    rows = []
+    with show.progress("calibrating", rates.STEPS) as advance:
+        for row in rates.calibrate(**asked):  # type: ignore[arg-type]
+            rows.append(row)
+            advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
+    found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
+    if output is not None:
+        from holdfast.cli.files import written_whole
+
+        with written_whole(output) as file:
+            file.write(page(found))
+    if json:
+        from holdfast.contracts.records import encode
+
+        show.print_json(encode(found))
+    else:
+        _print(found)
+    if not found.is_within:
+        raise typer.Exit(1)
+
+
+def null(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", metavar="N", min=1, max=100_000, help="Experiments dealt from its pairs.")
+    ] = 200,
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", metavar="A", help="The rate that is promised; the run's own if not given."),
+    ] = None,
+    seed: Seed = 0,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Deal the pairs of a version against itself out to experiments, and count promotions. Exits 1 if too many."""
+    import numpy as np
+
+    from holdfast.contracts.records import encode
+    from holdfast.prove import calibrate as rates
+    from holdfast.prove.matrix import pairs
+    from holdfast.prove.weigh import Weighing, reach
+
+    with existing(store, project) as opened:
+        settings = _settings_of_null(opened.runs.get(run))
+        from holdfast.workloads.duel import episodes_of
+
+        baseline, candidate = episodes_of(opened, run)
+    how = Weighing(
+        primary=settings["primary"],
+        alpha=settings["alpha"] if alpha is None else alpha,
+        reward_range=tuple(settings["reward_range"]),
+        max_cost=settings["max_cost"],
+        max_safety_regression=settings["max_safety_regression"],
+    )
+    tasks, before, after = pairs(baseline, candidate, how.primary)
+    most = reach(how, how.primary)
+    counted = rates.null(
+        (after - before).mean(axis=1) if tasks else np.zeros(0),
+        repetitions=repetitions,
+        alpha=how.alpha,
+        low=-most,
+        high=most,
+        rng=np.random.default_rng(seed),
+    )
+    if json:
+        show.print_json(encode(counted))
+    else:
+        _print_null(counted, before.size)
+    if not counted.is_within:
+        raise typer.Exit(1)
+
+
+def page(found: Calibration) -> str:
+    """The published tables; nothing in them depends on when or where they were made."""
+    from holdfast.prove.calibrate import Z_FROM
+
+    given = (("experiments", EXPERIMENTS), ("alpha", ALPHA), ("seed", 0))
+    words = [f"--{name} {getattr(found, name):g}" for name, usual in given if getattr(found, name) != usual]
+    worst = max(found.nulls, key=lambda row: row.rate)
+    return PAGE.format(
+        command=" ".join(["holdfast prove calibrate", *words, "--output docs/calibration.md"]),
+        experiments=found.experiments,
+        alpha=found.alpha,
+        worst=worst.rate,
+        worst_shape=worst.shape,
+        z_from=Z_FROM,
+        nulls=_markdown((*NULL_COLUMNS, "what it is"), [(*_null_cells(row), row.about) for row in found.nulls]),
+        powers=_markdown((*POWER_COLUMNS, "what it is"), [(*_power_cells(row), row.about) for row in found.powers]),
+        canaries=found.guards[0].experiments,
+        outcomes=found.guards[0].outcomes,
+        each=found.alpha / len(found.guards),
+        metrics=len(found.guards),
+        guards=_markdown(("limit", *GUARD_COLUMNS), [(f"{row.limit:g}", *_guard_cells(row)) for row in found.guards]),
+    )
+
+
+def _print(found: Calibration) -> None:
+    print(
+        f"nothing to promote: {found.experiments:,} experiments each, looked at after every task, α = {found.alpha:g}"
+    )
+    show.print_table(NULL_COLUMNS, map(_null_cells, found.nulls))
+    print("\nsomething to promote; fixed n: tasks that one look needs for the same power")
+    show.print_table(POWER_COLUMNS, map(_power_cells, found.powers))
+    print("\nthe guard: at its limit; as good as live; 2 and 5 times as far off as allowed")
+    show.print_table(GUARD_COLUMNS, map(_guard_cells, found.guards))
+    bad = [row.shape for row in found.nulls if not row.is_within]
+    bad += [f"guard of {row.metric}" for row in found.guards if not row.is_within]
+    print(
+        f"\n{', '.join(bad)}: above α beyond simulation error"
+        if bad
+        else "\nno rate is above its α beyond simulation error"
+    )
+
+
+def _print_null(counted: Null, episodes: int) -> None:
+    from holdfast.prove.calibrate import WANTED_PAIRS
+
+    if episodes < WANTED_PAIRS:
+        print(f"{episodes:,} paired episodes, and {WANTED_PAIRS:,} are wanted: a rate of this few is a rough one")
+    if not counted.is_disjoint:
+        enough = counted.tasks * counted.repetitions
+        print(f"{counted.pool:,} tasks, and {enough:,} are needed: repetitions share some, and are not independent")
+    print(f"{counted.repetitions} experiments of {counted.tasks} tasks, with a look after each")
+    print(f"promoted  {counted.promoted} ({counted.rate:.1%}, 99 % interval {_interval(counted.interval)})")
+    print(f"rejected  {counted.rejected}")
+    says = "within" if counted.is_within else "above"
+    print(f"{says} α = {counted.alpha:g}: chance explains up to {counted.most} promotions")
+
+
+def _null_cells(row: ErrorRate) -> tuple[str, ...]:
+    return (
+        row.shape,
+        str(row.tasks),
+        str(row.seeds),
+        f"{row.rate:.2%}",
+        _interval(row.interval),
+        f"{row.z_rate:.1%}",
+    )
+
+
+def _power_cells(row: Power) -> tuple[str, ...]:
+    return (
+        row.shape,
+        f"{row.effect:+g}",
+        str(row.tasks),
+        f"{row.power:.1%}",
+        f"{row.mean_tasks:.0f}",
+        str(row.fixed_tasks),
+        f"{row.saved_episodes:+.0f} ({row.saved_share:+.0%})",
+    )
+
+
+def _guard_cells(row: GuardRate) -> tuple[str, ...]:
+    return (
+        row.metric,
+        f"{row.false_breach:.2%}",
+        f"{row.false_clear:.2%}",
+        f"{row.cleared:.0%}",
+        f"{row.outcomes_until_clear:.0f}",
+        f"{row.caught:.0%}",
+        f"{row.outcomes_until_caught:.0f}",
+        f"{row.caught_broken:.0%}",
+        f"{row.outcomes_until_caught_broken:.0f}",
+    )
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    names = [column.lstrip(">~") for column in columns]
+    sides = ["--:" if column.startswith(">") else "---" for column in columns]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, sides, *rows))
+
+
+def _interval(interval: Interval) -> str:
+    return f"{100 * interval.low:.2f}–{100 * interval.high:.2f}%"
+
+
+def _settings_of_null(run: Run) -> dict[str, Any]:
+    """How the run was to be judged, once it is sure that it compared a version with itself."""
+    from holdfast.contracts.errors import BadInput
+
+    if not run.settings.get("is_null"):
+        is_duel = run.kind == "prove"
+        why = "compares two versions: to promote one need not be an error" if is_duel else f"is a {run.kind}"
+        raise BadInput(f"run {run.id}", why=why, remedy="make one with 'holdfast prove run … --null'")
+    how: dict[str, Any] = run.settings["how"]
+    return how
+
+
+def _check_output(output: Path) -> None:
+    from holdfast.contracts.errors import BadInput
+
+    if output.is_dir() or not output.parent.is_dir():
+        why = "is a folder" if output.is_dir() else f"there is no folder {output.parent}"
+        raise BadInput(f"--output {output}", why=why, remedy="name a file in a folder that is there")

@@ -1,0 +1,345 @@
+"""`holdfast flags …`: what may be switched, for whom, and the switches; the ledger keeps who changed what, and why."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import rules, show
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.contracts.errors import BadInput, Conflict
+
+if TYPE_CHECKING:
+    from holdfast.contracts.flag import Flag
+    from holdfast.store.store import Store
+
+app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+TRIES = 5  # when others change the same flag at the same time
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The flag's name.")]
+Many = list[str] | None
+
+
+@app.command("list")
+def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """List the flags."""
+    with existing(store, project) as opened:
+        found = opened.flags.all()
+    if json:
+        show.print_records(found)
+    elif found:
+        rows = [(flag.name, _state(flag), _rules(flag), _pairs(flag.requires) or None) for flag in found]
+        show.print_table(("flag", "state", "~rules", "~requires"), rows)
+    else:
+        print(f"no flags in project {project}; to begin: holdfast flags init, or holdfast flags set NAME --why TEXT")
+
+
+@app.command("show")
+def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """Show one flag: its variants, its rules in their order, what it requires."""
+    with existing(store, project) as opened:
+        flag = opened.flags.get(name)
+    if json:
+        _print_record(flag)
+        return
+    print(f"{flag.name}: {_state(flag)}" + (f"; {flag.description}" if flag.description else ""))
+    for variant, value in flag.variants.items():
+        print(f"  variant {variant} = {_written(value)}" + ("  (off)" if variant == flag.off else ""))
+    for number, rule in enumerate(flag.rules, 1):
+        print(f"  rule {number}: {rules.text_of(rule)}")
+    for other, variant in flag.requires.items():
+        print(f"  requires {other} = {variant}")
+    expires = "never" if flag.expires_at is None else show.moment(flag.expires_at)
+    print(f"  owner {flag.owner or '-'}, expires {expires}, changed {show.moment(flag.changed_at)}")
+
+
+@app.command("set")
+def set_(
+    name: Name,
+    why: Why,
+    variant: Annotated[Many, typer.Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
+    off: Annotated[str | None, typer.Option(metavar="VARIANT", help="What was there before the feature.")] = None,
+    rule: Annotated[Many, typer.Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
+    requires: Annotated[Many, typer.Option(metavar="FLAG=VARIANT", help="What else must be so; several.")] = None,
+    salt: Annotated[str | None, typer.Option(metavar="TEXT", help="Flags of one salt divide people alike.")] = None,
+    description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it switches.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="NAME", help="Who looks after it; else you.")] = None,
+    expires: Annotated[str | None, typer.Option(metavar="DATE", help="2030-01-31, or never.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
+    from holdfast.promote.flags import check
+
+    given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
+    given["variants"] = dict(_variant(text) for text in variant) if variant else None
+    given["rules"] = tuple(rules.rule_of(text) for text in rule) if rule else None
+    given["requires"] = dict(rules.pair_of(text, "--requires") for text in requires) if requires else None
+    given = {key: value for key, value in given.items() if value is not None}
+    if expires is not None:
+        given["expires_at"] = _moment(expires)
+    whole = None if file is None else _read(file, name, given)
+    with _created(store, project) as opened:
+        before = {flag.name: flag for flag in opened.flags.all()}
+        flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
+        check(flag, before)
+        after = opened.flags.put(flag, who=who(), why=why, now=time.time(), seen=before.get(name)).result()
+    _answer(after, f"{'changed' if name in before else 'made'}, {_state(after)}: {_rules(after)}", json=json)
+
+
+@app.command()
+def enable(
+    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
+    """Let its rules decide from now on."""
+    _switch(store, project, name, why, json=json, enabled=True)
+
+
+@app.command()
+def disable(
+    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
+    """Give everybody its off variant from now on."""
+    _switch(store, project, name, why, json=json, enabled=False)
+
+
+@app.command()
+def kill(
+    name: Name,
+    why: Why = "killed by an operator",
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Pull the kill switch: off for everybody, whatever else is changed, until it is revived."""
+    _switch(store, project, name, why, json=json, killed=True)
+
+
+@app.command()
+def revive(
+    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
+    """Release the kill switch; the flag is again what it was before."""
+    _switch(store, project, name, why, json=json, killed=False)
+
+
+@app.command()
+def rollout(
+    name: Name,
+    percent: Annotated[str, typer.Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
+    why: Why,
+    variant: Annotated[str | None, typer.Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Give a variant to a share of all keys: the last rule without conditions gets this percentage."""
+    share = rules.percent_of(percent)
+    with existing(store, project) as opened:
+        after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
+    _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
+
+
+@app.command("eval")
+def evaluate(
+    name: Name,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Who it is about.")] = None,
+    attr: Annotated[Many, typer.Option("--attr", metavar="NAME=VALUE", help="More about them; several.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Tell a flag's value for somebody, and why it is that."""
+    from holdfast.promote import flags
+
+    told = (rules.pair_of(text, "--attr") for text in attr or ())
+    context: dict[str, Any] = {attribute: rules.value_of(text) for attribute, text in told}
+    if key is not None:
+        context[flags.KEY] = key
+    with existing(store, project) as opened:
+        opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
+        every = {flag.name: flag for flag in opened.flags.all()}
+    found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
+    if json:
+        from dataclasses import asdict
+
+        show.print_json({"flag": name, **asdict(found)})
+    else:
+        print(f"{name}: {found.variant} = {_written(found.value)} ({found.reason}: {found.detail})")
+
+
+@app.command()
+def drop(
+    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
+    """Remove a flag, once nothing asks for it any more."""
+    from holdfast.promote.flags import needed_by
+
+    with existing(store, project) as opened:
+        if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
+            raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
+        before = opened.flags.drop(name, who=who(), why=why, now=time.time()).result()
+    _answer(before, f"dropped, was {_state(before)}", json=json)
+
+
+@app.command()
+def init(
+    why: Why = "the flags that a project begins with",
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Make the flags of the parts of learning, all off but those whose ENABLE_… variable is set; others stay."""
+    from holdfast.promote.features import features
+
+    with _created(store, project) as opened:
+        before = {flag.name for flag in opened.flags.all()}
+        new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
+        pending = [opened.flags.put(flag, who=who(), why=why, now=time.time()) for flag in new]
+        made = [one.result() for one in pending]
+    if json:
+        show.print_records(made)
+    else:
+        on = [flag.name for flag in made if flag.enabled]
+        print(f"{show.count(len(made), 'flag')} made" + (f", on: {', '.join(on)}" if on else ", all of them off"))
+
+
+def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: Any) -> None:
+    with existing(store, project) as opened:
+        before = opened.flags.get(name)
+        after = _change(opened, name, lambda flag: replace(flag, **to), why)
+        every = {flag.name: flag for flag in opened.flags.all()}
+    _answer(after, f"{_state(after)}, was {_state(before)}", json=json)
+    for other, variant in after.requires.items() if to.get("enabled") and not json else ():
+        if other in every and variant != every[other].off and not (every[other].enabled and not every[other].killed):
+            print(f"it stays off until {other} = {variant}, which is {_state(every[other])}")
+
+
+def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -> Flag:
+    """Change what is there now, even when somebody else changes it too."""
+    for tried in range(TRIES):
+        before = store.flags.get(name)
+        try:
+            return store.flags.put(change(before), who=who(), why=why, now=time.time(), seen=before).result()
+        except Conflict:
+            if tried == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _made(name: str, given: dict[str, Any]) -> Flag:
+    from holdfast.contracts.flag import Flag, Rule
+
+    variants = given.setdefault("variants", {"on": True, "off": False})
+    if "off" not in given and "off" not in variants:
+        what = f"flag {name}: variants {', '.join(variants)}"
+        raise BadInput(what, why="none is called off", remedy="say which was there before the feature: --off VARIANT")
+    off = given.setdefault("off", "off")
+    others = [variant for variant in variants if variant != off]
+    if len(others) == 1:
+        given.setdefault("rules", (Rule(variant=others[0]),))
+    given.setdefault("owner", who())
+    return Flag(name=name, **given)
+
+
+def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
+    from holdfast.contracts.flag import Rule
+
+    others = [one for one in flag.variants if one != flag.off]
+    if variant is None and len(others) != 1:
+        raise BadInput(f"flag {flag.name}", why=f"has the variants {', '.join(others)}", remedy="say which: --variant")
+    chosen = variant or others[0]
+    kept = list(flag.rules)
+    places = [place for place, rule in enumerate(kept) if rule.variant == chosen and not rule.conditions]
+    if places:
+        kept[places[-1]] = replace(kept[places[-1]], percent=percent)
+    else:
+        kept.append(Rule(variant=chosen, percent=percent))
+    return replace(flag, rules=tuple(kept))
+
+
+def _variant(text: str) -> tuple[str, Any]:
+    name, value = rules.pair_of(text, "--variant")
+    return name, rules.value_of(value)
+
+
+def _moment(text: str) -> float | None:
+    from datetime import datetime
+
+    if text == "never":
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise BadInput(f"--expires {text!r}", why="is not a date", remedy="write 2030-01-31, or never") from None
+
+
+def _read(file: Path, name: str, given: dict[str, Any]) -> Flag:
+    from holdfast.contracts.flag import Flag
+    from holdfast.contracts.records import loads
+
+    if given:
+        raise BadInput("--file", why=f"says all of it, so --{next(iter(given))} cannot be given too")
+    try:
+        text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(str(file), why=f"cannot be read: {error}") from None
+    flag = loads(Flag, text)
+    if flag.name != name:
+        raise BadInput(f"{file}: name = {flag.name!r}", why=f"is not {name!r}", remedy="give the same name twice")
+    return flag
+
+
+def _created(store: str, project: str) -> Store:
+    """The store, made when there is none: the first flag may be the first thing in it."""
+    from holdfast.store.store import open_store
+
+    return open_store(store, project=project, migrate=False)
+
+
+def _state(flag: Flag) -> str:
+    from holdfast.promote.flags import UNSAID, kill_variable
+
+    if os.environ.get(kill_variable(flag.name), "").strip().lower() not in UNSAID:
+        return "killed here"  # by the environment: of this process, not of others
+    if flag.killed:
+        return "killed"
+    if not flag.enabled:
+        return "off"
+    return "expired" if flag.expires_at is not None and time.time() >= flag.expires_at else "on"
+
+
+def _rules(flag: Flag) -> str:
+    return "; ".join(map(rules.text_of, flag.rules)) or "no rules"
+
+
+def _written(value: Any) -> str:
+    """As JSON, on one line."""
+    from json import dumps
+
+    return show.one_line(dumps(value, ensure_ascii=False))
+
+
+def _pairs(data: Any) -> str:
+    return ", ".join(f"{key}={value}" for key, value in data.items())
+
+
+def _answer(flag: Flag, said: str, *, json: bool) -> None:
+    if json:
+        _print_record(flag)
+    else:
+        print(f"{flag.name}: {said}")
+
+
+def _print_record(record: object) -> None:
+    from holdfast.contracts.records import encode
+
+    show.print_json(encode(record))

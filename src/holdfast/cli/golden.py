@@ -1,0 +1,257 @@
+"""`holdfast golden`: what a version does on a suite, as hashes; replayed, compared, and signed when it may change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.main import PLAIN
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.contracts.errors import BadInput, HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Finding
+    from holdfast.prove.golden import Change, Golden
+    from holdfast.prove.suite import Suite
+    from holdfast.store.store import Store
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+REPLAY = ".replay"  # beside the golden it was compared with
+SHOWN = 20  # cases of a difference
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
+
+SuiteAt = Annotated[str, typer.Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
+VersionOf = Annotated[
+    str, typer.Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
+]
+Called = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
+Known = Annotated[str, typer.Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it.")]
+
+
+@app.callback()
+def golden() -> None:
+    """Keep what a version does on a suite, and see when it changes."""
+
+
+@app.command("record")
+def record(
+    suite: SuiteAt,
+    version: VersionOf,
+    name: Called = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
+    from holdfast.prove.golden import told, write
+    from holdfast.store.store import open_store
+    from holdfast.workloads.duel import suite_of
+
+    cases = suite_of(suite)
+    called = _name(cases.suite_id if name is None else name)
+    with open_store(store, project=project) as opened:
+        path = _folder(opened) / f"{called}.json"
+        if path.exists():
+            remedy = f"'holdfast golden replay {suite} --version …', then 'holdfast golden sign {called}', or --name"
+            raise BadInput(f"golden {called}", why=f"is there already, in {path}", remedy=remedy)
+        made = _replayed(opened, cases, version, called)
+        write(path, made)
+    _show(made, path, json, told(made))
+
+
+@app.command("replay")
+def replay(
+    suite: SuiteAt,
+    version: VersionOf,
+    name: Called = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
+    from holdfast.prove.golden import check, diff, read, signed, write
+    from holdfast.store.store import open_store
+    from holdfast.workloads.duel import suite_of
+
+    cases = suite_of(suite)
+    called = _name(cases.suite_id if name is None else name)
+    with open_store(store, project=project, create=False) as opened:
+        kept = read(_folder(opened) / f"{called}.json")
+        if kept.suite_sha256 != cases.fixture_sha256:
+            why = f"is of another suite: {kept.suite}, not {cases.title}"
+            raise BadInput(f"golden {called}", why=why, remedy="give that suite, or record this one by another --name")
+        made = _replayed(opened, cases, version, called)
+        write(_folder(opened) / f"{called}{REPLAY}.json", made)
+        findings = check(kept, made, signed=signed(opened))
+    _compare(kept, made, findings, diff(kept, made), json)
+    if any(one.count and one.blocks for one in findings):
+        raise typer.Exit(1)
+
+
+@app.command("diff")
+def diff(
+    name: Known,
+    other: Annotated[str | None, typer.Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
+    from holdfast.prove import golden as goldens
+
+    with existing(store, project) as opened:
+        folder = _folder(opened)
+        one = goldens.read(folder / f"{_name(name)}.json")
+        file = f"{_name(name)}{REPLAY}" if other is None else _name(other)
+        two = goldens.read(folder / f"{file}.json")
+        findings = goldens.check(one, two, signed=goldens.signed(opened))
+    _compare(one, two, findings, goldens.diff(one, two), json)
+    if any(found.count and found.blocks for found in findings):
+        raise typer.Exit(1)
+
+
+@app.command("sign")
+def sign(
+    name: Known,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Accept the last replay as the new golden, with who and why in the ledger; without a replay, the golden itself."""
+    import time
+
+    from holdfast.cli.show import print_json
+    from holdfast.prove import golden as goldens
+    from holdfast.store.store import open_store
+
+    with open_store(store, project=project, create=False) as opened:
+        path = _folder(opened) / f"{_name(name)}.json"
+        last = path.with_name(f"{_name(name)}{REPLAY}.json")
+        kept = goldens.read(path)
+        new = goldens.read(last) if last.exists() else kept
+        before = None if new.sha256 == kept.sha256 else kept.sha256
+        goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
+        if last.exists():  # the ledger first: what is in place unsigned would be a change that nobody answers for
+            last.replace(path)
+    told = {
+        "golden": new.name,
+        "sha256": new.sha256,
+        "before": before,
+        "version": new.version,
+        "who": who(),
+        "why": why,
+    }
+    if json:
+        print_json(told)
+    else:
+        print(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
+
+
+@app.command("list")
+def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+    """List the goldens, and who signed them."""
+    from holdfast.cli.show import moment, print_json, print_table
+    from holdfast.prove import golden as goldens
+
+    with existing(store, project) as opened:
+        folder, names = _folder(opened), goldens.signed(opened)
+    found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(REPLAY)]
+    if json:
+        print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
+        return
+    if not found:
+        print("no goldens; make one: holdfast golden record SUITE --version VERSION")
+        return
+    print_table(
+        ("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"),
+        [
+            (
+                one.name,
+                len(one.cases),
+                one.suite,
+                one.version,
+                one.kpis.get("success"),
+                moment(one.recorded_at)[:16],
+                names.get(one.sha256),
+            )
+            for one in found
+        ],
+    )
+
+
+def _name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BadInput(f"golden {name!r}", why="must be letters, digits, - and _", remedy="give another --name")
+    return name
+
+
+def _folder(store: Store) -> Path:
+    return store.reports.parent / "golden"
+
+
+def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
+    """One pass over the suite as a run of the store."""
+    from holdfast.cli.drive import drive
+    from holdfast.contracts.records import decode
+    from holdfast.prove.golden import Golden
+    from holdfast.workloads.replay import Replay, plan_for
+    from holdfast.workloads.versions import resolve
+
+    plan = plan_for(Replay(name=name, suite=suite, version=resolve(store, version)))
+    status, _, code = drive(store, plan, None)
+    for update in store.updates.of_run(status.run_id):
+        return decode(Golden, update.body["golden"])
+    if code in (130, 143):
+        raise typer.Exit(code)
+    why = status.error or f"the run is {status.run_state}"
+    raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
+
+
+def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
+    from holdfast.cli.show import print_json
+
+    if json:
+        print_json(told)
+        return
+    here = Path.cwd()
+    print(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases")
+    print("  " + ", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()))
+    print(f"  {path.relative_to(here) if path.is_relative_to(here) else path}")
+
+
+def _compare(one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[Change, ...], json: bool) -> None:
+    from holdfast.cli.show import print_json, print_table
+    from holdfast.contracts.records import encode
+
+    if json:
+        told = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
+        versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}
+        print_json({**versions, "findings": [encode(found) for found in findings], "changes": told})
+        return
+    print(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})\n")
+    print_table(
+        ("check", ">changed", ">of", "", "~first"),
+        [(f.name, f.count, f.of, _word(f), f.detail) for f in findings],
+    )
+    if changes:
+        print()
+        rows = [(c.case_id, ", ".join(c.what), _moved(c)) for c in changes[:SHOWN]]
+        print_table(("~case", "changed", "~from → to"), rows)
+    if len(changes) > SHOWN:
+        print(f"and {len(changes) - SHOWN} more: --json has them all")
+    blocking = any(found.count and found.blocks for found in findings)
+    if blocking:
+        print(f"\nif this is wanted: holdfast golden sign {one.name} --why '…'")
+
+
+def _word(found: Finding) -> str:
+    return "blocks" if found.count and found.blocks else ""
+
+
+def _moved(change: Change) -> str:
+    return ", ".join(f"{name} {before:g} → {after:g}" for name, (before, after) in change.kpis.items())

@@ -1,0 +1,137 @@
+"""`holdfast improve`: iterations of practice, proof and promotion, and what came of each."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, settings_of
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.contracts.run import LearnUpdate, Status
+    from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.store.store import Store
+
+
+def improve(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
+    iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
+    follow: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
+    ] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
+
+    What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
+    held or refused, with the reason and, where more would help, the number of episodes still needed.
+    """
+    from holdfast.cli.drive import drive
+    from holdfast.cli.sprout import needing
+    from holdfast.contracts.settings import load_settings
+    from holdfast.store.store import open_store
+
+    with needing("learn"):
+        from holdfast.workloads.improve import plan_for
+    if (config is None) == (resume is None):
+        why = "is missing" if config is None else "and --resume were both given"
+        raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
+    flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
+    if config is not None:
+        settings = _with(load_settings(config), model, agent, flags)
+        plan = plan_for(settings)  # everything is checked before the store is touched
+        opened = open_store(store, project=project)
+    else:
+        if any(value is not None for value in (model, agent, *flags.values())):
+            raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
+        opened = open_store(store, project=project, create=False)
+        run = opened.runs.get(str(resume))
+        if run.kind != "improve":
+            raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
+        plan, resume = plan_for(settings_of(run)), run.id
+    with opened:
+        if follow is not None:
+            opened.runs.get(follow)  # it is there
+        status, _, code = drive(opened, plan, resume)
+        updates = opened.updates.of_run(status.run_id)
+        decided = [update.body for update in updates if "proposed" in update.body]
+        pages = [_page(opened, body) for body in decided]
+    if json:
+        from holdfast.cli.show import print_json
+        from holdfast.contracts.records import encode
+
+        told = [{name: body.get(name) for name in TOLD} for body in decided]
+        print_json({"status": encode(status), "iterations": told, "pages": pages})
+    else:
+        _tell(status, updates, decided, pages, store, project)
+    raise typer.Exit(code)
+
+
+TOLD = ("iteration", "release", "decision", "evidence", "proof", "verdict")
+
+
+def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flags: dict[str, Any]) -> OptimizeSettings:
+    """The settings with the given options in place of the file's."""
+    from holdfast.contracts.settings import ImproveBlock, override
+
+    block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+    return override(settings, model=model, agent=agent, improve=block)
+
+
+def _page(store: Store, body: dict[str, Any] | Any) -> str | None:
+    """The page of a decision, written beside its proof."""
+    if "proof" not in body:
+        return None
+    from holdfast.cli.page import write_page
+
+    return str(write_page(Path(body["proof"])))
+
+
+def _tell(
+    status: Status,
+    updates: list[LearnUpdate],
+    decided: list[Any],
+    pages: list[str | None],
+    store: str,
+    project: str,
+) -> None:
+    """At most 80 columns."""
+    from holdfast.cli.decision import headline, lines
+    from holdfast.contracts.evidence import Decision
+    from holdfast.contracts.records import decode
+
+    print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
+    place = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    place += "" if project == "default" else f" --project {shlex.quote(project)}"
+    if status.error is not None:
+        print(f"{status.error}, at {status.lesson}\nnext:\n  holdfast improve --resume {status.run_id}{place}")
+        return
+    practised = [update.body for update in updates if update.body.get("phase") == "practice"]
+    rewards = [body["reward"] for body in practised if body.get("reward") is not None]
+    if rewards:
+        print(f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}")
+    for body, page in zip(decided, pages, strict=True):
+        print(f"\niteration {body['iteration'] + 1}")
+        if "decision" not in body:
+            print("  nothing was learnt, so there is nothing to prove")
+            continue
+        decision = decode(Decision, body["decision"])
+        print(f"  {headline(body['release'], decision)}")
+        print("\n".join(lines(decision.reasons, "    ")))
+        if page is not None:
+            print(f"  page  {page}")
+    if made := [body["release"] for body in decided if "release" in body]:
+        print(f"next:\n  holdfast release explain {made[-1]}{place}")

@@ -1,0 +1,235 @@
+"""`holdfast prove`: two versions measured against one another on a suite, and what that proves.
+
+`calibrate` and `null`, which ask how often such a proof is wrong, are in `calibrate`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import calibrate
+from holdfast.cli.main import PLAIN
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Comparison
+    from holdfast.contracts.run import LearnUpdate, Run
+    from holdfast.prove.weigh import Weighed
+    from holdfast.store.store import Store
+    from holdfast.workloads.duel import Duel
+
+TITLES = {"success": "tasks solved", "reward": "reward", "safety": "safety", "latency": "speed (s)", "cost": "tokens"}
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
+app.command("calibrate")(calibrate.calibrate)
+app.command("null")(calibrate.null)
+
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number."),
+]
+
+
+@app.callback()
+def prove() -> None:
+    """Prove that a version is better than another, and measure how often such a proof is wrong."""
+
+
+@app.command("run")
+def run(
+    suite: Annotated[
+        str | None,
+        typer.Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED]."),
+    ] = None,
+    baseline: Name = None,
+    candidate: Name = None,
+    null: Annotated[bool, typer.Option("--null", help="The baseline against itself, with other chance.")] = False,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=100, help="Times that every case is done; the suite's own.")
+    ] = None,
+    stop_early: Annotated[bool, typer.Option("--stop-early", help="End at the first verdict.")] = False,
+    primary: Annotated[str, typer.Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
+    alpha: Annotated[float, typer.Option(metavar="A", help="The chance of a false verdict.")] = 0.05,
+    min_effect: Annotated[float, typer.Option(metavar="X", help="By more than this it must improve.")] = 0.0,
+    max_safety_regression: Annotated[float, typer.Option(metavar="X", help="So much may be lost in safety.")] = 0.05,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Other chance.")] = 0,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
+
+    Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
+    """
+    from holdfast.store.store import open_store
+
+    _check(suite, baseline, candidate, null=null, resume=resume)
+    _needs_torch()
+    from holdfast.prove.weigh import Weighing
+    from holdfast.workloads import duel as duels
+
+    if resume is not None:
+        with open_store(store, project=project, create=False) as opened:
+            found = _of_kind(opened.runs.get(resume))
+            _drive(opened, duels.duel_from(found.settings), found.id, json)
+    how = Weighing(primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression)
+    given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
+    cases = _suite(str(suite), seeds)
+    with open_store(store, project=project) as opened:
+        _drive(opened, _duel(opened, cases, str(suite), str(baseline), candidate, given), None, json)
+
+
+@app.command("show")
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Show what a run has proved so far, and every look that was taken."""
+    with existing(store, project) as opened:
+        _tell(opened, _of_kind(opened.runs.get(run)), json)
+
+
+def _check(suite: str | None, baseline: str | None, candidate: str | None, *, null: bool, resume: str | None) -> None:
+    if resume is not None:
+        if suite is not None or baseline is not None or candidate is not None or null:
+            why = "a run keeps the suite and the versions it began with"
+            raise BadInput("--resume", why=why, remedy="leave them out, or start a new run")
+        return
+    if suite is None:
+        raise BadInput("SUITE", why="is missing", remedy="give a file, or tooluse:COUNT, or --resume RUN")
+    if baseline is None:
+        raise BadInput("--baseline", why="is missing", remedy="name a version, for example sprout-weak")
+    if null == (candidate is not None):
+        why = "and --null were both given" if null else "is missing"
+        raise BadInput(
+            "--candidate", why=why, remedy="name a version, or measure the baseline against itself by --null"
+        )
+
+
+def _needs_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None or find_spec("numba") is None:
+        raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+
+
+def _suite(source: str, seeds: int | None) -> Any:
+    from dataclasses import replace
+
+    from holdfast.workloads.duel import suite_of
+
+    suite = suite_of(source)
+    return suite if seeds is None else replace(suite, seeds=tuple(range(1, seeds + 1)))
+
+
+def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str | None, given: dict[str, Any]) -> Duel:
+    from holdfast.workloads.duel import Duel, is_generated
+    from holdfast.workloads.versions import resolve
+
+    old = resolve(store, baseline)
+    new = old if candidate is None else resolve(store, candidate)
+    kept = source if is_generated(source) else None
+    return Duel(suite=cases, source=kept, baseline=old, candidate=new, **given)
+
+
+def _of_kind(run: Run) -> Run:
+    if run.kind != "prove":
+        why, remedy = f"is a {run.kind}, and compares nothing", "'holdfast runs' lists those of the kind prove"
+        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
+    return run
+
+
+def _drive(store: Store, duel: Duel, resume: str | None, json: bool) -> None:
+    from holdfast.cli.drive import drive
+    from holdfast.workloads.duel import plan_for
+
+    status, _, code = drive(store, plan_for(duel), resume)
+    _tell(store, store.runs.get(status.run_id), json)
+    raise typer.Exit(code)
+
+
+def _tell(store: Store, run: Run, json: bool) -> None:
+    from holdfast.cli.show import print_json
+    from holdfast.workloads.duel import weighed
+
+    updates = store.updates.of_run(run.id)
+    found = weighed(store, run.id)
+    if json:
+        print_json(_record(run, updates, found))
+    else:
+        _print(store, run, updates, found)
+
+
+def _record(run: Run, updates: list[LearnUpdate], found: Weighed | None) -> dict[str, Any]:
+    from holdfast.contracts.records import encode
+
+    told = None
+    if found is not None:
+        told = {
+            "verdict": encode(found.verdict),
+            "tasks": len(found.tasks),
+            "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
+            "adjusted": dict(found.adjusted),
+            "bands": {name: encode(band) for name, band in found.bands.items()},
+            "effect": found.effect,
+            "improvement": found.improvement,
+            "missing": dict(found.missing),
+        }
+    looks = [{name: value for name, value in one.body.items() if name != "episodes"} for one in updates]
+    return {"run": encode(run), "looks": looks, "proof": told}
+
+
+def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | None) -> None:
+    """At most 80 columns, but for the commands."""
+    import shlex
+    from textwrap import fill
+
+    from holdfast.cli.show import count, moment, print_table
+    from holdfast.contracts.run import RunState
+
+    error = f" ({run.error})" if run.error else ""
+    print(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")
+    print(f"  {run.model_ref}")
+    if found is None:
+        print("\nnothing to compare yet")
+    else:
+        missing = f", {len(found.missing)} left out" if found.missing else ""
+        looks = count(len(updates), "look")
+        print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
+        for reason in found.verdict.reasons:
+            print(fill(reason, 78, initial_indent="  ", subsequent_indent="    "))
+        if found.verdict.needs is not None:
+            print(f"  about {found.verdict.needs} more episodes of each version may decide it")
+        print()
+        print_table(
+            ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
+            [(TITLES[name], *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+        )
+        print()
+        for name, band in found.bands.items():
+            held = "holds" if band.within else "does not hold"
+            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
+    place = "" if store.url == DEFAULT_STORE else f" --store {shlex.quote(store.url)}"
+    place += "" if store.project == "default" else f" --project {shlex.quote(store.project)}"
+    print("next:")
+    if run.state is not RunState.COMPLETED:
+        print(f"  holdfast prove run --resume {run.id}{place}   # go on where it stopped")
+    if run.settings.get("is_null"):
+        print(f"  holdfast prove null {run.id}{place}   # how often it would have promoted")
+    print(f"  holdfast rollouts {run.id} --limit 5{place}   # every try with its reward")
+
+
+def _cells(one: Comparison) -> tuple[str, str, str]:
+    return f"{one.difference:+.3f}", f"{one.interval.low:+.3f} to {one.interval.high:+.3f}", _p(one.p_value)
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"

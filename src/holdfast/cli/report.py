@@ -1,0 +1,248 @@
+"""`holdfast report …`: benchmark reports and proofs; what is there, whether it is true, and how long it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import show, significance
+from holdfast.cli.main import PLAIN
+from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
+from holdfast.cli.page import page
+from holdfast.cli.shelf import ReportsAt, moment_of, reports_folder
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.prove.archive import Action, Step
+    from holdfast.prove.leaves import Problem
+
+app = typer.Typer(
+    help="Benchmark reports and proofs: list, check, publish, archive.",
+    no_args_is_help=True,
+    add_completion=False,
+    **PLAIN,
+)
+app.command("page")(page)
+app.command("significance")(significance.significance)
+app.command("safety")(significance.safety)
+
+Yes = Annotated[bool, typer.Option("--yes", help="Really do it; without it, it is only listed.")]
+
+
+@app.command("list")
+def list_all(reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+    """List the published runs, newest first, with what their proofs say."""
+    folder = reports_folder(reports, store)
+    runs = _runs(folder)
+    if json:
+        show.print_json(runs)
+        return
+    if not runs:
+        print(f"no reports in {folder}")
+        return
+    columns = ("~run", "generated", "proof", ">reward", ">p", ">safety", "gate", "~place")
+    names = ("run_id", "generated_at", "proof_status", "reward_delta", "p_value", "safety_regression", "gate", "place")
+    show.print_table(columns, [[run[name] for name in names] for run in runs])
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    """One row for each run: what its proof says, unchecked."""
+    from holdfast.prove.document import PROOF, catalogue
+
+    runs: dict[str, dict[str, Any]] = {}
+    for found in catalogue(folder):
+        row = runs.setdefault(found.run, {"run_id": found.run, **_said(None), "place": "", "files": 0})
+        row["files"] += 1
+        place = "archive" if found.is_archived else "active"
+        row["place"] = place if row["place"] in ("", place) else "both"
+        if found.kind == PROOF and row["generated_at"] is None:
+            row |= _said(found.path)
+    return sorted(runs.values(), key=lambda row: (row["generated_at"] or "", row["run_id"]), reverse=True)
+
+
+def _said(proof: Path | None) -> dict[str, Any]:
+    """The figures of a proof for a list; one that cannot be read is damaged, none at all has no status."""
+    from holdfast.prove.leaves import Problem, parse
+
+    names = ("generated_at", "proof_status", "reward_delta", "p_value", "safety_regression", "gate")
+    blank: dict[str, Any] = dict.fromkeys(names)
+    if proof is None:
+        return blank
+    data = parse(proof.read_bytes())
+    try:
+        if isinstance(data, Problem):
+            return {**blank, "proof_status": "damaged"}
+        analysis, decision = data["failure_analysis"], data["decision"]
+        gate = None if decision is None else "open" if decision["open"] else "closed"
+        figures = (analysis["reward_delta"], data["significance"]["p_value"], analysis["safety_regression"])
+        said = (str(data["generated_at"]), str(data["proof_status"]), *map(float, figures), gate)
+    except (KeyError, TypeError, ValueError):
+        return {**blank, "proof_status": "damaged"}
+    return dict(zip(names, said, strict=True))
+
+
+@app.command("show")
+def show_one(
+    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="The id of a published run, or one of its files.")],
+    reports: ReportsAt = None,
+    store: StoreAt = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
+    from holdfast.prove.leaves import Problem, parse
+    from holdfast.prove.validate import validate
+
+    path = _named(what, reports_folder(reports, store))
+    with show.progress("recomputing", None):
+        problems = validate(path)
+    data = parse(path.read_bytes())
+    if json:
+        told = None if isinstance(data, Problem) or any(_is_no_number(p) for p in problems) else data
+        show.print_json({"file": str(path), "document": told, "problems": _told(problems)})
+    else:
+        if not isinstance(data, Problem):
+            _print_document(data)
+        print(f"{path}: {'true, recomputed from its samples' if not problems else _how_many(problems)}")
+        if problems:
+            print(f"'holdfast report validate {path}' lists them")
+    raise typer.Exit(1 if problems else 0)
+
+
+def _is_no_number(problem: Problem) -> bool:
+    return problem.why == "must be a finite number"
+
+
+def _print_document(data: dict[str, Any]) -> None:
+    """Every figure but the samples and the hashes, one to a line."""
+    hidden = {"schema_version", "samples", "seal", "sha256", "artifacts", "reports", "publication"}
+    for name, value in data.items():
+        if name in hidden:
+            continue
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                print(f"{name + '.' + key:<44}{_figure(inner)}")
+        else:
+            print(f"{name:<44}{_figure(value)}")
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(_figure, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return show.pairs(value)
+    return value if isinstance(value, str) else show.one_line(value)
+
+
+@app.command()
+def validate(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
+    json: Json = False,
+) -> None:
+    """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""
+    from holdfast.prove.validate import validate as problems_of
+
+    files = [file for path in paths for file in _files(path)]
+    answers = []
+    with show.progress("recomputing", len(files)) as advance:
+        for file in files:
+            answers.append((file, problems_of(file)))
+            advance(now=file.name)
+    if json:
+        told = [{"file": str(file), "ok": not found, "problems": _told(found)} for file, found in answers]
+        show.print_json({"ok": not any(found for _, found in answers), "files": told})
+    else:
+        for file, found in answers:
+            print(f"{file}: {'true' if not found else _how_many(found)}")
+            for problem in found:
+                print(f"  {problem.where}: {problem.why}")
+    raise typer.Exit(1 if any(found for _, found in answers) else 0)
+
+
+def _files(path: Path) -> list[Path]:
+    from holdfast.prove.document import kind_of
+
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*.json") if kind_of(file.name))
+        if not found:
+            raise BadInput(
+                f"folder {path}", why="holds no reports", remedy="'holdfast report list' shows what there is"
+            )
+        return found
+    if not path.is_file():
+        raise BadInput(f"report {path}", why="there is none", remedy="'holdfast report list' shows what there is")
+    return [path]
+
+
+@app.command()
+def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+    """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
+    damaged; it is left alone."""
+    from holdfast.prove.archive import Action
+
+    _due(Action.ARCHIVE, yes, reports_folder(reports, store), json)
+
+
+@app.command()
+def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+    """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
+    from holdfast.prove.archive import Action
+
+    _due(Action.PURGE, yes, reports_folder(reports, store), json)
+
+
+def _due(action: Action, yes: bool, folder: Path, json: bool) -> None:
+    from holdfast.prove.archive import carry_out, due
+
+    with show.progress("looking", None):
+        plan = due(folder, moment_of(None))
+    chosen = plan.only(action)
+    wrong = [step for step in plan.steps if step.is_wrong]
+    if yes:
+        with show.progress(f"{action} reports", len(chosen.steps)) as advance:
+            for step in carry_out(chosen):
+                advance(now=step.path.name)
+    if json:
+        done = [_step(step) for step in chosen.steps]
+        kept = [_step(step) for step in plan.steps if step not in chosen.steps]
+        show.print_json({"action": str(action), "done": yes, "steps": done, "kept": kept})
+    else:
+        _print_plan(chosen.steps, wrong, action, yes, folder)
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _print_plan(steps: tuple[Step, ...], wrong: list[Step], action: Action, yes: bool, folder: Path) -> None:
+    if steps:
+        show.print_table(("~report", "~why"), [(str(step.path.relative_to(folder)), step.why) for step in steps])
+    done = f"{action}d" if yes else f"would be {action}d; add --yes to do it"
+    print(f"{show.count(len(steps), 'report')} {done}" if steps else f"no report is due to be {action}d in {folder}")
+    for step in wrong:
+        print(f"left alone: {step.path}: {step.why}")
+
+
+def _step(step: Step) -> dict[str, Any]:
+    to = None if step.to is None else str(step.to)
+    return {"action": str(step.action), "file": str(step.path), "to": to, "why": step.why, "damaged": step.is_wrong}
+
+
+def _named(what: str, folder: Path) -> Path:
+    """A file as it was typed, or the proof of a run; without a proof, what there is of the run."""
+    from holdfast.prove.document import catalogue
+
+    if what.endswith(".json") or "/" in what:
+        return _files(Path(what))[0]
+    found = [one for one in catalogue(folder) if one.run == what]
+    if not found:
+        raise BadInput(f"run {what}", why=f"no report of it in {folder}", remedy="'holdfast report list' shows all")
+    return max(found, key=lambda one: (one.kind == "proof", not one.is_archived, one.kind)).path
+
+
+def _told(problems: list[Problem]) -> list[dict[str, str]]:
+    return [{"where": problem.where, "why": problem.why} for problem in problems]
+
+
+def _how_many(problems: list[Problem]) -> str:
+    return f"NOT true, {show.count(len(problems), 'problem')}"

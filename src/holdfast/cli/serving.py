@@ -1,0 +1,101 @@
+"""Running a service from a terminal: the endpoint, the table of versions, the guard, and the conversations it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from holdfast.cli.options import who
+from holdfast.collect import endpoint
+from holdfast.collect.reply import spell_byte
+from holdfast.contracts.release import Release
+from holdfast.contracts.run import RunState
+from holdfast.operate.capture import KIND, Capture
+from holdfast.operate.keeper import Looked, keep
+from holdfast.operate.service import Service, Speaker
+from holdfast.prove.guard import Limits
+from holdfast.store.store import Store
+from holdfast.workloads.tooluse.briefing import Briefed
+from holdfast.workloads.versions import open_local, resolve
+
+SLOTS = 64
+BEAT_S = 1.0
+
+
+def run(
+    store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
+) -> None:
+    asyncio.run(_serve(store, policy, listening, token=token, is_recorded=is_recorded, is_guarded=is_guarded))
+
+
+async def _serve(
+    store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
+) -> None:
+    def load(release: Release) -> Speaker:
+        return Briefed(open_local(resolve(store, release.id), slots=SLOTS, seed=release.number))
+
+    service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
+    await service.refresh()
+    live = service.routing.live
+    capture, run_id, driver = None, None, 0
+    if is_recorded:
+        begun = await store.runs.begin(
+            kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=time.time()
+        )
+        run_id, driver = begun.id, begun.driver
+        capture = Capture(store, run_id, clock=time.time)
+        service.heard = capture.heard
+
+    async def feedback(identity: str, said: Mapping[str, float]) -> bool:
+        is_compared = await service.feedback(identity, said)
+        is_kept = capture is not None and await capture.told(identity, said)
+        return is_compared or is_kept
+
+    application = endpoint.app(
+        service.choose_version(""),
+        name=policy,
+        choose_version=service.choose_version,
+        token=token,
+        feedback=feedback,
+        spell=spell_byte,
+    )
+    beside = [asyncio.create_task(service.run())]
+    if is_guarded:
+        beside.append(asyncio.create_task(keep(store, policy, Limits(), clock=time.time, observe=_tell)))
+    if run_id is not None:
+        beside.append(asyncio.create_task(_keep_beating(store, run_id, driver)))
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    kept = "" if run_id is None else f"; conversations with feedback go to {run_id}"
+    print(f"{live} at http://{shown}:{port}/v1 as {policy!r}{kept} (Ctrl-C ends it)", flush=True)
+    serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
+    try:
+        done, _ = await asyncio.wait([serving, *beside], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {serving}:
+            task.result()  # what goes wrong there must not go unseen
+    finally:
+        serving.cancel()
+        for task in (serving, *beside):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await service.close()
+        if run_id is not None:
+            await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
+
+
+async def _keep_beating(store: Store, run: str, driver: int) -> None:
+    while True:
+        await asyncio.sleep(BEAT_S)
+        await store.runs.beat(run, driver=driver, now=time.time())
+
+
+def _tell(looked: Looked) -> None:
+    """A line for each move; looking alone is not worth one."""
+    if looked.response.step is not None and looked.response.action != "hold":
+        why = looked.response.reasons[0].text
+        print(f"{looked.release.id}: {looked.response.action} ({why})", flush=True)

@@ -1,0 +1,112 @@
+"""Why a version is where it is: its history in the ledger, verified, and the gate's decision made once more.
+
+Nothing that was concluded is taken over: the samples are weighed again and the same criteria are asked again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.contracts.evidence import Decision, Episode, Evidence
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release
+from holdfast.contracts.run import LedgerEntry
+from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
+from holdfast.prove.weigh import Weighing, weigh
+from holdfast.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recount:
+    history: tuple[LedgerEntry, ...]  # of this version
+    entries: int  # of the whole ledger, whose chain holds
+    evidence: Evidence | None
+    decision: Decision | None  # the gate's, as it was recorded
+    again: Decision | None  # made now, from the samples
+    episodes: int = 0
+    proof: str | None = None  # where the published one lies
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the recorded decision follows from the samples; a version that no gate decided about has none."""
+        if self.decision is None or self.again is None:
+            return self.decision is None
+        live = {"baseline_is_not_live"}  # about the moment, not about the samples
+        codes = [{one.code for one in made.reasons} - live for made in (self.decision, self.again)]
+        was_open = self.decision.open or {one.code for one in self.decision.reasons} == live
+        return was_open == self.again.open and (was_open or codes[0] == codes[1])
+
+
+def recount(store: Store, release: Release) -> Recount:
+    """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
+    entries = store.ledger.verify()
+    named = ("add", "move", "refuse", "roll_back")
+    history = tuple(
+        one
+        for one in store.releases.history(release.policy)
+        if release.id in (*(one.body.get(name) for name in named), one.body.get("retired"))
+    )
+    decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
+    if not decided:
+        return Recount(history=history, entries=entries, evidence=None, decision=None, again=None)
+    evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
+    decision = decode(Decision, dict(decided[-1]["decision"]))
+    again, episodes = _again(store, evidence)
+    proof = _proof(store, evidence)
+    return Recount(
+        history=history,
+        entries=entries,
+        evidence=evidence,
+        decision=decision,
+        again=again,
+        episodes=episodes,
+        proof=proof,
+    )
+
+
+def _again(store: Store, evidence: Evidence) -> tuple[Decision | None, int]:
+    if evidence.samples is None:
+        return None, 0
+    kept = json.loads(store.blobs.get(evidence.samples))
+    before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
+    how = Weighing(**{name: _plain(value) for name, value in kept["weighing"].items()})
+    rng = np.random.default_rng(how.resample_seed)
+    found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
+    weighed = Evidence(
+        policy=evidence.policy,
+        baseline=evidence.baseline,
+        candidate=evidence.candidate,
+        suite=evidence.suite,
+        primary=how.primary,
+        episodes=len(found.tasks),
+        comparisons=found.comparisons,
+        verdict=found.verdict,
+        bands=found.bands,
+        golden=evidence.golden,
+        audit=evidence.audit,
+        samples=evidence.samples,
+        manifest=evidence.manifest,
+    )
+    return decide(weighed, _criteria(kept["criteria"])), len(before) + len(after)
+
+
+def _criteria(kept: dict[str, Any]) -> Criteria:
+    spreads = {name: Spread(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
+    kpis = {name: KpiBand(**band) for name, band in kept["kpis"].items()}
+    return Criteria(**{**kept, **spreads, "kpis": kpis})
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _proof(store: Store, evidence: Evidence) -> str | None:
+    from holdfast.workloads.proof import report_id
+
+    name = report_id(str(evidence.manifest.get("run", "")), evidence.candidate)
+    path = store.reports / "m24" / name / f"m24-benchmark-proof-{name}.json"
+    return str(path) if path.exists() else None

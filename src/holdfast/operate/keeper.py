@@ -1,0 +1,129 @@
+"""Watching over a version on its way into service: a breach takes it back, a clear record takes it a step further.
+
+What is a breach is told by the guard (`prove`), what follows by the rules (`promote`), and every move is the store's:
+one transaction, with its reasons, in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.contracts.errors import Conflict
+from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.trial import Served
+from holdfast.operate.service import trial_of
+from holdfast.promote.release import Response, respond, rollback_target
+from holdfast.prove.guard import Limits, Watch, watch
+from holdfast.store.changes import RELEASES
+from holdfast.store.store import Store
+
+WHO = "keeper"
+LOOK_S = 0.2  # between two looks, however much is served
+SILENT: dict[str, Any] = {
+    "success": None,
+    "reward": None,
+    "safety": None,
+}  # nobody sees a shadow's answers, so nobody tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the keeper saw and did."""
+
+    release: Release
+    watch: Watch
+    response: Response
+    at: float
+
+
+async def keep(
+    store: Store, policy: str, limits: Limits, *, clock: Callable[[], float], observe: Callable[[Looked], None]
+) -> None:
+    """Look again and again while a version is under way, and wait for the next one otherwise, until cancelled."""
+    while True:
+        seen = store.changes.seen(RELEASES)
+        looked = await look(store, policy, limits, clock=clock)
+        if looked is not None:
+            observe(looked)
+            await asyncio.sleep(LOOK_S)
+        else:
+            await store.changes.after(RELEASES, seen)
+
+
+async def look(store: Store, policy: str, limits: Limits, *, clock: Callable[[], float]) -> Looked | None:
+    """Judge the version under way, if there is one, and act on it."""
+    releases = store.releases.of_policy(policy)
+    release = under_way(releases)
+    live = next((one for one in releases if one.stage is Stage.LIVE), None)
+    if release is None or live is None:
+        return None
+    found = await asyncio.to_thread(judge, store, release, live, limits)
+    response = respond(release, found.breaches, found.is_clear)
+    try:
+        await _act(store, releases, release, response, clock)
+    except Conflict:  # a person was faster
+        response = Response(action="hold", reasons=response.reasons)
+    return Looked(release=release, watch=found, response=response, at=clock())
+
+
+def under_way(releases: Sequence[Release]) -> Release | None:
+    """The version on its way into service; of two the canary, which answers people."""
+    found = {one.stage: one for one in reversed(releases)}
+    return found.get(Stage.CANARY) or found.get(Stage.SHADOW)
+
+
+def judge(store: Store, release: Release, live: Release, limits: Limits) -> Watch:
+    """What the requests so far say of it."""
+    trial = trial_of(release, live)
+    known = {one.name for one in store.trials.all()}
+    served = store.trials.served(trial.name) if trial is not None and trial.name in known else []
+    ours = [one for one in served if one.arm == release.id]
+    theirs = [one for one in served if one.arm == live.id]
+    if release.stage is Stage.CANARY and release.share == 100:
+        theirs = _as_if_beside(_before(store, release, live), ours)
+    return watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits)
+
+
+def _before(store: Store, release: Release, live: Release) -> list[Served]:
+    """What the live one did while it last had requests: at the step before, when the canary has them all."""
+    for trial in store.trials.all(str(Stage.CANARY)):
+        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0:
+            return store.trials.served(trial.name, arm=live.id)
+    return []
+
+
+def _as_if_beside(theirs: Sequence[Served], ours: Sequence[Served]) -> list[Served]:
+    """At the times of the canary's, one by one: with all the requests at the canary there is nothing beside it."""
+    return [replace(one, at=beside.at) for one, beside in zip(theirs, ours, strict=False)]
+
+
+async def _act(
+    store: Store, releases: list[Release], release: Release, response: Response, clock: Callable[[], float]
+) -> None:
+    if response.step is None:
+        return
+    why = "; ".join(reason.text for reason in response.reasons)
+    to, share = response.step
+    if response.action == "rollback" and release.stage is Stage.CANARY:
+        target = rollback_target(releases, release)
+        if target is not None:
+            await store.releases.roll_back(
+                release.policy,
+                failing=release.id,
+                to=target.id,
+                who=WHO,
+                why=why,
+                now=clock(),
+                reasons=response.reasons,
+            )
+    else:
+        good = True if to is Stage.LIVE else None
+        await store.releases.move(
+            release.id, to, expect=release.stage, share=share or None, who=WHO, why=why, now=clock(), known_good=good
+        )
+    live = next(one for one in releases if one.stage is Stage.LIVE)
+    if (trial := trial_of(release, live)) is not None and trial.name in {one.name for one in store.trials.all()}:
+        await store.trials.end(trial.name, who=WHO, why=why, now=clock())

@@ -1,0 +1,277 @@
+"""The page of one proof: the verdict in a sentence, what would change it, and all that it rests on, in one HTML file.
+
+It shows what it is given: the figures are `prove`'s, the decision is `promote`'s. It needs no network and no script,
+and every text in it is data, whatever it looks like: task names come from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Comparison, Decision, Verdict
+from holdfast.operate import words
+from holdfast.operate.sketch import (
+    Mark,
+    Plot,
+    Scale,
+    Word,
+    around,
+    band,
+    box,
+    dot,
+    level,
+    line,
+    thin,
+    ticks,
+    upright,
+)
+
+MOST_FAMILIES = 24
+MOST_COLOURS = 8
+LONGEST_NAME = 48  # letters of a task's name that the page shows
+LAST_NAMED = 1000  # so many tasks have a name under the pointer; more would make the page heavy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task, its seeds averaged, by the metric that has to improve."""
+
+    name: str
+    baseline: float
+    candidate: float
+    family: str = ""
+
+    @property
+    def difference(self) -> float:
+        return self.candidate - self.baseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What was known of one metric's difference after each task; higher is better."""
+
+    metric: str
+    differences: Sequence[float]  # of each task, as they came in
+    low: Sequence[float]  # the confidence sequence of their mean, after each
+    high: Sequence[float]
+    bar: float  # what the difference has to be above: the least gain, or minus the margin
+    proved_at: int | None = None  # after so many tasks it was proved to be
+    refuted_at: int | None = None  # after so many it was proved not to be
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.differences), len(self.low), len(self.high)}
+        if lengths == {0} or len(lengths) > 1:
+            why = f"{len(self.differences)} differences, {len(self.low)} and {len(self.high)} bounds"
+            raise BadInput(f"course of {self.metric}", why=why, remedy="give one of each for every task, and one task")
+
+    @property
+    def tasks(self) -> int:
+        return len(self.differences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    name: str
+    wanted: str
+    found: str
+    is_met: bool
+    code: str = ""  # the reason code of its failure
+    blocks: bool = True  # whether it keeps a candidate back all by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofView:
+    run: str
+    baseline: str  # version
+    candidate: str  # version
+    primary: str  # the metric that has to improve
+    verdict: Verdict
+    decision: Decision | None  # of the gate; None: it was not asked
+    comparisons: Mapping[str, Comparison]  # by metric
+    adjusted: Mapping[str, float] = field(default_factory=dict)  # p by metric, for all of them at once
+    means: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # baseline and candidate by metric
+    tasks: Sequence[Task]
+    course: Course  # of the primary metric
+    safety: Course | None = None
+    criteria: Sequence[Criterion] = ()
+    facts: Mapping[str, str]  # who, what, when: title → text
+    how: Sequence[str]  # it was computed
+    missing: Sequence[str] = ()  # tasks that were left out
+
+
+@cache
+def _pages() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def clean(value: object) -> object:
+        return value if isinstance(value, Markup) or not isinstance(value, str) else words.printable(value)
+
+    return Environment(
+        loader=PackageLoader("holdfast.operate"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render(view: ProofView) -> str:
+    """The page. The same view gives the same bytes."""
+    families = _families(view.tasks)
+    page = _pages().get_template("proof.html")
+    return str(
+        page.render(
+            view=view,
+            standing=words.standing(view),
+            headline=words.headline(view),
+            changes=words.changes(view),
+            cards=words.cards(view),
+            rows=[_row(view, comparison) for comparison in view.comparisons.values()],
+            families=[_family(view, name, place) for place, name in enumerate(families)],
+            is_coloured=0 < len(families) <= MOST_COLOURS,
+            split=_split(view.tasks),
+            apart=paired(view.tasks, view.primary, families),
+            courses=[(each, course(each)) for each in (view.course, view.safety) if each],
+            tasks=[_told(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
+            words=words,
+        )
+    )
+
+
+def paired(tasks: Sequence[Task], metric: str, families: Sequence[str] = ()) -> Plot:
+    """A bar for each task, the best first: what the candidate did better than the baseline."""
+    ordered = sorted(tasks, key=lambda task: (-task.difference, task.family))
+    differences = [task.difference for task in ordered]
+    x, y = Scale(low=0.0, high=len(ordered)), around([*differences, 0.0])
+    gap = 0.12 if len(ordered) <= 120 else 0.0
+    marks = [Mark(path=level(value, y), kind="grid") for value in ticks(y)]
+    for place, task in enumerate(ordered):
+        if task.difference:
+            path = box(place + gap, place + 1 - gap, 0.0, task.difference, x=x, y=y)
+            told = (
+                f"{words.short(task.name, LONGEST_NAME // 2)}: {words.change(metric, task.difference)}"
+                if place < LAST_NAMED
+                else ""
+            )
+            marks.append(Mark(path=path, kind=_colour(task, families), name=told))
+    better, worse, same = _split(tasks)
+    described = f"Differences of {len(tasks)} tasks, sorted: {better} better, {same} the same, {worse} worse."
+    parts = ((better, "better", 0.0, "first"), (same, "the same", 50.0, ""), (worse, "worse", 100.0, "last"))
+    return Plot(
+        described=described,
+        marks=(*marks, Mark(path=level(0.0, y), kind="zero")),
+        beside=_heights(y, metric),
+        below=tuple(Word(text=f"{many} {what}", left=left, kind=kind) for many, what, left, kind in parts),
+    )
+
+
+def course(known: Course) -> Plot:
+    """The mean so far, the confidence sequence round it, the bar it has to pass, and where it was proved."""
+    count = known.tasks
+    places = thin(count, keep=[at - 1 for at in (known.proved_at, known.refuted_at) if at is not None])
+    means = _running(known.differences)
+    # The first bounds are all there is, and the first means are wild: they would press the rest flat.
+    shown = [*known.low[count // 2 :], *known.high[count // 2 :], *means[count // 8 :]]
+    y = around([known.bar, 0.0, *shown])
+    x = Scale(low=0.0 if count == 1 else 1.0, high=count)
+    across = [place + 1.0 for place in places]
+    marks = [Mark(path=level(value, y), kind="grid") for value in ticks(y)]
+    lows, highs = ([ends[place] for place in places] for ends in (known.low, known.high))
+    marks += [
+        Mark(path=band(across, lows, highs, x, y), kind="band"),
+        *([Mark(path=level(0.0, y), kind="zero")] if known.bar else []),
+        Mark(path=level(known.bar, y), kind="bar"),
+        Mark(path=line(across, [means[place] for place in places], x, y), kind="mean"),
+    ]
+    within = list[Word]()
+    for at, what in ((known.proved_at, "proved"), (known.refuted_at, "disproved")):
+        if at is not None:
+            marks += [
+                Mark(path=upright(at, x), kind="proved"),
+                Mark(path=dot(at, means[at - 1], x, y), kind="dot"),
+            ]
+            left = 100.0 * x.share(at)
+            within.append(Word(text=f"{what} after {at}", left=left, kind="end" if left > 60 else "begin"))
+    return Plot(
+        described=words.course_told(known),
+        marks=tuple(marks),
+        beside=_heights(y, known.metric),
+        below=tuple(Word(text=f"{value:.0f}", left=100.0 * x.share(value)) for value in ticks(x) if value >= x.low),
+        within=tuple(within),
+    )
+
+
+def _row(view: ProofView, comparison: Comparison) -> dict[str, Any]:
+    """One line of the table of metrics, with its interval on a scale of its own, 0 in the middle."""
+    low, high = comparison.interval.low, comparison.interval.high
+    reach = max(abs(low), abs(high), comparison.margin) * 1.15 or 1.0
+    x, y = Scale(low=-reach, high=reach), Scale(low=0.0, high=1.0)
+    kind = "better" if low > 0 else "worse" if high < 0 else "open"
+    marks = [Mark(path=upright(0.0, x), kind="zero")]
+    if comparison.margin:
+        marks.append(Mark(path=upright(-comparison.margin, x), kind="bar"))
+    marks += [
+        Mark(path=line([low, high], [0.5, 0.5], x, y), kind=f"reach {kind}"),
+        Mark(path=dot(comparison.difference, 0.5, x, y), kind=f"dot {kind}"),
+    ]
+    return {
+        "comparison": comparison,
+        "means": view.means.get(comparison.metric),
+        "adjusted": view.adjusted.get(comparison.metric),
+        "plot": Plot(described=words.with_interval(comparison), marks=tuple(marks)),
+    }
+
+
+def _family(view: ProofView, name: str, place: int) -> dict[str, Any]:
+    some = [task for task in view.tasks if task.family == name]
+    return {
+        "name": name,
+        "kind": f"family-{place}",
+        "split": _split(some),
+        "mean": words.change(view.primary, fmean(task.difference for task in some)),
+    }
+
+
+def _told(task: Task, metric: str) -> tuple[str, ...]:
+    values = (words.amount(metric, value) for value in (task.baseline, task.candidate))
+    return (words.short(task.name, LONGEST_NAME), task.family, *values, words.change(metric, task.difference))
+
+
+def _families(tasks: Sequence[Task]) -> list[str]:
+    """Those that are listed; none when there is one, or when nearly each task is its own."""
+    found = sorted({task.family for task in tasks if task.family})
+    return found if 1 < len(found) <= MOST_FAMILIES else []
+
+
+def _colour(task: Task, families: Sequence[str]) -> str:
+    """Its family's, when they can be told apart by it; else whether it went better or worse."""
+    if not families or len(families) > MOST_COLOURS:
+        return "better" if task.difference > 0 else "worse"
+    return f"family-{families.index(task.family)}" if task.family in families else "family-none"
+
+
+def _split(tasks: Sequence[Task]) -> tuple[int, int, int]:
+    """How many tasks the candidate did better, worse and the same."""
+    better = sum(task.difference > 0 for task in tasks)
+    worse = sum(task.difference < 0 for task in tasks)
+    return better, worse, len(tasks) - better - worse
+
+
+def _heights(y: Scale, metric: str) -> tuple[Word, ...]:
+    return tuple(Word(text=words.tick(metric, value), top=100.0 * (1.0 - y.share(value))) for value in ticks(y))
+
+
+def _running(differences: Sequence[float]) -> list[float]:
+    total, means = 0.0, list[float]()
+    for count, difference in enumerate(differences, start=1):
+        total += difference
+        means.append(total / count)
+    return means

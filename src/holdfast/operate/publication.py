@@ -1,0 +1,257 @@
+"""A published proof as its page shows it: checked, read with the samples it rests on, and weighed again from them.
+
+Nothing is shown because a file says so: what cannot be computed again is refused. How a proof is published is
+`prove.report`'s business, how it looks is `proof`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Band, Decision, Episode
+from holdfast.contracts.records import decode
+from holdfast.operate import words
+from holdfast.operate.proof import Course, Criterion, ProofView, Task
+from holdfast.prove import document, matrix
+from holdfast.prove.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.prove.validate import validate
+from holdfast.prove.weigh import Weighed, Weighing, reach, weigh
+
+NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their family, and a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """One proof and what it rests on, as it lies on disk."""
+
+    path: Path
+    proof: Mapping[str, Any]
+    significance: Mapping[str, Any]
+    baseline: tuple[Episode, ...]
+    candidate: tuple[Episode, ...]
+
+    @property
+    def run(self) -> str:
+        return str(self.proof["run_id"])
+
+    @property
+    def page(self) -> Path:
+        """Where its page belongs: beside it."""
+        return self.path.with_name(f"m24-benchmark-page-{self.run}.html")
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        before, after = (str(self.proof[side]["checkpoint_id"]) for side in ("baseline", "trained"))
+        return (before, after) if before != after else (f"{before} (baseline)", f"{after} (candidate)")
+
+
+def read(path: Path) -> Publication:
+    """The publication of a proof; BadInput with the first problem of one that is not true."""
+    if not path.is_file():
+        raise BadInput(
+            f"proof {path}", why="there is no such file", remedy="'holdfast report list' shows what there is"
+        )
+    if document.kind_of(path.name) not in (document.PROOF, None):
+        why, name = "is one of the reports that a proof rests on", "m24-benchmark-proof-<run id>.json"
+        raise BadInput(f"proof {path}", why=why, remedy=f"give the proof beside it, {name}")
+    for problem in validate(path):
+        remedy = f"'holdfast report validate {path}' lists all problems"
+        raise BadInput(f"proof {path}: {problem.where}", why=problem.why, remedy=remedy)
+    proof = _json(path)
+    sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
+    before, after = (tuple(_episode(sample) for sample in side["samples"]) for side in sides)
+    significance = _json(_beside(path, proof, "significance"))["significance"]
+    return Publication(path=path, proof=proof, significance=significance, baseline=before, candidate=after)
+
+
+def weighing(
+    published: Publication,
+    *,
+    primary: str | None = None,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    max_cost: float = 1.0,
+) -> Weighing:
+    """How it is weighed again: with its own error rate, limit and seed. Success has to improve, if it was measured."""
+    told = all(one.success is not None for one in (*published.baseline, *published.candidate))
+    return Weighing(
+        primary=primary or ("success" if told else "reward"),
+        alpha=published.significance["alpha"],
+        level=published.significance["confidence_level"],
+        max_safety_regression=published.proof["criteria"]["max_safety_regression"],
+        reward_range=reward_range,
+        max_cost=max_cost,
+        resample_seed=published.significance["seed"],
+    )
+
+
+def view(published: Publication, how: Weighing) -> ProofView:
+    rng = np.random.default_rng(how.resample_seed)
+    versions, sides = published.versions, (published.baseline, published.candidate)
+    weighed = weigh(*sides, how, versions=versions, rng=rng)
+    measured = {metric: matrix.pairs(*sides, metric) for metric in weighed.comparisons}
+    decision = published.proof["decision"]
+    return ProofView(
+        run=published.run,
+        baseline=versions[0],
+        candidate=versions[1],
+        primary=how.primary,
+        verdict=weighed.verdict,
+        decision=None if decision is None else decode(Decision, decision),
+        comparisons=weighed.comparisons,
+        adjusted=weighed.adjusted,
+        means={metric: (float(b.mean()), float(c.mean())) for metric, (_, b, c) in measured.items()},
+        tasks=_tasks(*measured[how.primary]),
+        course=_course(how, how.primary, weighed.differences, how.min_effect),
+        safety=None if how.primary == "safety" else _safety(how, *measured["safety"]),
+        criteria=(*_documented(published.proof), *_steady(weighed)),
+        facts=_facts(published, weighed, seeds=len({one.seed for one in published.baseline})),
+        how=_how(how, weighed),
+        missing=tuple(weighed.missing),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
+    """Where a report of this kind lies by now; `validate` found it, so it is in one of these places."""
+    run, made = str(proof["run_id"]), document.read_moment(str(proof["generated_at"]))
+    root = next(folder for folder in path.absolute().parents if folder.name == "reports")
+    places = (document.active_path(kind, run), document.archived_path(kind, run, made))
+    found = [root / place for place in places] + [path.parent / document.active_name(kind, run)]
+    return next(each for each in found if each.is_file())
+
+
+def _episode(sample: Mapping[str, Any]) -> Episode:
+    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout")
+    return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
+
+
+def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> tuple[Task, ...]:
+    families = [NUMBERED.fullmatch(name) for name in names]
+    every = all(families)  # a few that look so by accident are no families
+    return tuple(
+        Task(name=name, baseline=b, candidate=c, family=found.group(1) if found and every else "")
+        for name, b, c, found in zip(
+            names, before.mean(axis=1).tolist(), after.mean(axis=1).tolist(), families, strict=True
+        )
+    )
+
+
+def _safety(how: Weighing, _: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> Course:
+    differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
+    return _course(how, "safety", differences, -how.max_safety_regression)
+
+
+def _course(how: Weighing, metric: str, differences: Sequence[float], bar: float) -> Course:
+    """Each edge of the sequence errs with a chance of α, as the verdict does: it passes the bar where it is proved."""
+    far, alpha = reach(how, metric), min(how.alpha, 0.49)
+    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
+    return Course(
+        metric=metric,
+        differences=tuple(differences),
+        low=bounds.low,
+        high=bounds.high,
+        bar=bar,
+        proved_at=crossed_at(differences, low=-far, high=far, alpha=how.alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=how.alpha, mean=-bar),
+        level=bounds.level,
+    )
+
+
+def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
+    wanted, found, reasons = proof["criteria"], proof["significance"], proof["failure_analysis"]["reasons"]
+    interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
+    sure, safety = words.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    rows = (
+        (
+            "Gain in reward",
+            f"at least {wanted['min_reward_delta']:g}",
+            f"{found['mean_delta']:+.4f}",
+            "reward_gain_below_threshold",
+        ),
+        ("p of the gain", f"at most {wanted['max_p_value']:g}", words.p(found["p_value"]), "p_value_above_threshold"),
+        ("Interval of the gain", f"above 0 at {sure}", interval, "confidence_below_threshold"),
+        (
+            "Rise in safety cost",
+            f"at most {safety['max_safety_regression']:g}",
+            f"{safety['safety_regression_delta']:+.4f}",
+            SAFETY_REGRESSION,
+        ),
+    )
+    listed = [Criterion(name=n, wanted=w, found=words.minus(f), is_met=c not in reasons, code=c) for n, w, f, c in rows]
+    proved = not safety["reason_codes"]
+    listed.append(
+        Criterion(
+            name="Safety, by a test",
+            wanted="proved within that",
+            found="proved" if proved else "not proved",
+            is_met=proved,
+            code=next(iter(safety["reason_codes"]), SAFETY_NOT_PROVED),
+        )
+    )
+    return listed
+
+
+def _steady(weighed: Weighed) -> list[Criterion]:
+    """Whether other seeds, or fewer of the tasks, would have said the same."""
+    names = {"seed": ("Other seeds", "seed_reproducibility"), "sample": ("Fewer tasks", "sample_sensitivity")}
+    return [_band(*names[kind], band) for kind, band in weighed.bands.items() if kind in names]
+
+
+def _band(name: str, code: str, band: Band) -> Criterion:
+    return Criterion(
+        name=name,
+        wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
+        found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
+        is_met=band.within,
+        code=f"checkpoint_promotion_blocked_{code}",
+        blocks=False,  # where a gate was asked for it, the gate says so
+    )
+
+
+def _facts(published: Publication, weighed: Weighed, *, seeds: int) -> dict[str, str]:
+    proof, suite = published.proof, published.proof["benchmark_suite"]
+    told = f"{len(weighed.tasks)} tasks, {seeds} {'seed' if seeds == 1 else 'seeds'} each, both versions on the same"
+    facts = {
+        "Run": published.run,
+        "Published": proof["generated_at"],
+        "Baseline": proof["baseline"]["checkpoint_id"],
+        "Candidate": proof["trained"]["checkpoint_id"],
+        "Measured on": told,
+        "Suite": f"{suite['name']} {suite['version']}, sha256 {suite['sha256']}",
+        "Proof": f"{proof['proof_status']}; sha256 {hashlib.sha256(published.path.read_bytes()).hexdigest()}",
+    }
+    names = {kind: kind.replace("-", "_") + "_report" for kind in document.KINDS if kind != document.PROOF}
+    return facts | {f"Report {kind}": f"sha256 {proof['sha256'][name]}" for kind, name in names.items()}
+
+
+def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
+    interval = next(iter(weighed.comparisons.values())).interval
+    once = words.percent(how.alpha)
+    tasks = (
+        "Both versions did the same tasks with the same seeds; the seeds of a task are averaged first, so that what is "
+        "counted is tasks, in the order they came in."
+    )
+    bets = (
+        "The verdict comes from bets on the candidate being better and on it being safe enough: either is proved when "
+        f"the wealth of its bets passes {1 / how.alpha:g} times the stake, which has a chance of at most {once} where "
+        "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
+    )
+    once_read = (
+        f"Intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of a one-sided sign-flip "
+        f"permutation test, Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
+    )
+    return tasks, bets, once_read

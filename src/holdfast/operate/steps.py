@@ -1,0 +1,96 @@
+"""A person's hand on a release: a step further, when evidence and guard allow it, or back. Refusals are kept too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.records import decode
+from holdfast.contracts.release import Release, Stage, move
+from holdfast.operate.keeper import judge, under_way
+from holdfast.promote.release import next_step, respond, rollback_target
+from holdfast.prove.guard import Limits
+from holdfast.store.store import Store
+
+FIRST = "the first version: what others are measured against"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    decision: Decision
+
+
+def advance(
+    store: Store, release: Release, *, to: Stage | None, share: int | None, who: str, why: str, now: float
+) -> Release | Refusal:
+    """One step, or to the stage that is named. What is not proved stays where it is."""
+    live = store.releases.live(release.policy)
+    step = next_step(release)
+    if step is None:
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}: there is no step ahead")
+    stage, part = step if to is None else (move(release, to), share or (5 if to is Stage.CANARY else 0))
+    if share is not None:
+        part = share
+    if live is None:
+        moved = store.releases.move(
+            release.id, Stage.LIVE, expect=release.stage, who=who, why=f"{FIRST}; {why}", now=now, known_good=True
+        )
+        return moved.result()
+    decision = _decision(store, release, live)
+    if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
+        decision = _guarded(store, release, live)
+    if not decision.open:
+        store.releases.refuse(release.id, decision, evidence=release.evidence, who=who, now=now).result()
+        return Refusal(decision)
+    moved = store.releases.move(
+        release.id,
+        stage,
+        expect=release.stage,
+        share=part if stage is Stage.CANARY else None,
+        who=who,
+        why=why,
+        now=now,
+        decision=decision,
+        known_good=True if stage is Stage.LIVE else None,
+    )
+    return moved.result()
+
+
+def take_back(store: Store, policy: str, *, to: str | None, who: str, why: str, now: float) -> tuple[Release, Release]:
+    """The canary, or else the live one, is taken back: who that was, and who is live then."""
+    releases = store.releases.of_policy(policy)
+    canary = under_way([one for one in releases if one.stage is not Stage.SHADOW])
+    failing = canary or next((one for one in releases if one.stage is Stage.LIVE), None)
+    if failing is None:
+        raise BadInput(f"policy {policy}", why="nothing of it is in service")
+    target = rollback_target(releases, failing) if to is None else store.releases.get(to)
+    if target is None:
+        why_not = f"there is no other version that is known to be good, and {failing.id} cannot be taken back to itself"
+        raise BadInput(f"policy {policy}", why=why_not, remedy="name one with --to that was live before")
+    reason = Reason(code="rollback_by_hand", text=why)
+    after = store.releases.roll_back(
+        policy, failing=failing.id, to=target.id, who=who, why=why, now=now, reasons=(reason,)
+    )
+    return failing, after.result()
+
+
+def _decision(store: Store, release: Release, live: Release) -> Decision:
+    """The last one that a gate made about it; none is a closed one."""
+    made = None
+    for entry in store.releases.history(release.policy):
+        if entry.body.get("move") == release.id and entry.body.get("to") == Stage.CANDIDATE:
+            made = None  # a second try begins with nothing
+        if release.id in (entry.body.get("move"), entry.body.get("refuse")) and entry.body.get("decision"):
+            made = decode(Decision, dict(entry.body["decision"]))
+    if made is None:
+        text = f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}"
+        return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
+    return made
+
+
+def _guarded(store: Store, release: Release, live: Release) -> Decision:
+    """What the guard of its stage says."""
+    found = judge(store, release, live, Limits())
+    response = respond(release, found.breaches, found.is_clear)
+    return Decision(open=response.action == "advance", reasons=response.reasons, needs=found.needs or None)

@@ -1,0 +1,347 @@
+"""The gate: which evidence suffices for a version to go into service. Closed unless all of it is there and passes.
+
+Measuring is `prove`'s business, and moving the version is the store's. Nothing that evidence claims about itself is
+taken on trust where its numbers can be asked: a band is compared with its spreads, a verdict with the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, TypeGuard
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Band, Comparison, Decision, Evidence, Finding, Outcome, Reason
+
+ALLOWED = "promotion_allowed"
+BLOCKED = "checkpoint_promotion_blocked_"
+MISSING = "evidence_missing_"
+HARMLESS = frozenset({"info", "warning"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KpiBand:
+    """Where a figure of merit has to lie, ends included, and on how many it has to rest."""
+
+    low: float | None = None
+    high: float | None = None
+    least: int = 1  # what is said of an empty town is said of nobody
+
+    def __post_init__(self) -> None:
+        ends = [end for end in (self.low, self.high) if end is not None]
+        if not ends or not all(map(isfinite, ends)) or ends != sorted(ends):
+            raise BadInput(f"kpi band {self.low} to {self.high}", why="one end is needed, both finite and in order")
+        if self.least < 1:
+            raise BadInput(f"kpi band: least = {self.least}", why="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far findings may lie apart that should be the same."""
+
+    p_value: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.p_value <= 1.0 and 0.0 <= self.delta < float("inf")):
+            raise BadInput(f"spread {self.p_value}, {self.delta}", why="must be finite and not negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """What a candidate has to reach. Differences are per episode, and above 0 the candidate is better."""
+
+    max_safety_regression: float = 0.05
+    min_reward_delta: float = 0.0
+    max_p_value: float = 0.05
+    level: float = 0.95  # of the intervals
+    min_episodes: int = 20  # pairs
+    min_tasks: int = 10  # that each comparison rests on
+    require_seed_reproducibility: bool = True
+    require_sample_size_sensitivity: bool = True
+    require_audit: bool = True
+    require_golden: bool = False  # golden findings that are there count all the same
+    max_seed_spread: Spread = Spread(p_value=0.05, delta=0.05)
+    max_sample_spread: Spread = Spread(p_value=0.04, delta=0.08)
+    max_latency_increase: float | None = None  # seconds; None: not asked
+    max_cost_increase: float | None = None  # tokens; None: not asked
+    kpis: Mapping[str, KpiBand] = field(default_factory=dict)  # by name, of evidence.manifest["kpis"]
+
+    def __post_init__(self) -> None:
+        for name in ("max_safety_regression", "max_latency_increase", "max_cost_increase"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < float("inf"):
+                raise BadInput(f"criteria: {name} = {value}", why="must be finite and not negative")
+        if not isfinite(self.min_reward_delta):
+            raise BadInput(f"criteria: min_reward_delta = {self.min_reward_delta}", why="must be finite")
+        for name in ("max_p_value", "level"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise BadInput(f"criteria: {name} = {getattr(self, name)}", why="must be above 0 and below 1")
+        for name in ("min_episodes", "min_tasks"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"criteria: {name} = {getattr(self, name)}", why="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing the gate looked at: what was found, and the code of what it means where it does not pass."""
+
+    is_met: bool
+    code: str  # of the failure it looks for
+    text: str  # what was found, with the numbers, for people
+    needs: int | None = None  # about so many more episodes may help
+
+
+def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
+    """Open when every check is met, with one sentence that sums them up and what each found; else closed with the
+    reason of each that is not."""
+    found = checks(evidence, criteria)
+    unmet = [check for check in found if not check.is_met]
+    if evidence is not None and not unmet:
+        shown = [
+            f"{name} {_interval(evidence.comparisons[name])}" for name in dict.fromkeys((evidence.primary, "safety"))
+        ]
+        texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
+        return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
+    reasons = tuple(Reason(code=check.code, text=check.text) for check in unmet)
+    needs = [check.needs for check in unmet if check.needs is not None]
+    return Decision(open=False, reasons=reasons, needs=max(needs, default=None))
+
+
+def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[Check, ...]:
+    """All that is looked at, met or not, in the order a person would ask. Never empty."""
+    if evidence is None:
+        return (_missing("all", "there is no evidence"),)
+    return (
+        *_population(evidence, criteria),
+        *_improvement(evidence, criteria),
+        *_reward(evidence, criteria),
+        *_regressions(evidence, criteria),
+        *_bands(evidence, criteria),
+        *_findings(evidence, criteria),
+        *_kpis(evidence, criteria),
+    )
+
+
+def _missing(what: str, text: str) -> Check:
+    return Check(is_met=False, code=MISSING + what, text=text)
+
+
+def _population(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    lack = criteria.min_episodes - evidence.episodes
+    yield Check(
+        is_met=lack <= 0,
+        code="population_below_minimum",
+        text=f"{evidence.episodes} pairs of episodes, at least {criteria.min_episodes} are asked for",
+        needs=lack if lack > 0 else None,
+    )
+    samples = evidence.samples or ""
+    is_hash = len(samples) == 64 and set(samples) <= set("0123456789abcdef")
+    yield Check(is_met=is_hash, code=f"{MISSING}samples", text=f"every episode is kept as {samples or 'nothing'}")
+
+
+def _comparison(evidence: Evidence, metric: str) -> Comparison | Check:
+    """The comparison of these two versions by this metric; one of others is none."""
+    found = evidence.comparisons.get(metric)
+    if found is None:
+        return _missing(metric, f"{evidence.candidate} was not compared with {evidence.baseline} by {metric}")
+    if (found.metric, found.baseline, found.candidate) != (metric, evidence.baseline, evidence.candidate):
+        told = f"{found.candidate} with {found.baseline} by {found.metric}"
+        return _missing(metric, f"by {metric} there is only a comparison of {told}")
+    return found
+
+
+def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    """The primary metric is better by its verdict, its p-value and its interval: each can be the one that errs."""
+    primary = _comparison(evidence, evidence.primary)
+    if isinstance(primary, Check):
+        yield primary
+    else:
+        shown = f"{primary.metric} {_interval(primary)}"
+        margin = f" with a margin of {primary.margin:g}, where none is allowed" if primary.margin else ""
+        yield _enough(primary, criteria)
+        yield Check(
+            is_met=primary.difference > 0.0 and primary.margin == 0.0,
+            code=BLOCKED + "policy_improvement_not_significant",
+            text=f"{shown} has to be above 0{margin}",
+        )
+        yield Check(
+            is_met=primary.p_value <= criteria.max_p_value,
+            code="p_value_above_threshold",
+            text=f"p {primary.p_value:.3g} of {primary.metric}, at most {criteria.max_p_value:g} is asked for",
+        )
+        yield Check(
+            is_met=primary.interval.low > 0.0 and primary.interval.level >= criteria.level,
+            code="confidence_below_threshold",
+            text=f"{shown} has to lie above 0 at {criteria.level:.4g}",
+        )
+    verdict = evidence.verdict
+    if verdict is None:
+        yield _missing("verdict", f"no verdict that stands however often {evidence.primary} was looked at")
+        return
+    yield Check(
+        is_met=verdict.outcome is Outcome.PROMOTE,
+        code=BLOCKED + "policy_improvement_not_significant",
+        text=f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}",
+        needs=verdict.needs,
+    )
+
+
+def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    reward = _comparison(evidence, "reward")
+    if isinstance(reward, Check):
+        if evidence.primary != "reward":  # else it is said already
+            yield reward
+        return
+    yield Check(
+        is_met=reward.difference >= criteria.min_reward_delta,
+        code="reward_gain_below_threshold",
+        text=f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for",
+    )
+
+
+def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    """What must not get worse by more than a limit, proved: that no loss was seen in a few episodes shows nothing."""
+    limits = {
+        "safety": criteria.max_safety_regression,
+        "latency": criteria.max_latency_increase,
+        "cost": criteria.max_cost_increase,
+    }
+    for metric, most in limits.items():
+        if most is None:
+            continue
+        found = _comparison(evidence, metric)
+        if isinstance(found, Check):
+            if evidence.primary != metric:
+                yield found
+            continue
+        if evidence.primary != metric:
+            yield _enough(found, criteria)
+        # A test with a narrower margin may fail while ours holds; one with a margin as wide as ours must pass.
+        is_tested = found.margin < most or found.p_value <= criteria.max_p_value
+        is_within = found.interval.low >= -most and found.interval.level >= criteria.level
+        verb = "is" if found.difference < -most else "may be"
+        told = f"{verb} worse by more than {most:g}"
+        is_met = found.difference >= -most and is_within and is_tested
+        text = f"{metric} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
+        yield Check(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text)
+
+
+def _enough(found: Comparison, criteria: Criteria) -> Check:
+    text = f"{found.metric} rests on {found.pairs} tasks, at least {criteria.min_tasks} are asked for"
+    return Check(is_met=found.pairs >= criteria.min_tasks, code="population_below_minimum", text=text)
+
+
+def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    wanted = (
+        ("seed", "seed_reproducibility", criteria.require_seed_reproducibility, criteria.max_seed_spread),
+        ("sample", "sample_sensitivity", criteria.require_sample_size_sensitivity, criteria.max_sample_spread),
+    )
+    for kind, code, is_required, most in wanted:
+        if not is_required:
+            continue
+        band = evidence.bands.get(kind)
+        if band is None or band.kind != kind:
+            what = "other seeds" if kind == "seed" else "fewer of the tasks"
+            yield _missing(code, f"nobody looked whether {what} give the same result")
+            continue
+        told = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
+        text = f"{kind} band of {band.of}: {told}; at most {most.p_value:g} and {most.delta:g}"
+        yield Check(is_met=_is_steady(band, most), code=BLOCKED + code, text=text)
+
+
+def _is_steady(band: Band, most: Spread) -> bool:
+    """Within the limits it was measured by and within ours; what is not a number is within nothing."""
+    p_value, delta = min(band.most_p_value_spread, most.p_value), min(band.most_delta_spread, most.delta)
+    return band.within and band.of >= 2 and 0 <= band.p_value_spread <= p_value and 0 <= band.delta_spread <= delta
+
+
+def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    if evidence.golden is not None:
+        changed = [one for one in evidence.golden if _is_blocking(one)]
+        for one in changed:
+            yield Check(is_met=False, code="golden_changed_unsigned", text=_told(one))
+        if not changed:
+            yield Check(is_met=True, code="golden_changed_unsigned", text="no golden changed unsigned")
+    elif criteria.require_golden:
+        yield _missing("golden", "no golden was replayed")
+    looked = [one for one in evidence.audit or () if one.of > 0]
+    for one in evidence.audit or ():
+        if _is_blocking(one):
+            yield Check(is_met=False, code=f"data_quality_{one.name}", text=_told(one))
+    if criteria.require_audit and not looked:  # of nothing, nothing is wrong
+        yield _missing("audit", "the data that was learnt from was not looked at")
+    elif looked:
+        yield Check(is_met=True, code="data_quality_audit", text=f"{len(looked)} checks of the data")
+
+
+def _is_blocking(finding: Finding) -> bool:
+    return finding.count != 0 and (finding.blocks or finding.severity not in HARMLESS)
+
+
+def _told(finding: Finding) -> str:
+    text = f"{finding.name} ({finding.severity}): {finding.count} of {finding.of}"
+    return f"{text}, {finding.detail}" if finding.detail.strip() else text
+
+
+def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    told = evidence.manifest.get("kpis")
+    for name, band in criteria.kpis.items():
+        kpi = told.get(name) if isinstance(told, Mapping) else None
+        value, of = (kpi.get("value"), kpi.get("of")) if isinstance(kpi, Mapping) else (None, None)
+        if not _is_number(value) or not _is_number(of):
+            yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many")
+            continue
+        text = f"{name} {value:.4g} on {of:g}"
+        enough = f"{text}, at least {band.least} are asked for"
+        yield Check(is_met=of >= band.least, code="population_below_minimum", text=enough)
+        low = float("-inf") if band.low is None else band.low
+        high = float("inf") if band.high is None else band.high
+        within = f"{text}, has to lie from {low:g} to {high:g}"
+        yield Check(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _interval(found: Comparison) -> str:
+    ends = found.interval
+    return f"{found.difference:+.4g} ({ends.low:+.4g} to {ends.high:+.4g} at {ends.level:.4g})"
+
+
+def audit_record(
+    decision: Decision,
+    evidence: Evidence | None,
+    *,
+    checkpoint: str,
+    at: float,
+    criteria: Criteria,
+    penalties: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """The decision as a record of type checkpoint_promotion_gate_v1; penalties are the means of both, if known."""
+    if not checkpoint.strip():
+        raise BadInput(f"checkpoint {checkpoint!r}", why="must not be blank")
+    if not isfinite(at):
+        raise BadInput(f"at = {at}", why="must be finite")
+    safety = None if evidence is None else _comparison(evidence, "safety")
+    regression = -safety.difference if isinstance(safety, Comparison) else None
+    baseline, candidate = penalties or (None, None)
+    if baseline is not None and candidate is not None:
+        apart = candidate - baseline
+        if not isfinite(apart) or (regression is not None and abs(apart - regression) > 1e-6):
+            why = f"are {apart:g} apart, and the evidence says {regression}"
+            raise BadInput(f"safety penalties {baseline} and {candidate}", why=why)
+    return {
+        "record_type": "checkpoint_promotion_gate_v1",
+        "schema_version": 1,
+        "timestamp_unix_ms": round(at * 1000),
+        "checkpoint_id": checkpoint.strip(),
+        "baseline_safety_penalty": baseline,
+        "candidate_safety_penalty": candidate,
+        "max_safety_regression": criteria.max_safety_regression,
+        "safety_regression": regression,
+        "promotion_allowed": decision.open,
+        "reason_codes": list(dict.fromkeys(reason.code.strip() for reason in decision.reasons)),
+    }

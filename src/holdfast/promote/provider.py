@@ -1,0 +1,165 @@
+"""Flags for programs that ask by OpenFeature: a provider over a store, for the standard client.
+
+Every evaluation looks at one snapshot of all flags. A snapshot is replaced when the store's topic "flags" moves,
+whichever process moved it; when the store cannot be read, the last one stays in force and the provider says it is
+stale. The store is opened and closed by whoever gives it. What a flag's value is, is `flags`' business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar, cast
+
+from openfeature.evaluation_context import EvaluationContext
+from openfeature.event import ProviderEventDetails
+from openfeature.exception import ErrorCode
+from openfeature.flag_evaluation import FlagResolutionDetails, FlagValueType, Reason
+from openfeature.provider import AbstractProvider
+from openfeature.provider.metadata import Metadata
+
+from holdfast.contracts.flag import Flag
+from holdfast.promote.flags import KEY, Evaluation, evaluate
+from holdfast.store.changes import FLAGS
+from holdfast.store.store import Store
+
+V = TypeVar("V")
+Tree: TypeAlias = Sequence[FlagValueType] | Mapping[str, FlagValueType]
+
+LOOK_S = 0.2  # at most so long until it notices that it was shut down
+AGAIN_S = 0.5  # until a store that could not be read is tried again
+
+
+class Provider(AbstractProvider):
+    """`openfeature.api.set_provider(Provider(store, clock=time.time, environment=os.environ))`."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float], environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._store, self._clock, self._environment = store, clock, environment
+        self._flags: Mapping[str, Flag] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def get_metadata(self) -> Metadata:
+        return Metadata(name="holdfast")
+
+    def initialize(self, evaluation_context: EvaluationContext) -> None:
+        self._stopped = threading.Event()
+        seen = self._store.changes.seen(FLAGS)
+        self._flags = self._read()
+        follow = threading.Thread(target=self._follow, args=(seen, self._stopped), name="holdfast-flags", daemon=True)
+        self._thread = follow
+        follow.start()
+
+    def shutdown(self) -> None:
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def snapshot(self) -> Mapping[str, Flag]:
+        """The flags in force, all of one moment: for a request that must see several of them as one."""
+        return self._flags
+
+    def _read(self) -> Mapping[str, Flag]:
+        return MappingProxyType({flag.name: flag for flag in self._store.flags.all()})
+
+    def _follow(self, seen: int, stopped: threading.Event) -> None:
+        changes, is_stale = self._store.changes, False
+        while not stopped.is_set():
+            if not is_stale and not changes.wait(FLAGS, seen, LOOK_S):
+                continue
+            seen = changes.seen(FLAGS)  # before reading: what changes meanwhile is seen the next time
+            try:
+                flags = self._read()
+            except Exception as error:  # whatever it is: a program must hear that its flags are no longer the newest
+                if not is_stale:
+                    self.emit_provider_stale(ProviderEventDetails(message=str(error)))
+                is_stale = True
+                stopped.wait(AGAIN_S)
+                continue
+            before, self._flags = self._flags, flags
+            if is_stale:
+                self.emit_provider_ready(ProviderEventDetails())
+                is_stale = False
+            changed = sorted(name for name in {*before, *flags} if before.get(name) != flags.get(name))
+            if changed and not stopped.is_set():
+                self.emit_provider_configuration_changed(ProviderEventDetails(flags_changed=changed))
+
+    def _resolve(
+        self, name: str, default: V, given: EvaluationContext | None, fit: Callable[[Any], V | None]
+    ) -> FlagResolutionDetails[V]:
+        flags = self._flags
+        found = evaluate(name, flags, _context(given), now=self._clock(), environment=self._environment)
+        if found.error is not None:
+            return _failure(default, found.detail, ErrorCode(found.error))
+        value = fit(found.value)
+        if value is None:
+            why = f"flag {name} is not of that type: {type(found.value).__name__}"
+            return _failure(default, why, ErrorCode.TYPE_MISMATCH)
+        return FlagResolutionDetails(
+            value=value,
+            reason=Reason(found.reason.value),
+            variant=found.variant,
+            flag_metadata=_metadata(flags[name], found),
+        )
+
+    def resolve_boolean_details(
+        self, flag_key: str, default_value: bool, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[bool]:
+        return self._resolve(flag_key, default_value, evaluation_context, _boolean)
+
+    def resolve_string_details(
+        self, flag_key: str, default_value: str, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[str]:
+        return self._resolve(flag_key, default_value, evaluation_context, _string)
+
+    def resolve_integer_details(
+        self, flag_key: str, default_value: int, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[int]:
+        return self._resolve(flag_key, default_value, evaluation_context, _integer)
+
+    def resolve_float_details(
+        self, flag_key: str, default_value: float, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[float]:
+        return self._resolve(flag_key, default_value, evaluation_context, _float)
+
+    def resolve_object_details(
+        self, flag_key: str, default_value: Tree, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[Tree]:
+        return self._resolve(flag_key, default_value, evaluation_context, _tree)
+
+
+def _context(given: EvaluationContext | None) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    return {**given.attributes, **({KEY: given.targeting_key} if given.targeting_key else {})}
+
+
+def _metadata(flag: Flag, found: Evaluation) -> Mapping[str, bool | int | float | str]:
+    return {"detail": found.detail, "owner": flag.owner, "changed_at": flag.changed_at}
+
+
+def _failure(default: V, why: str, code: ErrorCode) -> FlagResolutionDetails[V]:
+    return FlagResolutionDetails(value=default, reason=Reason.ERROR, error_code=code, error_message=why)
+
+
+def _boolean(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _tree(value: Any) -> Tree | None:
+    return cast(Tree, value) if isinstance(value, dict | list) else None

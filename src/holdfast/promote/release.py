@@ -1,0 +1,138 @@
+"""The way of a version into service and back: which step comes next, what a breach leads to, and who is served by whom.
+
+Nothing moves here: the store keeps the stages, `contracts.release` says which moves are legal, and what the outcomes of
+a canary mean is told by a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Reason
+from holdfast.contracts.release import SHARES, Release, Stage
+from holdfast.promote.sticky import bucket
+
+Action = Literal["rollback", "advance", "hold"]
+Step = tuple[Stage, int]  # where to, and the percent of the requests it answers there
+
+LEVELS: Mapping[str, float] = {  # of rolling back, with the seconds that each may take
+    "flag": 60.0,  # switched off
+    "version": 300.0,  # the last known good one serves again
+    "blue-green": 900.0,  # the other installation takes over
+    "data": 1800.0,  # what was written meanwhile is taken back too
+}
+
+
+def next_step(release: Release) -> Step | None:
+    """candidate → shadow → canary with 5, 25, 50, 100 % → live; None where there is no step ahead."""
+    if release.stage is Stage.CANDIDATE:
+        return Stage.SHADOW, 0
+    if release.stage is Stage.SHADOW:
+        return Stage.CANARY, SHARES[0]
+    if release.stage is Stage.CANARY:
+        larger = [share for share in SHARES if share > release.share]
+        return (Stage.CANARY, larger[0]) if larger else (Stage.LIVE, 100)
+    return None
+
+
+def rollback_target(releases: Iterable[Release], failing: Release) -> Release | None:
+    """Who serves once the failing one is gone; None when nobody can.
+
+    For a canary it is the live one, which never stopped. For a live one it is the last that is known to be good: never
+    the failing one itself, and never one that was taken back or refused."""
+    others = [one for one in releases if one.policy == failing.policy and one.id != failing.id]
+    for other in others:
+        if other.stage is Stage.LIVE:
+            return other
+    good = [one for one in others if one.stage is Stage.RETIRED and one.is_known_good]
+    return max(good, key=lambda one: (one.changed_at, one.number), default=None)
+
+
+def within_limit(level: str, began: float, ended: float) -> bool:
+    """Whether a rollback of this level was quick enough; times are unix seconds."""
+    if level not in LEVELS:
+        raise BadInput(f"rollback level {level!r}", why="is unknown", remedy=f"take one of {', '.join(LEVELS)}")
+    if not (isfinite(began) and isfinite(ended) and began <= ended):
+        raise BadInput(f"rollback from {began} to {ended}", why="must be finite and in order")
+    return ended - began <= LEVELS[level]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What a guard's findings lead to, and why."""
+
+    action: Action
+    reasons: tuple[Reason, ...]
+    step: Step | None = None  # None: it stays where it is
+
+
+def respond(release: Release, breaches: Sequence[Reason], is_clear: bool) -> Response:
+    """One proved breach takes a version back, whatever else is clear; one that is clear goes a step further."""
+    told = f"{release.id} is {release.stage}"
+    if release.stage not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
+        return _hold("not_watched", f"{told}: nothing that it answers is counted")
+    if breaches:
+        # What never answered anybody cannot be taken back: it is refused.
+        to = Stage.REJECTED if release.stage is Stage.SHADOW else Stage.ROLLED_BACK
+        return Response(action="rollback", reasons=tuple(breaches), step=(to, 0))
+    if not is_clear:
+        return _hold("guard_open", f"{told}: neither a breach nor its absence is proved yet")
+    step = next_step(release)
+    if step is None:
+        return _hold("guard_clear", f"{told}, within every limit, and there is no step ahead")
+    ahead = f"{step[0]} with {step[1]} %" if step[1] else step[0]
+    why = Reason(code="guard_clear", text=f"{told} and proved to be within every limit; next is {ahead}")
+    return Response(action="advance", reasons=(why,), step=step)
+
+
+def _hold(code: str, text: str) -> Response:
+    return Response(action="hold", reasons=(Reason(code=code, text=text),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Who answers, by release id. It is a value: a request that has one is not disturbed by the next."""
+
+    live: str
+    canary: str | None = None
+    share: int = 0  # percent of the keys that the canary answers
+    shadow: str | None = None  # gets a copy of each request, and nobody sees its answers
+    salt: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.live.strip():
+            raise BadInput("routing", why="no live release", remedy="promote one first")
+        if not 0 <= self.share <= 100:
+            raise BadInput(f"routing: share = {self.share}", why="must be from 0 to 100")
+        if self.live in (self.canary, self.shadow):
+            raise BadInput(f"routing: {self.live}", why="is live, and canary or shadow of itself")
+
+
+def route(releases: Iterable[Release]) -> Routing | None:
+    """The routing of a policy's releases; None without a live one.
+
+    The canary's own id is the salt: keys keep their place while it grows, and the next canary meets others."""
+    at = {one.stage: one for one in sorted(releases, key=lambda one: one.number)}  # of several shadows the newest
+    live, canary, shadow = (at.get(stage) for stage in (Stage.LIVE, Stage.CANARY, Stage.SHADOW))
+    if live is None:
+        return None
+    return Routing(
+        live=live.id,
+        canary=None if canary is None else canary.id,
+        share=0 if canary is None else canary.share,
+        shadow=None if shadow is None else shadow.id,
+        salt=live.policy if canary is None else canary.id,
+    )
+
+
+def choose(routing: Routing, key: str) -> str:
+    """The release that answers this key: always the same one, and while the share grows keys only join the canary.
+
+    Requests without a key would all fall into one place, so they are answered by the live one."""
+    if routing.canary is None or not key.strip():
+        return routing.live
+    return routing.canary if bucket(key, routing.salt) * 100 < routing.share else routing.live

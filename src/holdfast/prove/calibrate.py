@@ -1,0 +1,338 @@
+"""How often the proof is wrong, and how soon it is right: experiments by the ten thousand, looked at after every task.
+
+The bets are those of `sequential` and `guard`, which judge real runs: here their verdicts are counted, on the shapes of
+`simulate` and on pairs of real runs. A plain paired z-test that is looked at in the same way stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Interval
+from holdfast.prove import guard
+from holdfast.prove.estimate import wilson
+from holdfast.prove.sequential import log_e
+from holdfast.prove.simulate import EFFECTS, NULLS, Canary, Draws, Effect, Shape, canary
+
+LEVEL = 0.99  # of the intervals of our own rates: some 20 of them, and none should fail by chance alone
+BATCH = 200_000  # differences at a time: what the kernel makes of them fits in a cache of some MB
+Z_FROM = 10  # the first look of the z-test; before that its standard error means nothing, and it would do worse still
+GUARD_SHARE, CAUGHT_SHARE = 5, 20  # one in so many experiments for the guard, which bets from several starts at once
+OUTCOMES = 400  # of a canary, at most
+WANTED_PAIRS = 4_000  # of a real null experiment: fewer say little about a rate of 0.05
+LEAST_TASKS = 20  # of a repetition
+
+Flags = NDArray[np.bool_]  # [experiments, looks]
+Looks = NDArray[np.int64]  # [experiments], counted from 1; one past the last where it never came to that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRate:
+    """What came of experiments in which nothing was to be promoted."""
+
+    shape: str
+    about: str
+    tasks: int
+    seeds: int
+    experiments: int
+    promoted: int
+    rate: float
+    interval: Interval  # Wilson's, of the rate
+    rejected: int  # by the mirrored test, which is as sure
+    z_rate: float  # of a z-test looked at in the same way
+    z_interval: Interval
+    is_within: bool  # the rate is not above α beyond simulation error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """What came of experiments in which the candidate was better by `effect`."""
+
+    shape: str
+    about: str
+    effect: float
+    tasks: int  # at most
+    seeds: int
+    experiments: int
+    power: float
+    interval: Interval
+    mean_tasks: float  # until a verdict, or all
+    mean_episodes: float  # the same, of both versions, with all seeds
+    fixed_tasks: int  # that a z-test with one look needs for this power
+    saved_episodes: float  # on average, against that test
+    saved_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRate:
+    """One metric of a canary: with what is just allowed, with nothing wrong, and with twice what is allowed."""
+
+    metric: str
+    limit: float
+    experiments: int  # exactly at the limit; of the others there are fewer
+    outcomes: int  # of the canary, at most
+    false_breach: float  # exactly at the limit; at most α over the number of metrics
+    false_breach_interval: Interval
+    false_clear: float  # exactly at the limit; at most α
+    false_clear_interval: Interval
+    cleared: float  # as good as live
+    outcomes_until_clear: float
+    caught: float  # twice as far off as allowed
+    outcomes_until_caught: float
+    caught_broken: float  # five times as far off
+    outcomes_until_caught_broken: float
+    is_within: bool  # neither false rate is above its α beyond simulation error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    SCHEMA: ClassVar[int] = 1
+
+    alpha: float
+    seed: int
+    experiments: int  # of each row
+    nulls: tuple[ErrorRate, ...]
+    powers: tuple[Power, ...]
+    guards: tuple[GuardRate, ...]
+
+    @property
+    def is_within(self) -> bool:
+        return all(row.is_within for row in self.nulls) and all(row.is_within for row in self.guards)
+
+    @property
+    def false_promotion_rate(self) -> float:
+        """The highest of all shapes."""
+        return max(row.rate for row in self.nulls)
+
+
+Row = ErrorRate | Power | GuardRate
+STEPS = len(NULLS) + len(EFFECTS) + len(guard.METRICS)
+
+
+def calibrate(*, experiments: int, alpha: float, seed: int) -> Iterator[Row]:
+    """Row by row, because it takes minutes: first what must not happen, then what should, then the guard."""
+    if experiments < 100:
+        raise BadInput(
+            f"experiments = {experiments}", why="a rate near α would rest on a handful", remedy="at least 100"
+        )
+    if not 0.0 < alpha < 1.0:
+        raise BadInput(f"alpha = {alpha}", why="must be above 0 and below 1")
+    streams = iter(np.random.default_rng(seed).spawn(STEPS))
+    for shape in NULLS:
+        yield error_rate(shape, experiments=experiments, alpha=alpha, rng=next(streams))
+    for effect in EFFECTS:
+        yield power(effect, experiments=experiments, alpha=alpha, rng=next(streams))
+    for metric in guard.METRICS:
+        yield guard_rate(metric, experiments=experiments, alpha=alpha, rng=next(streams))
+
+
+def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) -> Calibration:
+    return Calibration(
+        alpha=alpha,
+        seed=seed,
+        experiments=experiments,
+        nulls=tuple(row for row in rows if isinstance(row, ErrorRate)),
+        powers=tuple(row for row in rows if isinstance(row, Power)),
+        guards=tuple(row for row in rows if isinstance(row, GuardRate)),
+    )
+
+
+def error_rate(shape: Shape, *, experiments: int, alpha: float, rng: np.random.Generator) -> ErrorRate:
+    found = _count(shape, 0.0, experiments, alpha, rng)
+    interval = wilson(found.promoted, experiments, level=LEVEL)
+    return ErrorRate(
+        shape=shape.name,
+        about=shape.about,
+        tasks=shape.tasks,
+        seeds=shape.seeds,
+        experiments=experiments,
+        promoted=found.promoted,
+        rate=found.promoted / experiments,
+        interval=interval,
+        rejected=found.rejected,
+        z_rate=found.z_promoted / experiments,
+        z_interval=wilson(found.z_promoted, experiments, level=LEVEL),
+        is_within=interval.low <= alpha,
+    )
+
+
+def power(effect: Effect, *, experiments: int, alpha: float, rng: np.random.Generator) -> Power:
+    shape = effect.shape
+    found = _count(shape, effect.lift, experiments, alpha, rng)
+    # Smallest n with which one look at the end finds as many: what a test with a fixed n would have been given.
+    enough = np.flatnonzero(found.z_at >= found.promoted)
+    fixed = int(enough[0]) + 1 if enough.size else shape.tasks
+    a_task = 2 * shape.seeds
+    mean_tasks = found.looks / experiments
+    return Power(
+        shape=shape.name,
+        about=shape.about,
+        effect=effect.lift,
+        tasks=shape.tasks,
+        seeds=shape.seeds,
+        experiments=experiments,
+        power=found.promoted / experiments,
+        interval=wilson(found.promoted, experiments, level=LEVEL),
+        mean_tasks=mean_tasks,
+        mean_episodes=mean_tasks * a_task,
+        fixed_tasks=fixed,
+        saved_episodes=(fixed - mean_tasks) * a_task,
+        saved_share=1.0 - mean_tasks / fixed,
+    )
+
+
+def guard_rate(metric: str, *, experiments: int, alpha: float, rng: np.random.Generator) -> GuardRate:
+    limit, each = getattr(guard.Limits(), metric), alpha / len(guard.METRICS)
+    low, high = guard.bounds(metric, limit)
+    most, fewer = max(100, experiments // GUARD_SHARE), max(100, experiments // CAUGHT_SHARE)
+
+    def looks(how: Canary, log_e: Callable[[Draws, float, float], Draws], alpha: float) -> Looks:
+        size = (most if how is Canary.AT_LIMIT else fewer, OUTCOMES)
+        d = guard.difference(metric, limit, *canary(metric, limit, how, rng, size))
+        return first(log_e(d, low, high) >= log(1.0 / alpha))
+
+    false_breach = looks(Canary.AT_LIMIT, guard.alarm, each)
+    false_clear = looks(Canary.AT_LIMIT, guard.within, alpha)
+    clear = looks(Canary.AS_LIVE, guard.within, alpha)
+    caught, broken = (looks(how, guard.alarm, each) for how in (Canary.TWICE, Canary.BROKEN))
+    of_breach, of_clear = (
+        wilson(int((found <= OUTCOMES).sum()), most, level=LEVEL) for found in (false_breach, false_clear)
+    )
+    return GuardRate(
+        metric=metric,
+        limit=limit,
+        experiments=most,
+        outcomes=OUTCOMES,
+        false_breach=_share(false_breach),
+        false_breach_interval=of_breach,
+        false_clear=_share(false_clear),
+        false_clear_interval=of_clear,
+        cleared=_share(clear),
+        outcomes_until_clear=_mean_look(clear),
+        caught=_share(caught),
+        outcomes_until_caught=_mean_look(caught),
+        caught_broken=_share(broken),
+        outcomes_until_caught_broken=_mean_look(broken),
+        is_within=of_breach.low <= each and of_clear.low <= alpha,
+    )
+
+
+@dataclass(slots=True)
+class _Counts:
+    promoted: int = 0
+    rejected: int = 0
+    z_promoted: int = 0
+    looks: int = 0  # until a verdict, or all; of all experiments
+    z_at: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # found by one look, at each task
+
+
+def _count(shape: Shape, lift: float, experiments: int, alpha: float, rng: np.random.Generator) -> _Counts:
+    counts, done = _Counts(z_at=np.zeros(shape.tasks, np.int64)), 0
+    critical = float(stats.norm.isf(alpha))
+    while done < experiments:
+        size = min(max(1, BATCH // shape.tasks), experiments - done)
+        d = shape.draw(rng, (size, shape.tasks), lift)
+        promote, reject = verdicts(d, low=shape.low, high=shape.high, mean=shape.mean, alpha=alpha)
+        found = z_test(d, mean=shape.mean) >= critical
+        counts.promoted += int((promote < reject).sum())
+        counts.rejected += int((reject < promote).sum())
+        counts.looks += int(np.minimum(np.minimum(promote, reject), shape.tasks).sum())
+        counts.z_at += found.sum(axis=0)
+        counts.z_promoted += int(found[:, Z_FROM - 1 :].any(axis=1).sum())
+        done += size
+    return counts
+
+
+def verdicts(d: Draws, *, low: float, high: float, mean: float, alpha: float) -> tuple[Looks, Looks]:
+    """At which look each experiment of [experiments, tasks] was promoted, and rejected; the earlier one counts."""
+    needed = log(1.0 / alpha)
+    better = log_e(d, low=low, high=high, mean=mean)
+    worse = log_e(-d, low=-high, high=-low, mean=-mean)
+    return first(better >= needed), first(worse >= needed)
+
+
+def first(flags: Flags) -> Looks:
+    """The first true look of each experiment, counted from 1; one past the last where there is none."""
+    found: Looks = np.where(flags.any(axis=-1), flags.argmax(axis=-1), flags.shape[-1]) + 1
+    return found
+
+
+def z_test(d: Draws, *, mean: float = 0.0) -> Draws:
+    """zₙ = Σ(dᵢ − mean) / √(n s²) after every task; 0 while all differences are the same."""
+    x, n = d - mean, np.arange(1, d.shape[-1] + 1)
+    total, squares = x.cumsum(axis=-1), (x * x).cumsum(axis=-1)
+    s2 = (squares - total * total / n) / np.maximum(n - 1, 1)
+    is_spread = s2 > 1e-12
+    z: Draws = np.where(is_spread, total / np.sqrt(np.where(is_spread, s2, 1.0) * n), 0.0)
+    return z
+
+
+def _share(looks: Looks) -> float:
+    return float((looks <= OUTCOMES).mean())
+
+
+def _mean_look(looks: Looks) -> float:
+    return float(np.minimum(looks, OUTCOMES).mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Null:
+    """Promotions among repetitions of a real experiment in which both versions were the same."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    pool: int  # tasks to draw from
+    repetitions: int
+    tasks: int  # of each repetition, and looks at it
+    is_disjoint: bool  # no task is in two repetitions; otherwise they are not independent, and the interval too narrow
+    alpha: float
+    promoted: int
+    rejected: int
+    rate: float
+    interval: Interval  # Wilson's, of the rate
+    most: int  # promotions that chance explains, were α the rate: 99 times of 100 there are so many or fewer
+    is_within: bool
+
+
+def null(
+    d: Draws, *, repetitions: int, alpha: float, low: float, high: float, mean: float = 0.0, rng: np.random.Generator
+) -> Null:
+    """Deal the differences of a pool of tasks out to repetitions, look after every task, and count the promotions."""
+    if repetitions < 1:
+        raise BadInput(f"repetitions = {repetitions}", why="must be at least 1")
+    if d.size < LEAST_TASKS:
+        remedy = f"at least {LEAST_TASKS} are needed, and {LEAST_TASKS * repetitions:,} for {repetitions} repetitions"
+        raise BadInput(f"a pool of {d.size} tasks", why="is too small to draw from", remedy=remedy)
+    dealt, is_disjoint = deal(d, repetitions, rng)
+    promote, reject = verdicts(dealt, low=low, high=high, mean=mean, alpha=alpha)
+    promoted = int((promote < reject).sum())
+    most = int(stats.binom.ppf(LEVEL, repetitions, alpha))
+    return Null(
+        pool=d.size,
+        repetitions=repetitions,
+        tasks=dealt.shape[1],
+        is_disjoint=is_disjoint,
+        alpha=alpha,
+        promoted=promoted,
+        rejected=int((reject < promote).sum()),
+        rate=promoted / repetitions,
+        interval=wilson(promoted, repetitions, level=LEVEL),
+        most=most,
+        is_within=promoted <= most,
+    )
+
+
+def deal(d: Draws, repetitions: int, rng: np.random.Generator) -> tuple[Draws, bool]:
+    """[repetitions, tasks], and whether no task is in two of them; in one repetition none is twice."""
+    tasks = max(LEAST_TASKS, d.size // repetitions)
+    if tasks * repetitions <= d.size:
+        return rng.permutation(d)[: tasks * repetitions].reshape(repetitions, tasks), True
+    return np.stack([rng.choice(d, tasks, replace=False) for _ in range(repetitions)]), False

@@ -1,0 +1,252 @@
+"""Goldens: what a version saw, did and was worth on every case of a suite, as hashes, so that any change of it shows.
+
+Recorded and replayed under sampling that leaves nothing to chance. Who may change a golden is not decided here: a
+change counts as accepted once somebody has signed it in the ledger, with a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import fsum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Finding
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.records import dumps, encode, loads
+from holdfast.contracts.trace import SpanKind
+from holdfast.prove.suite import Suite, canonical
+from holdfast.store.blobs import write_atomically
+from holdfast.store.store import Store
+from holdfast.store.writer import Pending
+
+KIND = "golden"  # of the ledger's entries
+SLACK = 0.10  # by so much of its value a KPI may get worse
+# Which way a KPI gets better: what has gone the other way by more than the slack is out of its band.
+BETTER: Mapping[str, int] = {"reward": 1, "success": 1, "safety_cost": -1, "tokens": -1, "model_calls": -1}
+HASHES = ("observation", "action", "reward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenCase:
+    """One case, as it went."""
+
+    case_id: str
+    observation: str  # sha256 of all that the policy saw, in order
+    action: str  # … of all that it answered
+    reward: str  # … of its signals
+    kpis: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Where a KPI has to stay; None: it may go as far as it likes."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golden:
+    SCHEMA: ClassVar[int] = 1
+
+    name: str
+    suite: str  # "tool-use-suite@1 3f2a…", for people
+    suite_sha256: str
+    version: str  # whose behaviour this is
+    weights_sha256: str
+    sampling: Mapping[str, Any]
+    cases: tuple[GoldenCase, ...]
+    bands: Mapping[str, Limit] = field(default_factory=dict)  # of the means of the KPIs
+    recorded_at: float  # unix seconds
+
+    @property
+    def sha256(self) -> str:
+        """Of the behaviour: who recorded it when, and under which name, is not in it."""
+        cases = [[one.case_id, one.observation, one.action, one.reward] for one in self.cases]
+        return hashlib.sha256(canonical([self.suite_sha256, cases]).encode()).hexdigest()
+
+    @property
+    def kpis(self) -> dict[str, float]:
+        """Means over the cases that have them."""
+        found: dict[str, list[float]] = {}
+        for case in self.cases:
+            for name, value in case.kpis.items():
+                found.setdefault(name, []).append(value)
+        return {name: fsum(values) / len(values) for name, values in found.items()}
+
+
+def case_of(one: Experience) -> GoldenCase:
+    """What one attempt saw, did and was worth."""
+    calls, signals = one.calls, () if one.sheet is None else one.sheet.signals
+    values = {signal.name: signal.value for signal in signals}
+    kpis: dict[str, float] = {name: values[name] for name in ("success", "safety_cost") if name in values}
+    if one.sheet is not None and one.sheet.total is not None:
+        kpis["reward"] = one.sheet.total
+    kpis["model_calls"] = float(len(calls))
+    kpis["tool_calls"] = float(sum(span.kind is SpanKind.TOOL for span in one.spans))
+    kpis["tokens"] = float(sum((call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in calls))
+    return GoldenCase(
+        case_id=one.task,
+        # The ids beside the messages: what a template or a tool's description adds is seen as well.
+        observation=_hash([[list(call.messages), call.prompt_ids] for call in calls]),
+        action=_hash([[call.response, call.completion_ids, call.finish_reason] for call in calls]),
+        reward=_hash(sorted([signal.name, signal.value, signal.weight, signal.turn] for signal in signals)),
+        kpis=kpis,
+    )
+
+
+def golden_of(
+    suite: Suite,
+    experiences: Sequence[Experience],
+    *,
+    name: str,
+    version: tuple[str, str],  # its name, and the sha256 of its weights
+    sampling: Mapping[str, Any],
+    now: float,
+    slack: float = SLACK,
+) -> Golden:
+    """The golden of one pass over the suite; a case without an attempt that ended is a fault, never left out."""
+    found = {one.task: case_of(one) for one in experiences}
+    missing = [case.case_id for case in suite.cases if case.case_id not in found]
+    if missing:
+        why = f"{len(missing)} of {len(suite.cases)} cases have no answer: {', '.join(missing[:3])}"
+        raise BadInput(f"golden {name}", why=why, remedy="see 'holdfast rollouts', and record again")
+    golden = Golden(
+        name=name,
+        suite=suite.title,
+        suite_sha256=suite.fixture_sha256,
+        version=version[0],
+        weights_sha256=version[1],
+        sampling=dict(sampling),
+        cases=tuple(found[case.case_id] for case in suite.cases),
+        recorded_at=now,
+    )
+    return with_bands(golden, slack)
+
+
+def with_bands(golden: Golden, slack: float = SLACK) -> Golden:
+    """A band for each KPI that has a better side: open there, and so far below or above its value on the other."""
+    bands = {}
+    for name, value in golden.kpis.items():
+        side, room = BETTER.get(name), slack * abs(value)
+        if side is not None:
+            bands[name] = Limit(low=value - room) if side > 0 else Limit(high=value + room)
+    return replace(golden, bands=bands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One case that did not go as before."""
+
+    case_id: str
+    what: tuple[str, ...]  # of HASHES
+    kpis: Mapping[str, tuple[float, float]]  # those that moved: before and after
+
+
+def diff(golden: Golden, replayed: Golden) -> tuple[Change, ...]:
+    """The cases of both that went differently, in the golden's order."""
+    again, changes = {one.case_id: one for one in replayed.cases}, []
+    for before in golden.cases:
+        after = again.get(before.case_id)
+        if after is None:
+            continue
+        what = tuple(name for name in HASHES if getattr(before, name) != getattr(after, name))
+        names = [name for name in before.kpis if name in after.kpis and before.kpis[name] != after.kpis[name]]
+        if what:
+            moved = {name: (before.kpis[name], after.kpis[name]) for name in names}
+            changes.append(Change(case_id=before.case_id, what=what, kpis=moved))
+    return tuple(changes)
+
+
+def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> tuple[Finding, ...]:
+    """What a gate is told: what the policy saw or was worth has changed, and nobody has signed that it may.
+
+    What it did may change: that is what learning is for, and is told without blocking. Findings of which none failed
+    are there too, so that it can be seen what was checked.
+    """
+    is_signed = replayed.sha256 in signed
+    if golden.suite_sha256 != replayed.suite_sha256:
+        detail = f"{golden.suite} against {replayed.suite}"
+        return (Finding(name="golden_suite", severity="critical", count=1, of=1, detail=detail),)
+    there = {one.case_id for one in replayed.cases}
+    lost = [one.case_id for one in golden.cases if one.case_id not in there]
+    changes, of = diff(golden, replayed), len(golden.cases)
+    found = [_finding("golden_missing", lost, of, blocks=True)]
+    for name in HASHES:
+        cases = [change.case_id for change in changes if name in change.what]
+        found.append(_finding(f"{name}_hash", cases, of, blocks=name != "action" and not is_signed))
+    kpis = replayed.kpis
+    for name, band in golden.bands.items():
+        value = kpis.get(name)
+        is_out = value is None or not band.holds(value)
+        detail = f"{_shown(value)}, and the band is {_shown(band.low)} to {_shown(band.high)}" if is_out else ""
+        severity = "error" if not is_signed else "warning"
+        found.append(
+            Finding(name=f"kpi_{name}", severity=severity, count=int(is_out), of=1, detail=detail, blocks=not is_signed)
+        )
+    return tuple(found)
+
+
+def _finding(name: str, cases: Sequence[str], of: int, *, blocks: bool) -> Finding:
+    detail = "" if not cases else f"{cases[0]}" + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
+    severity = "error" if blocks else "warning"
+    return Finding(name=name, severity=severity, count=len(cases), of=of, detail=detail, blocks=blocks)
+
+
+def sign(store: Store, golden: Golden, *, who: str, why: str, now: float, before: str | None = None) -> Pending[None]:
+    """Put on record that this behaviour is wanted; `before` is the sha256 of what it takes the place of."""
+    if not why.strip():
+        raise BadInput(f"signing golden {golden.name}", why="needs a reason", remedy="say why the change is wanted")
+    body = {
+        "sign": golden.name,
+        "sha256": golden.sha256,
+        "before": before,
+        "suite": golden.suite,
+        "version": golden.version,
+        "why": why,
+    }
+    return store.ledger.append(KIND, body, who=who, now=now)
+
+
+def signed(store: Store) -> dict[str, str]:
+    """Who signed which behaviour, by its sha256."""
+    return {
+        str(entry.body["sha256"]): entry.who
+        for entry in store.ledger.entries()
+        if entry.kind == KIND and "sign" in entry.body
+    }
+
+
+def write(path: Path, golden: Golden) -> None:
+    write_atomically(path, dumps(golden).encode() + b"\n")
+
+
+def read(path: Path) -> Golden:
+    try:
+        return loads(Golden, path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(
+            f"golden {path}", why="is missing", remedy="'holdfast golden list' shows those there are"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"golden {path}", why=f"cannot be read: {error.strerror}") from None
+
+
+def told(golden: Golden) -> dict[str, Any]:
+    """For programs: everything, and the hash and means that follow from it."""
+    return {**encode(golden), "sha256": golden.sha256, "kpis": golden.kpis}
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(canonical(data).encode()).hexdigest()
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,280 @@
+"""Whether a canary is worse than what is live, told from the requests that both answer, and valid at every look.
+
+What follows from a breach, and which share comes next, is `promote.release`'s business; the betting is `sequential`'s.
+
+Requests are not paired, so neighbours in time are: a canary's outcome with the mean of the live outcomes since the
+canary's last one, or a live outcome with the mean of the canary's since the last live one. Where each block ends hangs
+on who was asked and never on what came of it, so the block's difference d has the mean that is in question. Every
+metric becomes one d that is above 0 in the mean exactly when the canary is within its limit.
+
+An outcome counts once it is told, in order of `at`. A request that failed counts under errors; whoever records it says
+whether it was a failure too. Requests of one unit count one by one: when few units ask for most of it, the answer is
+about those units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from math import ceil, exp, isfinite, log
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Reason
+from holdfast.contracts.trial import Served
+from holdfast.prove.sequential import log_e
+
+METRICS = ("success", "latency", "errors", "reward", "safety")
+FIRST_RESTART, RESTART_FACTOR = 32, 1.5  # blocks after which the alarm begins anew, and how much later the next time
+SMALLEST_CAP_S = 1e-6  # of latencies that a coarse clock calls 0
+LARGEST_LOG = 690.0  # e to it is still a number
+
+Stream = NDArray[np.float64]  # [..., blocks]
+State = Literal["breach", "clear", "open"]
+Call = tuple[Served, bool]  # and whether the canary answered it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much worse a canary may be. A metric whose limit is None is not watched; one that is watched and that nobody
+    tells stays open, and so keeps the canary where it is."""
+
+    success: float | None = 0.10  # of live's mean, less
+    latency: float | None = 0.50  # of live's mean, more
+    errors: float | None = 0.05  # the canary's own rate, whatever live's is
+    reward: float | None = 0.15  # of live's mean above the range's low end, less
+    safety: float | None = 0.05  # of cost, more than live's mean
+    alpha: float = 0.05  # of a breach that is none, over all metrics and looks; and of a clear that is none
+    reward_range: tuple[float, float] = (0.0, 1.0)  # what lies outside is cut to it
+    most_cost: float = 1.0  # of one request's safety; what lies above is cut to it
+    cap: float = 10.0  # latencies are cut at so many times live's first median
+    least: int = 20  # live latencies that give that median, and canary outcomes before a metric is clear
+
+    def __post_init__(self) -> None:
+        for name, below in (("success", 1.0), ("errors", 1.0), ("reward", 1.0), ("safety", self.most_cost)):
+            _check(name, getattr(self, name), below)
+        _check("latency", self.latency, self.cap - 1.0)
+        _check("alpha", self.alpha, 1.0)
+        low, high = self.reward_range
+        if not (isfinite(low) and isfinite(high) and low < high):
+            raise BadInput(f"limits: reward_range = {self.reward_range}", why="must be two finite numbers, in order")
+        if self.least < 1:
+            raise BadInput(f"limits: least = {self.least}", why="must be at least 1")
+        if not self.watched:
+            raise BadInput("limits", why="nothing is watched", remedy="give a limit to one metric or more")
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        return tuple(name for name in METRICS if getattr(self, name) is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One metric so far; the means are of what was told, before anything was cut."""
+
+    metric: str
+    state: State
+    live: float | None  # mean
+    canary: float | None  # mean
+    n: int  # canary outcomes that the test has seen
+    e: float  # largest so far, against "within the limit"
+    e_within: float  # largest so far, against "beyond the limit"
+    capped: int = 0  # outcomes that were cut to their range
+    needs: int | None = None  # about so many more canary outcomes until it is clear; None when it is not going there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What the guard sees. Clear means every watched metric is proved within its limit, and none beyond."""
+
+    readings: Mapping[str, Reading] = field(default_factory=dict)  # by metric
+    breaches: tuple[Reason, ...] = ()
+    is_clear: bool = False
+    needs: int | None = None  # canary outcomes until all are clear, at the pace so far; None when that is not foreseen
+
+
+def watch(live: Sequence[Served], canary: Sequence[Served], limits: Limits) -> Watch:
+    """Every watched metric of everything that was served since the canary began; call it as often as you like.
+
+    A breach is proved at α over the number of watched metrics (Bonferroni), so that one false alarm of any kind has
+    probability α. Clear takes all metrics at once, so each is proved at α itself.
+    """
+    calls = list(merge(_marked(live, False), _marked(canary, True), key=lambda call: (call[0].at, call[1])))
+    readings = {metric: _read(metric, calls, limits) for metric in limits.watched}
+    breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
+    is_clear = all(one.state == "clear" for one in readings.values())
+    open_needs = [one.needs for one in readings.values() if one.state == "open"]
+    needs = None
+    if not breaches and open_needs and None not in open_needs:
+        needs = max(one for one in open_needs if one is not None)
+    return Watch(readings=readings, breaches=breaches, is_clear=is_clear, needs=needs)
+
+
+def difference(metric: str, limit: float, canary: Stream, live: Stream) -> Stream:
+    """d of outcomes in [0, 1]: its mean is below 0 exactly when the limit is broken."""
+    per_canary, per_live, more = _terms(metric, limit)
+    return per_canary * canary + per_live * live + more
+
+
+def bounds(metric: str, limit: float) -> tuple[float, float]:
+    """The least and the most that d can be."""
+    per_canary, per_live, more = _terms(metric, limit)
+    return (
+        more + min(per_canary, 0.0) + min(per_live, 0.0),
+        more + max(per_canary, 0.0) + max(per_live, 0.0),
+    )
+
+
+def _terms(metric: str, limit: float) -> tuple[float, float, float]:
+    return {
+        "success": (1.0, limit - 1.0, 0.0),
+        "reward": (1.0, limit - 1.0, 0.0),
+        "latency": (-1.0, 1.0 + limit, 0.0),
+        "safety": (-1.0, 1.0, limit),
+        "errors": (-1.0, 0.0, limit),
+    }[metric]
+
+
+def alarm(d: Stream, low: float, high: float) -> Stream:
+    """Running log e against "E[d] >= 0 at all times", of [..., blocks].
+
+    One bet begins with the stream, others at later and later times with nothing lost yet, so that a canary which turns
+    bad after a good week is caught too:  Eₜ = Σₖ wₖ Eₜ⁽ᵏ⁾ with wₖ = 1 / (k + 1)(k + 2), which add up to 1, and
+    E⁽ᵏ⁾ = 1 before its start. A mixture of e-processes is one.
+    """
+    blocks, starts = d.shape[-1], [0]
+    while (after := max(FIRST_RESTART, ceil(starts[-1] * RESTART_FACTOR))) < blocks:
+        starts.append(after)
+    total = np.full(d.shape, log(1.0 / (len(starts) + 1)))  # those that have not begun: what is left of the weights
+    for k, start in enumerate(starts):
+        part = np.zeros(d.shape)
+        part[..., start:] = log_e(-d[..., start:], low=-high, high=-low)
+        total = np.logaddexp(total, part - log((k + 1) * (k + 2)))
+    return total
+
+
+def within(d: Stream, low: float, high: float) -> Stream:
+    """Running log e against "E[d] <= 0", of [..., blocks]."""
+    return log_e(d, low=low, high=high)
+
+
+def blocks(outcomes: Sequence[tuple[float, bool]], *, alone: bool = False) -> tuple[Stream, Stream, int]:
+    """Means of the canary and of live in each block, and how many canary outcomes are in them.
+
+    A block ends as soon as both are in it; with `alone` each outcome of the canary is one, and live's mean is 0.
+    """
+    ours: list[float] = []
+    theirs: list[float] = []
+    waiting: tuple[list[float], list[float]] = ([], [])  # live's, canary's
+    seen = 0
+    for value, is_canary in outcomes:
+        waiting[is_canary].append(value)
+        if alone and is_canary:
+            waiting[False][:] = [0.0]
+        if waiting[0] and waiting[1]:
+            ours.append(sum(waiting[1]) / len(waiting[1]))
+            theirs.append(sum(waiting[0]) / len(waiting[0]))
+            seen += len(waiting[1])
+            waiting = ([], [])
+    return np.array(ours), np.array(theirs), seen
+
+
+def _read(metric: str, calls: Sequence[Call], limits: Limits) -> Reading:
+    told = [(value, is_canary) for served, is_canary in calls if (value := _value(metric, served)) is not None]
+    limit = getattr(limits, metric)
+    scaled, capped, limit = _scaled(metric, told, limits, limit)
+    ours, theirs, n = blocks(scaled, alone=metric == "errors")
+    low, high = bounds(metric, limit)
+    d = difference(metric, limit, ours, theirs)
+    against, for_it = (alarm(d, low, high), within(d, low, high)) if d.size else (np.zeros(1), np.zeros(1))
+    state: State = "open"
+    if against.max() >= log(len(limits.watched) / limits.alpha):
+        state = "breach"
+    elif for_it.max() >= log(1.0 / limits.alpha) and n >= limits.least:
+        state = "clear"
+    return Reading(
+        metric=metric,
+        state=state,
+        live=_mean([value for value, is_canary in told if not is_canary]),
+        canary=_mean([value for value, is_canary in told if is_canary]),
+        n=n,
+        e=exp(min(float(max(against.max(), 0.0)), LARGEST_LOG)),
+        e_within=exp(min(float(max(for_it.max(), 0.0)), LARGEST_LOG)),
+        capped=capped,
+        needs=_needs(float(for_it[-1]), n, limits) if state == "open" else None,
+    )
+
+
+def _value(metric: str, served: Served) -> float | None:
+    if metric == "errors":
+        return float(served.error)
+    name = {"latency": "latency_s", "safety": "safety_cost"}.get(metric, metric)
+    value: float | None = getattr(served, name)
+    return value
+
+
+def _scaled(
+    metric: str, told: list[tuple[float, bool]], limits: Limits, limit: float
+) -> tuple[list[tuple[float, bool]], int, float]:
+    """Values in [0, 1], how many had to be cut, and the limit on the same scale.
+
+    The cap of latencies is known before the first that counts: those that gave it do not.
+    """
+    low, high = 0.0, 1.0
+    if metric == "reward":
+        low, high = limits.reward_range
+    elif metric == "safety":
+        high = limits.most_cost
+        limit = limit / limits.most_cost
+    elif metric == "latency":
+        live_at = [place for place, (_, is_canary) in enumerate(told) if not is_canary][: limits.least]
+        if len(live_at) < limits.least:
+            return [], 0, limit
+        first = [told[place][0] for place in live_at]
+        high = max(limits.cap * float(np.median(first)), SMALLEST_CAP_S)
+        told = told[live_at[-1] + 1 :]
+    scaled = [((value - low) / (high - low), is_canary) for value, is_canary in told]
+    capped = sum(not 0.0 <= value <= 1.0 for value, _ in scaled)
+    return [(min(max(value, 0.0), 1.0), is_canary) for value, is_canary in scaled], capped, limit
+
+
+def _needs(log_within: float, n: int, limits: Limits) -> int | None:
+    """At the growth so far; None while the evidence does not grow."""
+    if n == 0 or log_within <= 0.0:
+        return None
+    left = log(1.0 / limits.alpha) - log_within
+    return max(1, ceil(left * n / log_within), limits.least - n)
+
+
+def _reason(reading: Reading, limits: Limits) -> Reason:
+    limit = getattr(limits, reading.metric)
+    beyond = {
+        "success": f"more than {limit:.0%} below live's",
+        "latency": f"more than {limit:.0%} above live's",
+        "errors": f"above {limit:g}",
+        "reward": f"more than {limit:.0%} below live's",
+        "safety": f"more than {limit:g} above live's",
+    }[reading.metric]
+    live = "" if reading.live is None else f", live's {reading.live:.4g}"
+    text = (
+        f"{reading.metric} is proved {beyond}: the canary's mean is {reading.canary:.4g}{live}, "
+        f"after {reading.n} canary outcomes (e = {reading.e:.3g}, needed {len(limits.watched) / limits.alpha:.3g})"
+    )
+    return Reason(code=f"canary_breach_{reading.metric}", text=text)
+
+
+def _marked(served: Sequence[Served], is_canary: bool) -> list[Call]:
+    return sorted(((one, is_canary) for one in served), key=lambda call: call[0].at)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _check(name: str, value: float | None, below: float) -> None:
+    if value is not None and not 0.0 < value < below:
+        raise BadInput(f"limits: {name} = {value}", why=f"must be above 0 and below {below:g}")

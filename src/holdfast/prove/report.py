@@ -1,0 +1,339 @@
+"""Benchmark reports: what was measured of two checkpoints, what follows from it, and the proof over all of it.
+
+Every document is a function of its inputs (the episodes, the criteria, alpha, a seed), so anyone can build it again;
+`validate` does. What follows from the episodes is `findings`' business, how long files are kept is `archive`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Episode
+from holdfast.contracts.records import encode
+from holdfast.prove import document
+from holdfast.prove.document import FAMILY, KEPT, KINDS, PROOF, SAFETY, Document, Head, Retention
+from holdfast.prove.findings import (
+    DOCUMENTED,
+    Findings,
+    How,
+    ProofCriteria,
+    Safety,
+    Side,
+    check_alike,
+    find,
+    find_safety,
+    mean,
+)
+from holdfast.store.blobs import write_atomically
+
+
+def side_report(head: Head, kind: str, side: Side) -> Document:
+    return {
+        **document.frame(head, kind),
+        "checkpoint_id": side.checkpoint,
+        "metrics": metrics(side.episodes),
+        "samples": [sample(one) for one in side.episodes],
+    }
+
+
+def sample(one: Episode) -> Document:
+    return {
+        "task": one.task,
+        "seed": int(one.seed),
+        "reward": float(one.reward),
+        "safety_penalty": float(one.safety_cost),
+        "success": None if one.success is None else float(one.success),
+        "latency_s": None if one.latency_s is None else float(one.latency_s),
+        "tokens": None if one.tokens is None else int(one.tokens),
+        "rollout": one.rollout,
+    }
+
+
+def metrics(episodes: Sequence[Episode]) -> Document:
+    return {
+        "episodes": len(episodes),
+        "tasks": len({one.task for one in episodes}),
+        "seeds": len({one.seed for one in episodes}),
+        "mean_reward": mean(episodes, "reward"),
+        "mean_safety_penalty": mean(episodes, "safety_cost"),
+        "success_rate": mean(episodes, "success"),
+        "mean_latency_s": mean(episodes, "latency_s"),
+        "mean_tokens": mean(episodes, "tokens"),
+    }
+
+
+def significance_report(head: Head, found: Findings, hashes: Mapping[str, str]) -> Document:
+    return {
+        **document.frame(head, "significance"),
+        "metrics": metrics(found.trained.episodes),
+        "reports": _references(("baseline", "trained"), head, hashes),
+        "criteria": asdict(found.how.criteria),
+        "significance": {
+            **_significance(found),
+            "alpha": found.how.alpha,
+            "seed": found.how.seed,
+            "baseline_mean_safety_penalty": found.safety.baseline,
+            "trained_mean_safety_penalty": found.safety.trained,
+            "safety_regression_delta": found.safety.delta,
+            "reasons": list(found.codes),
+        },
+    }
+
+
+def safety_report(
+    head: Head, baseline: Sequence[Episode], trained: Sequence[Episode], how: How, found: Safety
+) -> Document:
+    """It stands on its own: it carries the penalties of both sides."""
+    after = {(one.task, one.seed): one.safety_cost for one in trained}
+    test = found.comparison
+    return {
+        **document.frame(head, SAFETY),
+        "sample_count": len(baseline),
+        "baseline_mean_safety_penalty": found.baseline,
+        "trained_mean_safety_penalty": found.trained,
+        "safety_regression_delta": found.delta,
+        "max_safety_regression": how.criteria.max_safety_regression,
+        "promotion_allowed": not found.codes,
+        "reason_codes": list(found.codes),
+        "diagnostics": _diagnostics(found, how),
+        "test": {
+            "method": test.method,
+            "alpha": how.alpha,
+            "seed": how.seed,
+            "pairs": test.pairs,
+            "p_value": test.p_value,
+            "level": test.interval.level,
+            "delta_ci_low": 0.0 - test.interval.high,  # a penalty is worse when it is more; and never −0
+            "delta_ci_high": 0.0 - test.interval.low,
+            "proved": found.is_proved,
+        },
+        "samples": [
+            {
+                "task": one.task,
+                "seed": one.seed,
+                "baseline": float(one.safety_cost),
+                "trained": float(after[one.task, one.seed]),
+            }
+            for one in baseline
+        ],
+    }
+
+
+def summary_report(head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+    return {
+        **document.frame(head, "summary"),
+        "metrics": metrics(found.trained.episodes),
+        "reports": _references(("baseline", "trained", "significance", SAFETY), head, hashes),
+        "outcome": _outcome(found),
+        "decision": None if decision is None else encode(decision),
+    }
+
+
+def proof(head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+    safety, names = found.safety, {kind: kind.replace("-", "_") + "_report" for kind in KINDS[:-1]}
+    return {
+        **document.frame(head, PROOF),
+        "baseline": _checkpoint(found.baseline),
+        "trained": _checkpoint(found.trained),
+        "significance": _significance(found),
+        "criteria": asdict(found.how.criteria),
+        "artifacts": {name: document.active_name(kind, head.run_id) for kind, name in names.items()},
+        "sha256": {name: hashes[kind] for kind, name in names.items()},
+        "safety_benchmark": {
+            "report_path": document.frame(head, SAFETY)["publication"]["report_path"],
+            "promotion_allowed": not safety.codes,
+            "reason_codes": list(safety.codes),
+            "safety_regression_delta": safety.delta,
+            "max_safety_regression": found.how.criteria.max_safety_regression,
+        },
+        "failure_analysis": {
+            "summary": _sentence(found),
+            "reasons": list(found.reasons),
+            "reward_delta": found.delta,
+            "safety_regression": safety.delta,
+        },
+        "proof_status": _status(found),
+        "decision": None if decision is None else encode(decision),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    paths: Mapping[str, Path]  # by kind
+    proof: Document
+    is_pass: bool  # what the proof says
+
+
+def publish(
+    folder: Path,
+    *,
+    run_id: str,
+    suite: tuple[str, str, str],
+    baseline: Sequence[Episode],
+    trained: Sequence[Episode],
+    checkpoints: tuple[str, str],
+    generated_at: datetime,
+    criteria: ProofCriteria = DOCUMENTED,
+    alpha: float = 0.05,
+    seed: int = 0,
+    decision: Decision | None = None,
+    retention: Retention = KEPT,
+) -> Published:
+    """Write all reports of a run below a folder of reports, the proof last: a publication that has one is whole.
+
+    Once it has, it is not written again: another finding is another run.
+    """
+    head = head_at(folder, run_id=run_id, suite=suite, generated_at=generated_at, retention=retention)
+    for name in checkpoints:
+        document.demand("", {"checkpoint": document.text}, {"checkpoint": name})
+    refuse_twice(folder, run_id)
+    before, after = (
+        Side(checkpoint=name, episodes=tuple(episodes))
+        for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
+    )
+    documents = build(head, before, after, How(criteria=criteria, alpha=alpha, seed=seed), decision)
+    paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
+    for kind in KINDS:
+        write_atomically(paths[kind], document.written(documents[kind]))
+    return Published(paths=paths, proof=documents[PROOF], is_pass=documents[PROOF]["proof_status"] == "pass")
+
+
+def publish_safety(
+    folder: Path, head: Head, baseline: Sequence[Episode], trained: Sequence[Episode], how: How
+) -> tuple[Path, Document]:
+    """Write the safety report of a run alone, where it lies and what it says."""
+    refuse_twice(folder, head.run_id)
+    alike = _in_order(baseline, trained)
+    data = safety_report(head, baseline, alike, how, find_safety(baseline, alike, how))
+    path = folder / document.active_path(SAFETY, head.run_id)
+    write_atomically(path, document.written(data))
+    return path, data
+
+
+def build(head: Head, baseline: Side, trained: Side, how: How, decision: Decision | None) -> dict[str, Document]:
+    """Every document of a publication, by kind; each knows those before it by the sha256 of their bytes."""
+    found = find(baseline, trained, how)
+    documents: dict[str, Document] = {}
+    hashes: dict[str, str] = {}
+    for kind in KINDS:
+        documents[kind] = build_one(kind, head, found, decision, hashes)
+        hashes[kind] = hashlib.sha256(document.written(documents[kind])).hexdigest()
+    return documents
+
+
+def build_one(kind: str, head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+    if kind in ("baseline", "trained"):
+        return side_report(head, kind, found.baseline if kind == "baseline" else found.trained)
+    if kind == "significance":
+        return significance_report(head, found, hashes)
+    if kind == SAFETY:
+        return safety_report(head, found.baseline.episodes, found.trained.episodes, found.how, found.safety)
+    return (summary_report if kind == "summary" else proof)(head, found, decision, hashes)
+
+
+def head_at(
+    folder: Path, *, run_id: str, suite: tuple[str, str, str], generated_at: datetime, retention: Retention
+) -> Head:
+    """The head of what is published below a folder of reports, which is called so."""
+    place = folder.absolute()
+    if place.name != "reports":
+        raise BadInput(f"folder {folder}", why="reports lie in a folder called reports", remedy="give <state>/reports")
+    if generated_at.tzinfo is None:
+        raise BadInput(f"generated_at = {generated_at}", why="has no time zone", remedy="give one, such as UTC")
+    return Head(
+        run_id=run_id,
+        generated_at=generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC),
+        suite=suite,
+        retention=retention,
+        state=place.parent.name,
+    )
+
+
+def refuse_twice(folder: Path, run_id: str) -> None:
+    """BadInput when the run has its proof already, here or in the archive."""
+    name = document.active_name(PROOF, run_id)
+    archived = folder.glob(f"archive/{FAMILY}/*/*/{name}")
+    for path in (folder / FAMILY / run_id / name, *archived):
+        if path.exists():
+            raise BadInput(f"run {run_id}", why=f"is published already: {path}", remedy="choose another run id")
+
+
+def _in_order(baseline: Sequence[Episode], trained: Sequence[Episode]) -> list[Episode]:
+    """The trained side in the order of the baseline, task by task and seed by seed."""
+    check_alike(baseline, trained)
+    order = {(one.task, one.seed): place for place, one in enumerate(baseline)}
+    return sorted(trained, key=lambda one: order[one.task, one.seed])
+
+
+def _significance(found: Findings) -> Document:
+    result = found.comparison
+    return {
+        "method": result.method,
+        "pairs": result.pairs,
+        "p_value": result.p_value,
+        "confidence_level": result.interval.level,
+        "mean_delta": found.delta,
+        "delta_ci_low": result.interval.low,
+        "delta_ci_high": result.interval.high,
+        "baseline_mean_reward": mean(found.baseline.episodes, "reward"),
+        "trained_mean_reward": mean(found.trained.episodes, "reward"),
+        "pass": found.is_pass,
+    }
+
+
+def _checkpoint(side: Side) -> Document:
+    measured = metrics(side.episodes)
+    figures = ("episodes", "mean_reward", "mean_safety_penalty")
+    return {"checkpoint_id": side.checkpoint, **{name: measured[name] for name in figures}}
+
+
+def _references(kinds: Sequence[str], head: Head, hashes: Mapping[str, str]) -> Document:
+    return {
+        kind.replace("-", "_"): {"file": document.active_name(kind, head.run_id), "sha256": hashes[kind]}
+        for kind in kinds
+    }
+
+
+def _outcome(found: Findings) -> Document:
+    return {
+        "status": _status(found),
+        "sentence": _sentence(found),
+        "reasons": list(found.reasons),
+        "reward_delta": found.delta,
+        "p_value": found.comparison.p_value,
+        "safety_regression": found.safety.delta,
+        "promotion_allowed": not found.safety.codes,
+    }
+
+
+def _status(found: Findings) -> str:
+    return "fail" if found.reasons else "pass"
+
+
+def _sentence(found: Findings) -> str:
+    result, tasks = found.comparison, len({one.task for one in found.trained.episodes})
+    figures = (
+        f"reward {found.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
+        f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), safety penalty {found.safety.delta:+.4g}, "
+        f"over {tasks} tasks"
+    )
+    if not found.reasons:
+        return f"{found.trained.checkpoint} is better than {found.baseline.checkpoint}: {figures}"
+    return f"not proved, {', '.join(found.reasons)}: {figures}"
+
+
+def _diagnostics(found: Safety, how: How) -> list[str]:
+    bound, test = how.criteria.max_safety_regression, found.comparison
+    average = f"the mean penalty changed by {found.delta:+.4g}, the bound is {bound:g}"
+    if found.delta > bound:
+        return [average, "the bound is broken on average"]
+    if test.p_value <= how.alpha:
+        return [average, f"within the bound on tasks like these: p = {test.p_value:.3g} of a regression beyond it"]
+    if found.is_proved:
+        return [average, "no task has a higher penalty than before"]
+    return [average, f"a regression beyond the bound is not ruled out: p = {test.p_value:.3g} > {how.alpha:g}"]

@@ -1,0 +1,205 @@
+"""Proof that may be looked at after every task: betting e-processes and confidence sequences for bounded differences.
+
+Whoever doubts that the mean is above m bets against that, and the wealth of the bets is the evidence: while the mean is
+not above m it grows beyond 1/α with a chance of at most α, however often one looks (Ville 1939). The differences are of
+tasks, in the order they arrived in, which must not depend on how they came out. What is made of a verdict is `weigh`'s
+and the gate's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Outcome, Verdict
+
+Differences = NDArray[np.float64]  # [..., n], the last axis is time
+
+# A bet is the part of the wealth that is put at risk. Odds from 1:50 to 99:1 in even steps, weighed as Beta(3/4, 1/2):
+# a few per cent from the best bet for gains of 0.05 to 0.4, and for the margins of harm that almost never happens.
+_ODDS = np.geomspace(0.02, 99.0, 20)
+BETS = _ODDS / (1.0 + _ODDS)
+WEIGHTS = BETS**0.75 * (1.0 - BETS) ** 0.5 / np.sum(BETS**0.75 * (1.0 - BETS) ** 0.5)
+
+_CHUNK = 1 << 14  # numbers bet upon at once: the wealth of all bets on them stays in the cache
+_MEANS = 0.5 - 0.5 * np.cos(np.pi * np.arange(1, 192) / 192)  # tried by a confidence sequence, closer near the ends
+_ROUNDING = 1e-9  # of the range: 0.1 + 0.2 may be a little above 0.3
+_PRIOR = np.array([0.125, 1.75, 0.125])  # differences imagined before any was seen: far below the mean, at it, above
+_MOST_NEEDED = 1_000_000  # beyond that the number says "not with this effect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A confidence sequence: with a chance of at least `level` the mean lies inside after every task at once."""
+
+    low: tuple[float, ...]  # never falls
+    high: tuple[float, ...]  # never rises
+    level: float = 0.95
+
+
+def log_e(d: ArrayLike, *, low: float, high: float, mean: float = 0.0) -> Differences:
+    """log Eₜ = log Σ_f w_f Π_{i≤t} (1 + λ_f (dᵢ − m)),  λ_f = f/(m − low);  Waudby-Smith and Ramdas, arXiv:2010.09686.
+
+    The running evidence against "the mean of the next difference, given those before, is at most m", in logs, for every
+    t. The bets are fixed beforehand, each f is below 1, so every factor is positive: E is a supermartingale under it.
+    Takes [..., n], the last axis is time; with differences of −1, 0 and 1 it is a sequential McNemar test.
+    """
+    return _mixture((_checked(d, low, high, mean) - low) / (mean - low))
+
+
+def sequence(d: ArrayLike, *, low: float, high: float, level: float = 0.95) -> Bounds:
+    """The means that neither side's e-process has ruled out at (1 − level)/2, after every difference so far.
+
+    log Eₜ falls in m and is convex: each log(1 − f + f (d − low)/(m − low)) is, so is the log of a mixture of their
+    exponentials. Beyond two tried means it therefore lies above the line through them, and where that line meets the
+    threshold is ruled out for certain: bounds far finer than the grid that never claim too much.
+    """
+    seen = np.atleast_1d(_checked(d, low, high, (low + high) / 2.0))
+    if seen.ndim != 1:
+        raise BadInput(f"differences of shape {seen.shape}", why="a confidence sequence is of one experiment")
+    if not 0.0 < level < 1.0:
+        raise BadInput(f"level = {level}", why="must be above 0 and below 1")
+    threshold, share = log(2.0 / (1.0 - level)), (seen - low) / (high - low)
+    lows = np.maximum.accumulate(_ruled_out(share, threshold))
+    highs = np.minimum.accumulate(1.0 - _ruled_out(1.0 - share, threshold))
+    # Both can only cross when the mean moved or by bad luck: the last pair that did not is what is left to say.
+    together = np.maximum.accumulate(np.where(lows <= highs, np.arange(seen.size), 0))
+    return Bounds(
+        low=tuple((low + (high - low) * lows[together]).tolist()),
+        high=tuple((low + (high - low) * highs[together]).tolist()),
+        level=level,
+    )
+
+
+def crossed_at(d: ArrayLike, *, low: float, high: float, alpha: float = 0.05, mean: float = 0.0) -> int | None:
+    """After how many differences "the mean is at most m" was disproved at level α; None while it is not."""
+    crossed = log_e(d, low=low, high=high, mean=mean) >= _threshold(alpha)
+    return int(crossed.argmax()) + 1 if crossed.any() else None
+
+
+def judge(
+    d: ArrayLike, *, low: float, high: float, alpha: float = 0.05, min_effect: float = 0.0, worthwhile: float = 0.05
+) -> Verdict:
+    """Promote once a mean above min_effect is proved, reject once a mean below it is, each at level α; hold until then.
+
+    A verdict stays: the first crossing counts. One that holds says about how many more tasks it takes, at the effect
+    seen (drawn towards none by a few imagined tasks), or, where none is seen, at one of `worthwhile` above min_effect.
+    """
+    seen = np.atleast_1d(_checked(d, low, high, min_effect))
+    if seen.ndim != 1:
+        raise BadInput(f"differences of shape {seen.shape}", why="a verdict is about one experiment")
+    if not worthwhile > 0.0:
+        raise BadInput(f"worthwhile = {worthwhile}", why="must be above 0")
+    better = crossed_at(seen, low=low, high=high, alpha=alpha, mean=min_effect)
+    worse = crossed_at(-seen, low=-high, high=-low, alpha=alpha, mean=-min_effect)
+    if better is not None and (worse is None or better < worse):
+        reason = f"a mean difference above {min_effect:g} was proved after {better} tasks"
+        return Verdict(outcome=Outcome.PROMOTE, reasons=(f"{reason} ({_figures(seen, alpha)})",))
+    if worse is not None:
+        reason = f"a mean difference below {min_effect:g} was proved after {worse} tasks"
+        return Verdict(outcome=Outcome.REJECT, reasons=(f"{reason} ({_figures(seen, alpha)})",))
+    needs, effect = _needs(seen, low, high, alpha, min_effect, worthwhile)
+    evidence = exp(log_e(seen, low=low, high=high, mean=min_effect)[-1]) if seen.size else 1.0
+    held = f"a mean difference above {min_effect:g} is not proved: evidence {evidence:.3g} of {1.0 / alpha:g}"
+    outlook = f"about {needs} more tasks would prove a difference of {effect:.3g}"
+    return Verdict(outcome=Outcome.HOLD, reasons=(f"{held} ({_figures(seen, alpha)})", outlook), needs=needs)
+
+
+def _mixture(payoffs: Differences) -> Differences:
+    """log Σ_f w_f Π (1 + f (y − 1)) of payoffs y ≥ 0 for each 1 at stake, running over the last axis."""
+    if not payoffs.size:
+        return payoffs
+    n = payoffs.shape[-1]
+    rows = payoffs.reshape(-1, n)
+    mixed = np.empty_like(rows)
+    step = max(1, _CHUNK // n)
+    for at in range(0, len(rows), step):
+        wealth = BETS[:, None, None] * (rows[at : at + step] - 1.0)
+        wealth += 1.0
+        np.cumsum(np.log(wealth, out=wealth), axis=-1, out=wealth)
+        top = wealth.max(axis=0)
+        wealth -= top
+        mixed[at : at + step] = top + np.log(np.einsum("f,f...->...", WEIGHTS, np.exp(wealth, out=wealth)))
+    return mixed.reshape(payoffs.shape)
+
+
+def _ruled_out(share: Differences, threshold: float) -> Differences:
+    """For every t a mean in [0, 1], ruled out as too low; 0 where none is. Differences are shares of their range."""
+    # No bet grows by more than log(x̄/m) a time, so higher means cannot be ruled out; two of them make the last line.
+    times = np.arange(1, share.size + 1)
+    most = np.max(np.cumsum(share) / times * np.exp(-threshold / times), initial=0.0)
+    means = _MEANS[: np.searchsorted(_MEANS, most) + 2]
+    evidence = _mixture(share / means[:, None])  # [means, n], falls along the means
+    beaten = np.count_nonzero(evidence >= threshold, axis=0)  # the first so many means are ruled out
+    last, columns = beaten - 1, np.arange(share.size)
+    found = np.where(beaten > 0, means[last], 0.0)
+    for one, two in ((last - 1, last), (last + 1, last + 2)):
+        inside = (one >= 0) & (two < means.size)
+        left, right = np.where(inside, one, 0), np.where(inside, two, 1)
+        fall = evidence[left, columns] - evidence[right, columns]
+        reach = (evidence[left, columns] - threshold) / np.where(fall > 0.0, fall, np.inf)
+        met = np.where(inside & (fall > 0.0), means[left] + reach * (means[right] - means[left]), 0.0)
+        found = np.maximum(found, met)
+    return found
+
+
+def _needs(
+    seen: Differences, low: float, high: float, alpha: float, mean: float, worthwhile: float
+) -> tuple[int, float]:
+    """About how many more differences until E crosses 1/α, and the effect that was assumed.
+
+    What comes is taken to be like what was seen and the imagined tasks, weighed so that its mean is the effect. Each
+    bet then grows at a known rate, and the whole mixture is looked ahead from where it stands.
+    """
+    reach = min(mean - low, high - mean)
+    points = np.concatenate([seen, [mean - reach, mean, mean + reach]])
+    weights = np.concatenate([np.ones(seen.size), _PRIOR])
+    weights /= weights.sum()
+    effect = float(weights @ points)
+    if not effect > mean:
+        effect = min(mean + worthwhile, mean + 0.9 * reach)
+        weights = _tilted(points, weights, effect)
+    logs = np.log(1.0 + BETS[:, None] * ((points - mean) / (mean - low)))
+    now, growth = np.log(WEIGHTS) + logs[:, : seen.size].sum(axis=1), logs @ weights
+    more = np.unique(np.geomspace(1, _MOST_NEEDED, 400).astype(int))
+    enough = np.logaddexp.reduce(now[:, None] + growth[:, None] * more) >= _threshold(alpha)
+    return (int(more[enough.argmax()]) if enough.any() else _MOST_NEEDED), effect
+
+
+def _tilted(points: Differences, weights: Differences, effect: float) -> Differences:
+    """Weights ∝ w exp(θ x) with the mean of the effect: the nearest distribution that has it; θ by halving."""
+    scale = float(np.ptp(points))
+    least, most = 0.0, 200.0 / scale
+    tilted = weights
+    for _ in range(60):
+        theta = (least + most) / 2.0
+        tilted = weights * np.exp(theta * (points - points.max()))
+        tilted = tilted / tilted.sum()
+        least, most = (theta, most) if tilted @ points < effect else (least, theta)
+    return tilted
+
+
+def _figures(seen: Differences, alpha: float) -> str:
+    return f"mean {seen.mean() if seen.size else 0.0:+.3g} over {seen.size} tasks, α {alpha:g}"
+
+
+def _threshold(alpha: float) -> float:
+    if not 0.0 < alpha < 1.0:
+        raise BadInput(f"alpha = {alpha}", why="must be above 0 and below 1")
+    return -log(alpha)
+
+
+def _checked(d: ArrayLike, low: float, high: float, mean: float) -> Differences:
+    if not (np.isfinite(low) and np.isfinite(high) and low < mean < high):
+        raise BadInput(f"mean = {mean:g} of differences from {low:g} to {high:g}", why="must lie inside the range")
+    seen = np.asarray(d, np.float64)
+    slack = _ROUNDING * (high - low)
+    outside = ~((seen >= low - slack) & (seen <= high + slack))
+    if outside.any():
+        first = seen[outside].flat[0]
+        raise BadInput(f"difference {first:g}", why=f"must be from {low:g} to {high:g}", remedy="give its real range")
+    return np.clip(seen, low, high)

@@ -1,0 +1,302 @@
+"""Suites: the cases that versions are measured on, written down so that two measurements are of the same thing.
+
+Who runs the cases, and what an answer is worth, is a workload's business; what follows from the scores is `compare`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import fsum, isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode
+
+FAMILIES = ("reasoning", "tool_use")
+TOLERANCE = 1e-6  # of the sum of a rubric's weights
+MOST_TOLD = 8  # problems in one line; the rest is counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to do, and how it is scored."""
+
+    case_id: str
+    seed: int  # above 0: what its chance is drawn from
+    prompt: str
+    expected_outcome: str
+    scoring_rubric: Mapping[str, float]  # how much each dimension counts; they add up to 1
+    input: Any = None  # what the agent takes beside the prompt
+
+    @property
+    def given(self) -> Any:
+        """The task as it is put into the queue; what is expected stands where agents are not shown it."""
+        if self.input is None or isinstance(self.input, Mapping):
+            return {**(self.input or {}), "prompt": self.prompt, "expected": self.expected_outcome}
+        return self.input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    suite_id: str
+    version: str = "1"
+    family: str  # one of FAMILIES
+    description: str
+    cases: tuple[Case, ...]
+    seeds: tuple[int, ...] = (1,)  # every case is done once with each
+
+    @property
+    def episodes(self) -> int:
+        """Of one version."""
+        return len(self.cases) * len(self.seeds)
+
+    @property
+    def fixture_sha256(self) -> str:
+        """Of everything that is measured; how often (`seeds`) is the measurer's choice, and is not in it."""
+        document = to_document(self)
+        del document["seeds"]
+        return hashlib.sha256(canonical(document).encode()).hexdigest()
+
+    @property
+    def title(self) -> str:
+        """As evidence names it: "tool-use-suite@1 3f2ab0c1d2e3"."""
+        return f"{self.suite_id}@{self.version} {self.fixture_sha256[:12]}"
+
+
+def canonical(data: Any) -> str:
+    """One text for equal data, whatever the order of its keys."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def load(path: Path) -> Suite:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"suite {path}", why=f"cannot be read: {error.strerror}", remedy="give a file") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"suite {path}", why="is not UTF-8", remedy="write it so") from None
+    try:
+        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_once)
+    except RecursionError:
+        raise BadInput(f"suite {path}", why="is nested too deeply", remedy="flatten it") from None
+    except ValueError as error:
+        raise BadInput(f"suite {path}", why=f"is not JSON: {error}", remedy="give one JSON object") from None
+    return from_document(document, str(path))
+
+
+def from_document(document: Any, where: str = "document") -> Suite:
+    """The suite that the JSON spells, or one BadInput with all that is wrong with it, each with its place."""
+    reader = _Reader()
+    if not isinstance(document, Mapping):
+        raise BadInput(f"suite {where}", why=f"is {_kind(document)}, not an object", remedy="see examples/suites")
+    reader.keys(document, "", (*(each.name for each in fields(Suite)), "episodes"))
+    cases = document.get("cases")
+    if not isinstance(cases, list) or not cases:
+        reader.say("cases", f"is {_kind(cases)}; at least one case is needed")
+        cases = []
+    found = [_case(reader, case, f"cases[{place}]") for place, case in enumerate(cases)]
+    _unique(reader, [case.case_id for case in found], "cases[{}].case_id")
+    seeds = document.get("seeds", [1])
+    if not isinstance(seeds, list) or not seeds:
+        reader.say("seeds", f"is {_kind(seeds)}, not a list of whole numbers above 0")
+        seeds = [1]
+    suite = Suite(
+        suite_id=reader.text(document, "suite_id"),
+        version=reader.text(document, "version", default="1"),
+        family=reader.text(document, "family"),
+        description=reader.text(document, "description"),
+        cases=tuple(found),
+        seeds=tuple(reader.seed(seed, f"seeds[{place}]") for place, seed in enumerate(seeds)),
+    )
+    _unique(reader, suite.seeds, "seeds[{}]")
+    if suite.family not in ("", *FAMILIES):
+        reader.say(f"family = {suite.family!r}", f"is unknown: use {' or '.join(FAMILIES)}")
+    if document.get("episodes", suite.episodes) != suite.episodes:
+        reader.say(
+            f"episodes = {document['episodes']!r:.40}", f"{len(cases)} cases by {len(seeds)} seeds are {suite.episodes}"
+        )
+    reader.close(where)
+    return suite
+
+
+def to_document(suite: Suite) -> dict[str, Any]:
+    """What `from_document` reads."""
+    cases = [
+        {
+            "case_id": case.case_id,
+            "seed": case.seed,
+            "prompt": case.prompt,
+            "expected_outcome": case.expected_outcome,
+            "scoring_rubric": dict(case.scoring_rubric),
+            **({} if case.input is None else {"input": case.input}),
+        }
+        for case in suite.cases
+    ]
+    names = ("suite_id", "version", "family", "description")
+    return {**{name: getattr(suite, name) for name in names}, "seeds": list(suite.seeds), "cases": cases}
+
+
+class _Reader:
+    """Collects what is wrong, so that it can be told at once."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def say(self, where: str, why: str) -> None:
+        self.problems.append(f"{where}: {why}")
+
+    def close(self, where: str) -> None:
+        if self.problems:
+            told, more = self.problems[:MOST_TOLD], len(self.problems) - MOST_TOLD
+            what = f"suite {where}, {len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+            raise BadInput(what, why=" | ".join([*told, *([f"and {more} more"] if more > 0 else [])]))
+
+    def keys(self, given: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
+        for name in given:
+            if name not in known:
+                self.say(f"{where}{name}", f"is unknown: use {', '.join(known)}")
+
+    def text(self, given: Mapping[str, Any], name: str, where: str = "", default: str | None = None) -> str:
+        value = given.get(name, default)
+        if isinstance(value, str) and value.strip():
+            return value
+        self.say(
+            f"{where}{name}", "is missing" if name not in given else f"is {_kind(value)}, not text that says something"
+        )
+        return ""
+
+    def seed(self, value: Any, where: str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64:
+            return value
+        self.say(f"{where} = {value!r:.40}", "must be a whole number above 0, of at most 64 bits")
+        return 1
+
+
+def _case(reader: _Reader, given: Any, where: str) -> Case:
+    if not isinstance(given, Mapping):
+        reader.say(where, f"is {_kind(given)}, not an object")
+        return Case(case_id="", seed=1, prompt="", expected_outcome="", scoring_rubric={})
+    reader.keys(given, f"{where}.", tuple(each.name for each in fields(Case)))
+    if "seed" not in given:
+        reader.say(f"{where}.seed", "is missing")
+    return Case(
+        case_id=reader.text(given, "case_id", f"{where}."),
+        seed=reader.seed(given.get("seed", 1), f"{where}.seed"),
+        prompt=reader.text(given, "prompt", f"{where}."),
+        expected_outcome=reader.text(given, "expected_outcome", f"{where}."),
+        scoring_rubric=_rubric(reader, given.get("scoring_rubric"), f"{where}.scoring_rubric"),
+        input=given.get("input"),
+    )
+
+
+def _rubric(reader: _Reader, given: Any, where: str) -> dict[str, float]:
+    if not isinstance(given, Mapping) or not given:
+        reader.say(where, f"is {_kind(given)}; it must say how much each dimension counts")
+        return {}
+    weights = {}
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        if not name.strip() or not is_number or value < 0:
+            reader.say(f"{where}.{name} = {value!r:.40}", "must be a named, finite number of at least 0")
+        else:
+            weights[name] = float(value)
+    if len(weights) == len(given) and abs(fsum(weights.values()) - 1.0) > TOLERANCE:
+        reader.say(where, f"the weights add up to {fsum(weights.values()):g}, not 1")
+    return weights
+
+
+def _unique(reader: _Reader, names: Sequence[Any], where: str) -> None:
+    seen = set()
+    for place, name in enumerate(names):
+        if name and name in seen:
+            reader.say(where.format(place), f"{name!r} is there twice")
+        seen.add(name)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "missing"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    return f"an empty {type(value).__name__}" if value in ({}, [], "") else names.get(type(value), "something else")
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How one version did, case by case."""
+
+    suite: str  # fixture_sha256
+    scores: Mapping[str, float]  # by case, in the order of their ids
+
+    @property
+    def mean_score(self) -> float:
+        return fsum(self.scores.values()) / len(self.scores)
+
+
+def report(suite: Suite, episodes: Sequence[Episode]) -> Report:
+    """The mean reward of each case over its seeds; one that was not measured is a fault, never a zero."""
+    rewards: dict[str, list[float]] = {case.case_id: [] for case in suite.cases}
+    for episode in episodes:
+        if episode.task not in rewards:
+            raise BadInput(f"episode of {episode.task}", why=f"is no case of {suite.title}")
+        rewards[episode.task].append(episode.reward)
+    if missing := [case for case, found in rewards.items() if not found]:
+        raise BadInput(f"report on {suite.title}", why=f"not measured: {', '.join(missing[:5])}", remedy="run them")
+    scores = {case: fsum(found) / len(found) for case, found in sorted(rewards.items())}
+    return Report(suite=suite.fixture_sha256, scores=scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far apart several measurements of one case lie."""
+
+    low: float
+    high: float
+    within: bool
+
+    @property
+    def range(self) -> float:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeatability:
+    tolerance: float
+    cases: Mapping[str, Spread] = field(default_factory=dict)
+
+    @property
+    def within(self) -> bool:
+        return all(spread.within for spread in self.cases.values())
+
+
+def repeatability(reports: Sequence[Report], tolerance: float) -> Repeatability:
+    """Whether measuring the same cases again gives the same scores, but for the tolerance."""
+    if len(reports) < 2:
+        raise BadInput(f"{len(reports)} reports", why="whether they agree takes two", remedy="measure again")
+    if not (isfinite(tolerance) and tolerance >= 0.0):
+        raise BadInput(f"tolerance = {tolerance}", why="must be finite and not negative")
+    first = reports[0]
+    for place, other in enumerate(reports[1:], 1):
+        if other.suite != first.suite or list(other.scores) != list(first.scores):
+            raise BadInput(f"report {place}", why="is of other cases than the first", remedy="compare equal suites")
+    spreads = {}
+    for case in first.scores:
+        values = [one.scores[case] for one in reports]
+        low, high = min(values), max(values)
+        spreads[case] = Spread(low=low, high=high, within=high - low <= tolerance)
+    return Repeatability(tolerance=tolerance, cases=spreads)

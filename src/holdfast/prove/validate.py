@@ -1,0 +1,388 @@
+"""Whether a published file is true: it is built again from the samples, and compared leaf by leaf with what it says.
+
+A file is read together with those it rests on, active or archived. Nothing is repaired, and nothing is believed because
+it looks well: a figure that cannot be computed again is a problem like one that is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Episode
+from holdfast.contracts.records import decode
+from holdfast.prove import document, findings, leaves, report
+from holdfast.prove.document import KINDS, PROOF, SAFETY, Document, Head, Retention, Rule
+from holdfast.prove.findings import Findings, How, ProofCriteria, Side
+from holdfast.prove.leaves import MISSING, Problem, differences, short
+
+RESTS_ON: Mapping[str, tuple[str, ...]] = {
+    "baseline": (),
+    "trained": (),
+    SAFETY: (),
+    "significance": ("baseline", "trained"),
+    "summary": ("baseline", "trained", "significance", SAFETY),
+    PROOF: KINDS[:-1],
+}
+SAMPLE: Mapping[str, Rule] = {
+    "task": document.text,
+    "seed": document.whole(),
+    "reward": document.number(),
+    "safety_penalty": document.number(0.0),
+    "success": document.maybe(document.number(0.0, 1.0)),
+    "latency_s": document.maybe(document.number(0.0)),
+    "tokens": document.maybe(document.whole(0)),
+    "rollout": document.maybe(document.text),
+}
+PENALTIES: Mapping[str, Rule] = {
+    "task": document.text,
+    "seed": document.whole(),
+    "baseline": document.number(0.0),
+    "trained": document.number(0.0),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Read:
+    """One file as it was found, and what is wrong with it."""
+
+    path: Path
+    kind: str
+    data: Document
+    sha256: str
+    problems: list[Problem] = field(default_factory=list)
+    head: Head | None = None
+
+    def say(self, where: str, why: str) -> None:
+        self.problems.append(Problem(where=where, why=why))
+
+    def take(self, where: str, rules: Mapping[str, Rule]) -> dict[str, Any] | None:
+        """The values at a place, when each keeps its rule."""
+        group: Any = self.data
+        for name in where.split(".")[1:]:
+            group = group.get(name, MISSING) if isinstance(group, dict) else MISSING
+        return self.read(group, where, rules)
+
+    def read(self, group: object, where: str, rules: Mapping[str, Rule]) -> dict[str, Any] | None:
+        if not isinstance(group, dict):
+            self.say(where, "is missing" if group is MISSING else "must be an object")
+            return None
+        before = len(self.problems)
+        for name, rule in rules.items():
+            why = rule(group[name]) if name in group else "is missing"
+            if why is not None:
+                said = f"is {short(group[name])}, and " if name in group else ""
+                self.say(f"{where}.{name}", said + why)
+        return {name: group[name] for name in rules} if len(self.problems) == before else None
+
+
+def validate(path: Path) -> list[Problem]:
+    """What is wrong with a report, a safety report or a proof; nothing when it is true.
+
+    A file that cannot be read is the caller's business: that is no problem of what it says.
+    """
+    asked = _load(path, None)
+    if isinstance(asked, Problem):
+        return [asked]
+    _check_head(asked)
+    files = {asked.kind: asked}
+    if asked.head is not None:
+        for kind in RESTS_ON[asked.kind]:
+            _fetch(files, asked, kind)
+    _check_all(files)
+    if asked.kind != PROOF and asked.head is not None:
+        _check_against_proof(asked)
+    others = [
+        Problem(where=f"{read.path.name}: {problem.where}", why=problem.why)
+        for kind in KINDS
+        if kind in files and kind != asked.kind
+        for read in [files[kind]]
+        for problem in read.problems
+    ]
+    return list(dict.fromkeys(asked.problems + others))
+
+
+def sound_head(path: Path) -> tuple[Head | None, list[Problem]]:
+    """Whether a file's head, seal and dates are right, without computing anything again: enough to move it."""
+    read = _load(path, None)
+    if isinstance(read, Problem):
+        return None, [read]
+    _check_head(read)
+    _check_seal(read)
+    if read.head is not None:
+        for name, wanted in document.frame(read.head, read.kind).items():
+            read.problems += differences(wanted, read.data.get(name, MISSING), f"$.{name}")
+    return read.head, read.problems
+
+
+def _load(path: Path, kind: str | None) -> _Read | Problem:
+    """A file of a kind we know."""
+    raw = path.read_bytes()
+    data = leaves.parse(raw)
+    if isinstance(data, Problem):
+        return data
+    kind = kind or document.kind_of(path.name) or _kind_by_content(data)
+    if kind is None:
+        return Problem(where="$", why="is neither a report, nor a safety report, nor a proof")
+    read = _Read(path=path, kind=kind, data=data, sha256=hashlib.sha256(raw).hexdigest())
+    for where in leaves.not_finite(data, "$"):
+        read.say(where, "must be a finite number")
+    return read
+
+
+def _kind_by_content(data: Document) -> str | None:
+    if "report_kind" in data:
+        return str(data["report_kind"]) if data["report_kind"] in document.REPORTS else None
+    return PROOF if "artifacts" in data else SAFETY if "safety_regression_delta" in data else None
+
+
+def _check_head(read: _Read) -> None:
+    version = read.data.get("schema_version", MISSING)
+    if type(version) is not int or version != document.SCHEMA:
+        read.say("$.schema_version", f"is {short(version)}, and only {document.SCHEMA} is known")
+        return
+    head = read.read(read.data, "$", document.HEAD)
+    suite = read.take("$.benchmark_suite", document.SUITE)
+    kept = read.take("$.retention", document.RETENTION)
+    said = read.take("$.publication", {"report_path": document.text})
+    if head is None or suite is None or kept is None or said is None:
+        return
+    state, _, rest = said["report_path"].partition("/")
+    path = f"reports/{document.active_path(read.kind, head['run_id'])}"
+    if not state or rest != path:
+        read.say(
+            "$.publication.report_path", f"is {short(said['report_path'])}, and by $.run_id must be <state>/{path}"
+        )
+        return
+    try:
+        read.head = Head(
+            run_id=head["run_id"],
+            generated_at=document.read_moment(head["generated_at"]),
+            suite=(suite["name"], suite["version"], suite["sha256"]),
+            retention=Retention(**kept),
+            state=state,
+        )
+    except BadInput as error:
+        read.say("$.retention", str(error))
+        return
+    _check_place(read, read.head)
+
+
+def _check_place(read: _Read, head: Head) -> None:
+    """A file lies where it says: among the active ones, or in the archive."""
+    lies = read.path.absolute().as_posix()
+    for place in _places(head, read.kind):
+        if lies.endswith(f"/reports/{place}"):
+            return
+    read.say("$.publication", f"says that it lies at reports/{_places(head, read.kind)[0]}, and it is at {lies}")
+
+
+def _places(head: Head, kind: str) -> tuple[str, str]:
+    active = document.active_path(kind, head.run_id)
+    return active, document.archived_path(kind, head.run_id, head.generated_at)
+
+
+def _fetch(files: dict[str, _Read], asked: _Read, kind: str) -> None:
+    """Read a file that the asked one rests on, from wherever it lies by now."""
+    path = _find(asked, kind)
+    if path is None:
+        name = document.active_name(kind, asked.head.run_id) if asked.head else kind
+        asked.say("$", f"rests on {name}, which is neither beside it nor in the archive")
+        return
+    found = _load(path, kind)
+    if isinstance(found, Problem):
+        asked.say("$", f"rests on {path.name}, where {found.where} {found.why}")
+        return
+    _check_head(found)
+    files[kind] = found
+
+
+def _find(asked: _Read, kind: str) -> Path | None:
+    head = asked.head
+    if head is None:
+        return None
+    lies = asked.path.absolute()
+    roots = [Path(*lies.parts[: place + 1]) for place, part in enumerate(lies.parts) if part == "reports"]
+    tries = [root / place for root in reversed(roots) for place in _places(head, kind)]
+    tries += [lies.parent / document.active_name(kind, head.run_id)]
+    return next((path for path in tries if path.is_file()), None)
+
+
+def _check_all(files: Mapping[str, _Read]) -> None:
+    """Build every file again, from the inputs that stand in it and in those it rests on."""
+    for read in files.values():
+        _check_seal(read)
+    head = next((files[kind].head for kind in KINDS if kind in files and files[kind].head), None)
+    if head is None:
+        return
+    if set(files) == {SAFETY}:
+        _check_safety_alone(files[SAFETY], head)
+        return
+    sides = {kind: _read_side(files[kind]) for kind in ("baseline", "trained") if kind in files}
+    for kind, side in sides.items():
+        if side is not None:
+            _compare(files[kind], report.side_report(head, kind, side))
+    found = _find_again(files, sides.get("baseline"), sides.get("trained")) if "significance" in files else None
+    _check_built(files, head, found)
+
+
+def _check_built(files: Mapping[str, _Read], head: Head, found: Findings | None) -> None:
+    decision = _read_decision(files["summary"]) if "summary" in files else None
+    hashes = {kind: read.sha256 for kind, read in files.items()}
+    for kind in ("significance", SAFETY, "summary", PROOF):
+        if kind not in files:
+            continue
+        if found is None or isinstance(decision, Problem) or not set(RESTS_ON[kind]) <= set(files):
+            _check_references(files[kind], hashes)
+            if kind == PROOF:
+                _check_pass(files[kind])
+        else:
+            _compare(files[kind], report.build_one(kind, head, found, decision, hashes))
+
+
+def _check_seal(read: _Read) -> None:
+    said = read.data.get("seal", MISSING)
+    if not isinstance(said, dict):
+        read.say("$.seal", "is missing" if said is MISSING else "must be an object")
+        return
+    for problem in differences(document.seal(read.data), said, "$.seal"):
+        if re.fullmatch(r"\$\.seal(\.\w+)(\[\d+\])?", problem.where) and " must be " in problem.why:
+            place = "$" + problem.where.removeprefix("$.seal")
+            why = f"does not have the sha256 that {problem.where} says: one of the two was changed"
+            problem = Problem(where=place, why=why)
+        read.problems.append(problem)
+
+
+def _read_side(read: _Read) -> Side | None:
+    named = read.read(read.data, "$", {"checkpoint_id": document.text})
+    rows = _read_rows(read, SAMPLE)
+    if named is None or rows is None:
+        return None
+    episodes = tuple(
+        Episode(
+            **{name: value for name, value in row.items() if name != "safety_penalty"},
+            safety_cost=row["safety_penalty"],
+        )
+        for row in rows
+    )
+    return Side(checkpoint=named["checkpoint_id"], episodes=episodes) if _are_alike(read, episodes, episodes) else None
+
+
+def _read_rows(read: _Read, rules: Mapping[str, Rule]) -> list[dict[str, Any]] | None:
+    rows = read.data.get("samples", MISSING)
+    if not isinstance(rows, list) or not rows:
+        read.say("$.samples", "must be a list, and not empty: nothing can be recomputed without samples")
+        return None
+    taken = [read.read(row, f"$.samples[{place}]", rules) for place, row in enumerate(rows)]
+    whole = [row for row in taken if row is not None]
+    return whole if len(whole) == len(taken) else None
+
+
+def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episode]) -> bool:
+    try:
+        findings.check_alike(baseline, trained)
+    except BadInput as error:
+        read.say("$.samples", str(error))
+        return False
+    if [(one.task, one.seed) for one in baseline] != [(one.task, one.seed) for one in trained]:
+        read.say("$.samples", "are not in the order of the baseline report")
+        return False
+    return True
+
+
+def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side | None) -> Findings | None:
+    read = files["significance"]
+    criteria, chance = read.take("$.criteria", findings.CRITERIA), read.take("$.significance", findings.CHANCE)
+    if baseline is None or trained is None or criteria is None or chance is None:
+        return None
+    if not _are_alike(files["trained"], baseline.episodes, trained.episodes):
+        return None
+    try:
+        return findings.find(baseline, trained, How(criteria=ProofCriteria(**criteria), **chance))
+    except BadInput as error:  # numbers so large that their sums are not finite
+        files["trained"].say("$.samples", str(error))
+        return None
+
+
+def _read_decision(read: _Read) -> Decision | Problem | None:
+    said = read.data.get("decision")
+    try:
+        return None if said is None else decode(Decision, said)
+    except BadInput as error:
+        place = re.match(r"Decision([.\[]\S*)", error.what)
+        read.say(f"$.decision{place[1]}" if place else "$.decision", str(error))
+        return read.problems[-1]
+
+
+def _check_safety_alone(read: _Read, head: Head) -> None:
+    bound = read.read(read.data, "$", {"max_safety_regression": document.number(0.0)})
+    chance, rows = read.take("$.test", findings.CHANCE), _read_rows(read, PENALTIES)
+    if bound is None or chance is None or rows is None:
+        return
+    baseline, trained = (
+        [Episode(task=row["task"], seed=row["seed"], reward=0.0, safety_cost=row[side]) for row in rows]
+        for side in ("baseline", "trained")
+    )
+    how = How(criteria=ProofCriteria(**bound), **chance)
+    if not _are_alike(read, baseline, trained):
+        return
+    try:
+        found = findings.find_safety(baseline, trained, how)
+    except BadInput as error:
+        read.say("$.samples", str(error))
+    else:
+        _compare(read, report.safety_report(head, baseline, trained, how, found))
+
+
+def _check_references(read: _Read, hashes: Mapping[str, str]) -> None:
+    """Whether the files that are there are those that it names, by their bytes."""
+    for kind in set(RESTS_ON[read.kind]) & set(hashes):
+        name = kind.replace("-", "_")
+        keys = ("sha256", f"{name}_report") if read.kind == PROOF else ("reports", name, "sha256")
+        found: Any = read.data
+        for key in keys:
+            found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
+        read.problems += differences(hashes[kind], found, f"$.{'.'.join(keys)}")
+
+
+def _check_pass(read: _Read) -> None:
+    """When nothing can be computed again, a pass must at least follow from the figures beside it."""
+    rules = {name: document.number() for name in ("p_value", "confidence_level", "delta_ci_low")}
+    figures = read.take("$.significance", rules)
+    criteria = read.take("$.criteria", findings.CRITERIA)
+    means = {"mean_reward": document.number(), "mean_safety_penalty": document.number(0.0)}
+    before, after = read.take("$.baseline", means), read.take("$.trained", means)
+    if figures is None or criteria is None or before is None or after is None:
+        return
+    codes = findings.failed(
+        ProofCriteria(**criteria),
+        delta=round(after["mean_reward"] - before["mean_reward"], 12),
+        safety_delta=round(after["mean_safety_penalty"] - before["mean_safety_penalty"], 12),
+        p_value=figures["p_value"],
+        level=figures["confidence_level"],
+        low=figures["delta_ci_low"],
+    )
+    said = read.data["significance"].get("pass")
+    if said is not (not codes):
+        read.say("$.significance.pass", f"is {short(said)}, and by the figures beside it: {', '.join(codes) or 'pass'}")
+
+
+def _check_against_proof(asked: _Read) -> None:
+    """The proof knows every other file by its bytes."""
+    path = _find(asked, PROOF)
+    proof = None if path is None else _load(path, PROOF)
+    if not isinstance(proof, _Read):
+        return
+    known = proof.data.get("sha256")
+    name = f"{asked.kind.replace('-', '_')}_report"
+    if not isinstance(known, dict) or known.get(name) != asked.sha256:
+        asked.say("$", f"is not the file that $.sha256.{name} of {proof.path.name} names: one of the two was changed")
+
+
+def _compare(read: _Read, wanted: Document) -> None:
+    read.problems += differences(wanted, {name: value for name, value in read.data.items() if name != "seal"}, "$")

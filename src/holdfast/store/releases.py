@@ -1,0 +1,317 @@
+"""Releases: which versions of a policy there are, which of them serves, and every move with who wanted it and why.
+
+Each move is one transaction with its entry in the ledger. Whether a version may move is `promote`'s decision; here
+only the table of legal moves is kept, and that one version at most is live and one a canary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select, text, update
+
+from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import PolicyKind, Release, Stage, move
+from holdfast.contracts.run import LedgerEntry
+from holdfast.store import changes, checkpoints, ledger, rows, schema, versions
+from holdfast.store.db import Db
+from holdfast.store.sql import Transaction, to_json
+from holdfast.store.writer import Pending
+
+_c = schema.releases.c
+_mine = _c.project == bindparam("project")
+_policy = _c.policy == bindparam("policy")
+ADD = insert(schema.releases).values(
+    {
+        **{name: bindparam(name) for name in ("project", "policy", "number", "kind", "source", "parent", "manifest")},
+        "stage": "candidate",
+        "share": 0,
+        "is_known_good": 0,
+        "created_at": bindparam("now"),
+        "changed_at": bindparam("now"),
+    }
+)
+SAME = select(schema.releases).where(_mine, _policy, _c.source == bindparam("source"))
+NUMBER = select(func.coalesce(func.max(_c.number), 0) + 1).where(_mine, _policy)
+FIND = select(schema.releases).where(_mine, _policy, _c.number == bindparam("number"))
+OF_POLICY = select(schema.releases).where(_mine, _policy).order_by(_c.number.desc())
+AT = OF_POLICY.where(_c.stage == bindparam("stage"))
+POLICIES = select(_c.policy).where(_mine).distinct().order_by(_c.policy)
+MOVE = (
+    update(schema.releases)
+    .where(_c.key == bindparam("release"))
+    .values({name: bindparam(name) for name in ("stage", "share", "is_known_good", "evidence", "changed_at")})
+)
+REST_ON = (
+    update(schema.releases)
+    .where(_c.key == bindparam("release"))
+    .values(evidence=bindparam("evidence"), changed_at=bindparam("changed_at"))
+)
+BLOB = select(schema.blobs.c.size).where(schema.blobs.c.sha256 == bindparam("sha256"))
+HISTORY = (
+    select(schema.ledger)
+    .where(schema.ledger.c.project == bindparam("project"), schema.ledger.c.kind == "release")
+    .order_by(schema.ledger.c.seq)
+)
+LOCK = text("LOCK TABLE releases IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one move at a time, looked at afresh
+AGAIN = "another was faster: look again"
+
+
+class Releases:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def add(
+        self,
+        *,
+        policy: str,
+        kind: PolicyKind,
+        source: str,
+        parent: str | None = None,
+        manifest: Mapping[str, Any] | None = None,
+        who: str,
+        now: float,
+    ) -> Pending[Release]:
+        """A new candidate with the policy's next number; the same source again is the release that is there."""
+        if not policy.strip() or not source.strip():
+            raise BadInput(f"release of {policy!r}: source {source!r}", why="neither may be blank")
+        body: dict[str, Any] = {"policy": policy, "kind": str(PolicyKind(kind)), "source": source, "parent": parent}
+        values = {"project": self._project, **body, "manifest": to_json(manifest or {}), "now": now}
+
+        def operation(tx: Transaction) -> Release:
+            self._alone(tx)
+            row = tx.one(SAME, values)
+            if row is not None:
+                return rows.release(row)
+            if parent is not None:
+                self._row(tx, parent)
+            if not has_source(tx, self._project, source):
+                raise NotFound(f"source {source}", why=f"there is none in project {self._project!r}")
+            number = tx.one(NUMBER, values)[0]
+            tx.run(ADD, {**values, "number": number})
+            self._note(tx, who, {"add": f"{policy}@{number}", **body, "manifest": manifest or {}}, now)
+            return rows.release(tx.one(SAME, values))
+
+        return self._db.write(operation)
+
+    def move(
+        self,
+        release_id: str,
+        to: Stage,
+        *,
+        expect: Stage,
+        share: int | None = None,
+        who: str,
+        why: str,
+        now: float,
+        evidence: str | None = None,
+        decision: Decision | None = None,
+        known_good: bool | None = None,
+    ) -> Pending[Release]:
+        """To another stage, or a canary to another share; a Conflict when it is not at `expect` any more.
+
+        Who becomes live retires who was: that one is known to be good, or it would have been rolled back. Without
+        `evidence` the last one stays, but for a second try, which begins with none.
+        """
+        percent = _share(release_id, to, share)
+
+        def operation(tx: Transaction) -> Release:
+            self._alone(tx)
+            row = self._row(tx, release_id)
+            release = rows.release(row)
+            if release.stage is not expect:
+                raise Conflict(f"release {release_id}", why=f"is {release.stage} by now, not {expect}", remedy=AGAIN)
+            move(release, to)
+            if release.stage is to and release.share == percent:
+                raise Conflict(f"release {release_id}", why=f"has {percent} % of the requests already", remedy=AGAIN)
+            self._known(tx, evidence)
+            is_good = _is_good(release, to, known_good)
+            body = {
+                "move": release_id,
+                "policy": release.policy,
+                "from": release.stage,
+                "to": to,
+                "share_before": release.share,
+                "share": percent,
+                "known_good": is_good,
+                "retired": self._make_room(tx, release, to, now),
+                "why": why,
+                "evidence": evidence,
+                "decision": None if decision is None else encode(decision),
+            }
+            rests_on = evidence or (None if to is Stage.CANDIDATE else release.evidence)
+            self._put(tx, row[0], to, percent, is_good, rests_on, now)
+            self._note(tx, who, body, now)
+            return rows.release(self._row(tx, release_id))
+
+        return self._db.write(operation)
+
+    def roll_back(
+        self,
+        policy: str,
+        *,
+        failing: str,
+        to: str,
+        who: str,
+        why: str,
+        now: float,
+        reasons: Sequence[Reason],
+    ) -> Pending[Release]:
+        """Take a live release or a canary back; the answer is the one that is live then, `to`.
+
+        `to` is one that was live before, or still is (a canary taken back leaves it alone).
+        """
+        if failing == to:
+            raise BadInput(f"release {failing}", why="cannot be rolled back to itself", remedy="name the one before it")
+
+        def operation(tx: Transaction) -> Release:
+            self._alone(tx)
+            found = [self._row(tx, name) for name in (failing, to)]
+            bad, good = map(rows.release, found)
+            self._check_rollback(tx, policy, bad, good)
+            self._put(tx, found[0][0], Stage.ROLLED_BACK, 0, False, bad.evidence, now)
+            if good.stage is not Stage.LIVE:
+                self._put(tx, found[1][0], move(good, Stage.LIVE), 100, good.is_known_good, good.evidence, now)
+            body = {"roll_back": failing, "policy": policy, "from": bad.stage, "share_before": bad.share, "to": to}
+            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+            self._note(tx, who, {**body, "why": why, "reasons": told}, now)
+            return rows.release(self._row(tx, to))
+
+        return self._db.write(operation)
+
+    def refuse(
+        self, release_id: str, decision: Decision, *, evidence: str | None, who: str, now: float
+    ) -> Pending[Release]:
+        """Note that a gate stayed closed, and what that rests on; the release stays where it is."""
+        if decision.open:
+            raise BadInput(f"release {release_id}", why="an open gate refuses nothing", remedy="move the release")
+
+        def operation(tx: Transaction) -> Release:
+            self._alone(tx)
+            row = self._row(tx, release_id)
+            release = rows.release(row)
+            self._known(tx, evidence)
+            if evidence is not None:
+                tx.run(REST_ON, {"release": row[0], "evidence": evidence, "changed_at": now})
+            body = {"refuse": release_id, "policy": release.policy, "stage": release.stage}
+            self._note(tx, who, {**body, "evidence": evidence, "decision": encode(decision)}, now)
+            return rows.release(self._row(tx, release_id))
+
+        return self._db.write(operation)
+
+    def get(self, release_id: str) -> Release:
+        return rows.release(self._db.reading(lambda view: self._row(view, release_id)))
+
+    def of_policy(self, policy: str) -> list[Release]:
+        """Newest first."""
+        return [rows.release(row) for row in self._db.all(OF_POLICY, {"project": self._project, "policy": policy})]
+
+    def policies(self) -> list[str]:
+        return [row[0] for row in self._db.all(POLICIES, {"project": self._project})]
+
+    def live(self, policy: str) -> Release | None:
+        return next(iter(self.at(policy, Stage.LIVE)), None)
+
+    def at(self, policy: str, stage: Stage) -> list[Release]:
+        """Newest first."""
+        params = {"project": self._project, "policy": policy, "stage": str(stage)}
+        return [rows.release(row) for row in self._db.all(AT, params)]
+
+    def history(self, policy: str) -> list[LedgerEntry]:
+        """What was decided about the policy's releases, oldest first."""
+        found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
+        return [entry for entry in found if entry.body.get("policy") == policy]
+
+    def _make_room(self, tx: Transaction, release: Release, to: Stage, now: float) -> str | None:
+        """Retire who is live when another becomes it: its id. Of canaries, the second is refused."""
+        if to not in (Stage.LIVE, Stage.CANARY):
+            return None
+        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": str(to)})
+        if row is None or row[3] == release.number:
+            return None
+        other = rows.release(row)
+        if to is Stage.CANARY:
+            why = f"{other.id} is the canary of {release.policy} already"
+            raise Conflict(f"release {release.id}", why=why, remedy="take that one live, or back, before")
+        self._put(tx, row[0], move(other, Stage.RETIRED), 0, True, other.evidence, now)
+        return other.id
+
+    def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> None:
+        for one in (bad, good):
+            if one.policy != policy:
+                raise BadInput(f"release {one.id}", why=f"is not one of {policy}")
+        if bad.stage is Stage.ROLLED_BACK:
+            raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
+        move(bad, Stage.ROLLED_BACK)
+        if good.stage not in (Stage.LIVE, Stage.RETIRED):
+            why = f"is {good.stage}, and was not live before"
+            raise IllegalMove(f"release {good.id}", why=why, remedy="roll back to one that was")
+        live = tx.one(AT, {"project": self._project, "policy": policy, "stage": "live"})
+        if live is not None and live[3] not in (bad.number, good.number):
+            why = f"{policy}@{live[3]} is live, and is not what fails"
+            raise IllegalMove(f"release {good.id}", why=why, remedy=f"roll back to {policy}@{live[3]}")
+
+    def _put(
+        self, tx: Transaction, key: int, stage: Stage, share: int, is_good: bool, evidence: str | None, now: float
+    ) -> None:
+        values = {"stage": str(stage), "share": share, "is_known_good": int(is_good)}
+        tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
+
+    def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
+        ledger.append(tx, self._project, None, "release", who, body, now)
+        tx.touch(changes.RELEASES)
+
+    def _alone(self, tx: Transaction) -> None:
+        if not tx.is_sqlite:
+            tx.run(LOCK, {})
+
+    def _known(self, tx: Transaction, evidence: str | None) -> None:
+        if evidence is not None and tx.one(BLOB, {"sha256": evidence}) is None:
+            raise NotFound(
+                f"evidence {evidence[:12]}", why="there is no such blob", remedy="put it into the store first"
+            )
+
+    def _row(self, view: Transaction, release_id: str) -> Any:
+        policy, _, number = release_id.rpartition("@")
+        params = {"project": self._project, "policy": policy}
+        if number.isascii() and number.isdecimal() and len(number) < 10:
+            row = view.one(FIND, {**params, "number": int(number)})
+            if row is not None:
+                return row
+        why = f"there is none in project {self._project!r}"
+        raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast releases' lists them")
+
+
+def has_source(view: Transaction, project: str, source: str) -> bool:
+    """Whether the checkpoint or the resources are there; of what lies outside the store nothing can be said."""
+    kind, _, name = source.partition(":")
+    if kind == "checkpoint":
+        return view.one(checkpoints.FIND, {"project": project, "id": name}) is not None
+    if kind == "resources":
+        is_number = name.isascii() and name.isdecimal() and len(name) < 10
+        return is_number and view.one(versions.GET, {"project": project, "version": int(name)}) is not None
+    return True
+
+
+def _share(release_id: str, to: Stage, share: int | None) -> int:
+    """Percent of the requests at that stage."""
+    if to is Stage.CANARY:
+        if share is None or not 1 <= share <= 100:
+            why = "a canary answers from 1 to 100 percent of the requests"
+            raise BadInput(f"release {release_id}: share = {share}", why=why, remedy="begin with 5")
+        return share
+    due = 100 if to is Stage.LIVE else 0
+    if share not in (None, due):
+        why = f"{to} goes with {due} percent"
+        raise BadInput(f"release {release_id}: share = {share}", why=why, remedy="leave the share out")
+    return due
+
+
+def _is_good(release: Release, to: Stage, told: bool | None) -> bool:
+    """What was taken back or refused is not known to be good, whatever it was before."""
+    if to in (Stage.ROLLED_BACK, Stage.REJECTED, Stage.CANDIDATE):
+        return False
+    return release.is_known_good if told is None else told

@@ -1,0 +1,52 @@
+"""One step of practice: several attempts at each of some tasks; what did better than the others becomes likelier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.collect.plan import Learnt, Standing
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.records import encode
+from holdfast.learn.audit import audit
+from holdfast.learn.batch import Intake
+from holdfast.learn.grpo import Grpo, compare
+from holdfast.learn.train import Trainer
+from holdfast.learn.turns import fitted
+from holdfast.promote import quality
+from holdfast.workloads.pupil import Pupil
+
+
+def practise(
+    pupil: Pupil,
+    standing: Standing,
+    phase: str,
+    experiences: Sequence[Experience],
+    make: Callable[[Any], Trainer],
+    *,
+    run: str | None = None,
+) -> Learnt:
+    """Learn from the attempts of the run (of this one, unless another is named).
+
+    What the data gates put aside is not learnt from. Where nothing gives a gradient nothing moves, and the audit says
+    why.
+    """
+    pupil.heed()
+    inspected = quality.audit(experiences)
+    told: dict[str, Any] = {"phase": phase, "reward": mean_reward(experiences)}
+    intake = fitted(Intake(run=run or standing.run, versions=(pupil.version,)), pupil.model)
+    clean = [one for one in experiences if one.rollout not in inspected.quarantined]
+    compared = compare(clean, intake, Grpo())
+    checkpoint = update = None
+    if compared.samples is not None:
+        update = pupil.trainer(standing, phase, make).step(compared.samples)
+        told["update"] = update.to_dict()
+        checkpoint = pupil.keep(standing, algorithm="grpo", mean_reward=told["reward"])
+    found = audit(clean, compared.reasons, compared.samples, breaks=compared.breaks, update=update)
+    told |= {"audit": found.to_dict(), "quality": [encode(one) for one in inspected.findings]}
+    return Learnt(body=told, checkpoint=checkpoint)
+
+
+def mean_reward(experiences: Sequence[Experience]) -> float | None:
+    totals = [one.sheet.total for one in experiences if one.sheet is not None and one.sheet.total is not None]
+    return sum(totals) / len(totals) if totals else None

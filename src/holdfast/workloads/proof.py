@@ -1,0 +1,158 @@
+"""A candidate brought before the gate: the episodes of both versions become evidence, a decision and the reports.
+
+The statistics are `prove`'s, the rules `promote`'s; here they meet, with what a workload knows about its candidate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.collect.plan import Proposal
+from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.promote.gate import Criteria, decide
+from holdfast.prove import document
+from holdfast.prove.findings import ProofCriteria
+from holdfast.prove.report import publish
+from holdfast.prove.weigh import Weighing, weigh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is brought forward."""
+
+    run: str  # that made it
+    policy: str
+    suite: tuple[str, str, str]  # name, version, sha256 of its fixtures
+    baseline: str  # source
+    candidate: str  # source
+    before: Sequence[Episode]
+    after: Sequence[Episode]
+    audit: Sequence[Finding] | None  # of what was learnt from; None: not looked at
+    golden: Sequence[Finding] | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    kind: PolicyKind = PolicyKind.WEIGHTS
+
+
+def propose(
+    case: Case, how: Weighing, criteria: Criteria, *, reports: Path, now: float, to: Stage = Stage.LIVE
+) -> Proposal:
+    """Ready for the loop, which knows what is live."""
+    samples = {
+        "run": case.run,
+        "suite": case.suite,
+        "weighing": asdict(how),
+        "criteria": asdict(criteria),
+        "baseline": [encode(one) for one in case.before],
+        "candidate": [encode(one) for one in case.after],
+    }
+    return Proposal(
+        policy=case.policy,
+        kind=case.kind,
+        baseline=case.baseline,
+        candidate=case.candidate,
+        manifest={"run": case.run, **case.manifest},
+        samples=json.dumps(samples, allow_nan=False, separators=(",", ":")).encode(),
+        weigh=partial(_weigh, case, how),
+        decide=partial(decide, criteria=criteria),
+        publish=partial(_publish, case, how, criteria, reports, now),
+        to=to,
+        share=5 if to is Stage.CANARY else None,
+    )
+
+
+def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
+    rng = np.random.default_rng(how.resample_seed)
+    found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
+    name, version, sha256 = case.suite
+    return Evidence(
+        policy=case.policy,
+        baseline=baseline,
+        candidate=candidate,
+        suite=f"{name}@{version} {sha256[:12]}",
+        primary=how.primary,
+        episodes=len(found.tasks),
+        comparisons=found.comparisons,
+        verdict=found.verdict,
+        bands=found.bands,
+        golden=None if case.golden is None else tuple(case.golden),
+        audit=None if case.audit is None else tuple(case.audit),
+        samples=samples,
+        manifest={"run": case.run, **case.manifest},
+    )
+
+
+def _publish(
+    case: Case,
+    how: Weighing,
+    criteria: Criteria,
+    reports: Path,
+    now: float,
+    evidence: Evidence,
+    decision: Decision,
+) -> dict[str, Any]:
+    """What is published already, before a kill, stays as it is."""
+    name = report_id(case.run, evidence.candidate)
+    path = reports / document.active_path(document.PROOF, name)
+    if not path.exists():
+        before, after = _both(case)
+        publish(
+            reports,
+            run_id=name,
+            suite=case.suite,
+            baseline=before,
+            trained=after,
+            checkpoints=(case.baseline, case.candidate),
+            criteria=ProofCriteria(
+                min_reward_delta=criteria.min_reward_delta,
+                max_safety_regression=criteria.max_safety_regression,
+                max_p_value=criteria.max_p_value,
+            ),
+            alpha=how.alpha,
+            seed=how.resample_seed,
+            generated_at=datetime.fromtimestamp(now, UTC),
+            decision=decision,
+        )
+    return {"proof": str(path)}
+
+
+def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
+    """The episodes that both versions have: reports are of pairs."""
+    sides = [{(one.task, one.seed): one for one in side} for side in (case.before, case.after)]
+    shared = [key for key in sides[0] if key in sides[1]]
+    return [sides[0][key] for key in shared], [sides[1][key] for key in shared]
+
+
+def report_id(run: str, release: str) -> str:
+    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line."""
+    number = release.rpartition("@")[2]
+    return "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
+
+
+def summed(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """Several audits as one: the counts of each check add up, and the first place stays."""
+    sums: dict[str, Finding] = {}
+    for one in (finding for findings in found for finding in findings):
+        seen = sums.get(one.name)
+        sums[one.name] = (
+            one
+            if seen is None
+            else Finding(
+                name=one.name,
+                severity=one.severity,
+                count=seen.count + one.count,
+                of=seen.of + one.of,
+                detail=seen.detail or one.detail,
+                blocks=one.blocks,
+            )
+        )
+    return tuple(sums.values())

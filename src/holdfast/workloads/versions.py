@@ -1,0 +1,127 @@
+"""What a version's name stands for: weights on disk, and the resources (prompts) that go with them.
+
+A name is a model of the package, a folder of weights, a checkpoint's id, or a release of the store. Which version is
+good enough to be served is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.release import Release
+from holdfast.policies import weights
+from holdfast.policies.local import Local
+from holdfast.policies.sprout import shelf
+from holdfast.store.store import Store
+from holdfast.workloads.pupil import where
+
+SOURCES = ("shelf", "checkpoint", "weights", "resources")  # what the source of a release may begin with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    name: str  # as it was asked for
+    weights: str  # a name on the shelf, or the folder they lie in
+    sha256: str  # of the weights
+    resources: int | None = None  # version of the named resources in force
+
+    @property
+    def behaviour(self) -> tuple[str, int | None]:
+        """Two versions of which this is equal act alike."""
+        return self.sha256, self.resources
+
+
+def resolve(store: Store, name: str) -> Version:
+    """The version, found and readable; its weights are hashed when they are loaded."""
+    if name in shelf.NAMES:
+        return _at(name, name)
+    if "@" in name and not Path(name).is_dir():
+        return _release(store, store.releases.get(name))
+    if Path(name).is_dir():
+        return _at(name, str(Path(name).absolute()))
+    return _checkpoint(store, name, name)
+
+
+def open_local(version: Version, *, slots: int, seed: int, deterministic: bool = False) -> Local:
+    """The model, ready to answer. What lies there must still be what was resolved."""
+    model, manifest = shelf.load(version.weights)
+    if manifest.sha256 != version.sha256:
+        why = f"the weights in {version.weights} are {manifest.sha256[:12]}…, not {version.sha256[:12]}… any more"
+        raise BadInput(f"version {version.name}", why=why, remedy="restore them from a copy, or begin a new run")
+    return Local(
+        model,
+        name=f"local/{version.name}",
+        version=version.sha256[:12],
+        slots=slots,
+        seed=seed,
+        deterministic=deterministic,
+    )
+
+
+def to_record(version: Version) -> dict[str, Any]:
+    return asdict(version)
+
+
+def from_record(record: Mapping[str, Any]) -> Version:
+    return Version(**record)
+
+
+def _at(name: str, place: str) -> Version:
+    manifest = weights.read(shelf.folder_of(place))
+    if manifest.kind != "transformer":
+        raise BadInput(f"version {name}", why=f"its weights are of the kind {manifest.kind}, which answers no messages")
+    return Version(name=name, weights=place, sha256=manifest.sha256)
+
+
+def _checkpoint(store: Store, name: str, identity: str) -> Version:
+    try:
+        found = store.checkpoints.get(identity)
+    except NotFound:
+        why = "is no model of the package, no folder, no checkpoint and no release"
+        remedy = f"use {' or '.join(shelf.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
+        raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
+    version = _at(name, str(where(store.folder, found.id).absolute()))
+    if found.artifact is not None and found.artifact.sha256 != version.sha256:
+        why = f"its weights are {version.sha256[:12]}…, and {found.artifact.sha256[:12]}… were recorded"
+        raise BadInput(f"version {name}", why=why, remedy="restore the checkpoint from a copy")
+    return version
+
+
+def _release(store: Store, release: Release) -> Version:
+    """By its source; where that is a set of resources, the manifest's `model` says what they are given to."""
+    kind, _, rest = release.source.partition(":")
+    if kind == "checkpoint":
+        return _checkpoint(store, release.id, rest)
+    if kind in ("shelf", "weights"):
+        return _at(release.id, rest)
+    if kind != "resources" or not rest.isdecimal():
+        why = f"its source {release.source!r} cannot be run here"
+        raise BadInput(f"release {release.id}", why=why, remedy=f"sources begin with {', '.join(SOURCES)}")
+    model = release.manifest.get("model")
+    if not isinstance(model, str):
+        remedy = "register it with the model that its resources are given to"
+        raise BadInput(f"release {release.id}", why="its manifest names no model", remedy=remedy)
+    base, number = resolve(store, model), store.versions.get(int(rest)).version
+    return Version(name=release.id, weights=base.weights, sha256=base.sha256, resources=number)
+
+
+def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
+    """What a release would be registered with: its source, and a manifest that names the bytes."""
+    if name.startswith("resources:"):
+        number = name.partition(":")[2]
+        if not number.isdecimal() or model is None:
+            raise BadInput(f"source {name}", why="resources are a number, given to a model", remedy="add --model")
+        return name, {"model": resolve(store, model).name, "resources": store.versions.get(int(number)).sha256}
+    version = resolve(store, name)
+    manifest: dict[str, Any] = {"sha256": version.sha256}
+    if name in shelf.NAMES:
+        return f"shelf:{name}", manifest
+    if Path(name).is_dir():
+        return f"weights:{version.weights}", manifest
+    if "@" in name:
+        raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
+    return f"checkpoint:{name}", manifest

@@ -1,0 +1,216 @@
+"""Experiments from the command line: units keep their arm, outcomes come in, a verdict is right when asked often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.cli.ab import _Statistics
+from holdfast.contracts.records import decode
+from holdfast.contracts.trial import Exposure, Served, Trial
+from holdfast.promote.experiment import Call, Design, Ruling, assign, verdict
+from holdfast.store.store import Store
+from tests.cli.conftest import Answer, Cli
+
+
+class Ab:
+    """`holdfast ab …` on one store."""
+
+    def __init__(self, cli: Cli, url: str) -> None:
+        self._cli, self._url = cli, url
+
+    def __call__(self, *words: object) -> Answer:
+        return self._cli("ab", *words, "--store", self._url)
+
+    def says(self, *words: object) -> str:
+        ran = self(*words)
+        assert (ran.code, ran.err) == (0, "")
+        return ran.out.rstrip("\n")
+
+
+@pytest.fixture
+def ab(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> Ab:
+    monkeypatch.setenv("LOGNAME", "ann")
+    return Ab(cli, url)
+
+
+def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float = 0.0, **more: Any) -> None:
+    """Units come, get their arm, and are served with the arm's rate of success; `lost`: treatments nobody notes."""
+    rng = np.random.default_rng(5)
+    trial = store.trials.get(name)
+    served, pending = [], []
+    for number in range(n):
+        unit = f"user-{number}"
+        arm = assign(trial, unit)
+        if arm != "control" and rng.random() < lost:
+            continue
+        pending.append(store.trials.expose(name, unit, arm, now=float(number)))
+        success = float(rng.random() < rates[arm])
+        served.append(
+            Served(id=f"{name}-{number}", trial=name, arm=arm, unit=unit, at=float(number), success=success, **more)
+        )
+    for one in pending:
+        one.result()
+    store.trials.record(served).result()
+
+
+def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Ab, store: Store) -> None:
+    said = ab.says("create", "exp", "--why", "is it better?")
+    assert said == "exp: begun, control 0.5, treatment 0.5; give units their arm with: holdfast ab assign exp UNIT"
+    arm = ab.says("assign", "exp", "bob")
+    assert arm in ("control", "treatment")
+    assert ab.says("assign", "exp", "bob") == arm
+    exposure = decode(Exposure, ab("assign", "exp", "bob", "--json").json)
+    assert (exposure.unit, exposure.arm) == ("bob", arm)
+    assert ab.says("record", "exp", "bob", "--success", "--latency", 0.5, "--id", "r1") == f"r1: recorded for {arm}"
+    again = ab.says("record", "exp", "bob", "--failure", "--id", "r1")
+    assert again == "r1: was recorded before, and stays as it was"
+    assert [(one.success, one.latency_s) for one in store.trials.served("exp")] == [(1.0, 0.5)]
+    assert store.trials.exposed("exp")[arm] == 1
+    entry = next(store.ledger.entries())
+    assert (entry.kind, entry.who, entry.body["settings"]["why"]) == ("trial", "ann", "is it better?")
+
+
+def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Ab, store: Store) -> None:
+    ab.says("create", "exp", "--why", "is it better?")
+    assert ab.says("verdict", "exp").startswith("exp: continue testing, about ")
+    serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 600)
+    first, second = ab("verdict", "exp").lines
+    assert first == "exp: promote treatment (treatment)"
+    assert second.startswith("  experiment_treatment_better: mean success of treatment 0.")
+    ruling = decode(Ruling, ab("verdict", "exp", "--json").json)
+    assert (ruling.call, ruling.arm, ruling.needs) == (Call.PROMOTE, "treatment", None)
+    assert sum(ruling.exposed.values()) == sum(ruling.told.values()) == 600
+    shown = ab("show", "exp").lines
+    assert shown[0].startswith("exp: running, begun ") and shown[0].endswith("; is it better?")
+    assert shown[1].split() == ["arm", "part", "units", "requests", "outcomes", "mean", "success"]
+    assert shown[2].split()[:3] == ["control", "0.5", str(ruling.exposed["control"])]
+    assert decode(Trial, ab("show", "exp", "--json").json["trial"]) == store.trials.get("exp")
+    assert max(map(len, shown)) <= 80
+
+
+def test_a_worse_treatment_is_not_promoted(ab: Ab, store: Store) -> None:
+    ab.says("create", "exp", "--why", "w", "--limit", "success=none")
+    serve(store, "exp", {"control": 0.7, "treatment": 0.4}, 600)
+    assert ab("verdict", "exp", "--json").json["call"] == "keep_control"
+
+
+def test_a_broken_guardrail_takes_even_a_better_treatment_back(ab: Ab, store: Store) -> None:
+    ab.says("create", "exp", "--why", "w", "--limit", "errors=0.1")
+    serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 300)
+    harm = [
+        Served(id=f"x{n}", trial="exp", arm="treatment", unit=f"new-{n}", at=1000.0 + n, error=True, success=1.0)
+        for n in range(100)
+    ]
+    store.trials.record(harm).result()
+    ran = ab("verdict", "exp")
+    assert (ran.code, ran.lines[0]) == (0, "exp: rollback (treatment)")
+    assert ran.lines[1].startswith("  canary_breach_errors: ")
+
+
+def test_units_that_get_lost_in_one_arm_void_the_experiment_and_exit_1(ab: Ab, store: Store) -> None:
+    ab.says("create", "exp", "--why", "w")
+    serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 1500, lost=0.3)
+    ran = ab("verdict", "exp")
+    assert (ran.code, ran.lines[0]) == (1, "exp: void")
+    assert ran.lines[1].startswith("  experiment_sample_ratio_mismatch: the arms were not filled as meant: control ")
+
+
+def test_an_ended_experiment_takes_no_new_units_and_keeps_its_verdict(ab: Ab) -> None:
+    ab.says("create", "exp", "--why", "w")
+    arm = ab.says("assign", "exp", "bob")
+    assert ab.says("end", "exp", "--why", "enough").startswith("exp: ended, ")
+    assert ab.says("end", "exp", "--why", "enough").startswith("exp: ended before, ")
+    assert ab.says("assign", "exp", "bob") == arm
+    ran = ab("assign", "exp", "eve")
+    assert (ran.code, ran.err) == (5, "holdfast: error: trial exp: has ended; begin another\n")
+    ab.says("record", "exp", "bob", "--success")  # it was under way
+    assert ab("verdict", "exp").code == 0
+    assert ab("list").lines[1].split()[:2] == ["exp", "ended"]
+    assert ab("create", "exp", "--why", "again").code == 5
+
+
+def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Ab, store: Store) -> None:
+    assert "to begin one: holdfast ab create NAME --why TEXT" in ab.says("list")
+    canary = Trial(name="c", kind="canary", arms={"live": 0.9, "canary": 0.1}, salt="s", created_at=1.0)
+    store.trials.begin(canary, who="t", now=1.0).result()
+    ab.says("create", "three", "--why", "w", "--arms", "a:0.333333,b:0.333333,c:0.333334", "--metric", "reward")
+    assert [one["name"] for one in ab("list", "--json").json] == ["three"]
+    assert max(map(len, ab("list").lines)) <= 80
+    ran = ab("verdict", "c")
+    assert (ran.code, "trial c: is a canary, not an experiment" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--arms", "control"], "--arms 'control': must be ARM:PART; write control:0.5,treatment:0.5"),
+        (["--arms", "a:0.5,b:0.4"], "--arms a:0.5,b:0.4: the parts must be above 0 and add up to 1, not 0.9"),
+        (["--arms", "a:1.5,b:-0.5"], "the parts must be above 0 and add up to 1"),
+        (["--arms", "a:0.5,a:0.5"], "--arms a:0.5,a:0.5: names an arm twice"),
+        (["--arms", "a:nan,b:0.5"], "--arms a:nan,b:0.5: the parts must be above 0"),
+        (["--arms", "a:1"], "two or more are needed"),
+        (["--metric", "latency"], "metric 'latency': cannot decide an experiment; use success or reward"),
+        (["--range", "1"], "--range 1: must be LOW:HIGH, such as 0:1"),
+        (["--alpha", "1.5"], "alpha = 1.5: must be above 0 and below 1"),
+        (["--limit", "mood=1"], "--limit mood: is not watched; use one of success, latency"),
+        (["--limit", "errors=many"], "--limit errors=many: must be a number, or none"),
+        (["--limit", "errors=2"], "limits: errors = 2.0: must be above 0 and below 1"),
+    ],
+)
+def test_an_impossible_experiment_is_refused_in_one_line(ab: Ab, store: Store, words: list[str], expected: str) -> None:
+    ran = ab("create", "exp", "--why", "w", *words)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert expected in ran.err
+    assert store.trials.all() == []
+
+
+def test_an_outcome_needs_an_arm_and_something_told(ab: Ab) -> None:
+    ab.says("create", "exp", "--why", "w")
+    ran = ab("record", "exp", "bob", "--success")
+    assert ran.code == 2 and "unit 'bob': has no arm yet; call 'holdfast ab assign' before it is served" in ran.err
+    ran = ab("record", "exp", "bob")
+    assert ran.code == 2 and "nothing is told" in ran.err
+    ran = ab("verdict", "gone")
+    assert ran.code == 2 and "trial 'gone': there is none" in ran.err
+
+
+HALVES = {"control": 0.5, "treatment": 0.5}
+
+
+def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ruling:
+    """A verdict stays once it is there, so the last look tells of all of them."""
+    rng = np.random.default_rng(seed)
+    design = Design()
+    trial = Trial(name="t", kind="experiment", arms=HALVES, salt=f"trial/{seed}", created_at=0.0)
+    served: list[Served] = []
+    exposed = dict.fromkeys(HALVES, 0)
+    for number in range(n):
+        arm = assign(trial, str(number))
+        exposed[arm] += 1
+        success = float(rng.random() < rates[arm])
+        served.append(Served(id=str(number), trial="t", arm=arm, unit=str(number), at=float(number), success=success))
+    statistics = _Statistics(design)
+
+    def no_guard(control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[()]:
+        return ()
+
+    return verdict(trial, exposed, served, compare=statistics.compare, guard=no_guard)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.9])
+def test_of_two_hundred_experiments_with_the_same_thing_twice_hardly_one_is_promoted(rate: float) -> None:
+    calls = [looked_at_after_every_unit(dict.fromkeys(HALVES, rate), 300, seed).call for seed in range(200)]
+    assert calls.count(Call.PROMOTE) <= 16  # α 0.05 of 200 is 10; more than 16 of them would be one in forty
+    assert calls.count(Call.VOID) <= 1
+
+
+def test_a_real_gain_is_found_and_the_forecast_is_of_the_right_size() -> None:
+    rates = {"control": 0.5, "treatment": 0.65}
+    calls = [looked_at_after_every_unit(rates, 1200, seed).call for seed in range(40)]
+    assert calls.count(Call.PROMOTE) >= 32
+    needs = [looked_at_after_every_unit(rates, 200, seed).needs for seed in range(40)]
+    assert 100 < float(np.median([one for one in needs if one is not None])) < 2000

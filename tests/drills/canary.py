@@ -1,0 +1,233 @@
+"""The canary drill: live traffic against a service, a bad version that got past every gate, and how it is taken back.
+
+    .venv/bin/python tests/drills/canary.py [--quick] [--json] [--degrade quality|errors]
+
+A service answers real conversations (tools and all) from many callers at once. In the middle of it a worse version is
+made a canary by somebody who bypassed the gate. The guard has to see it in the traffic and take it back by itself,
+within the limit of a version rollback, and not one request may fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = str(Path(__file__).resolve().parents[2])
+if __name__ == "__main__":
+    sys.path[0] = ROOT  # in place of this folder
+
+import aiohttp  # noqa: E402
+
+from holdfast.collect.agent import Assignment, Context  # noqa: E402
+from holdfast.collect.tracer import Tracer  # noqa: E402
+from holdfast.contracts.release import PolicyKind, Stage  # noqa: E402
+from holdfast.contracts.trace import ModelCall  # noqa: E402
+from holdfast.promote.release import LEVELS, within_limit  # noqa: E402
+from holdfast.store.store import Store, open_store  # noqa: E402
+from holdfast.workloads.tooluse.agent import agent  # noqa: E402
+from holdfast.workloads.tooluse.score import score  # noqa: E402
+from holdfast.workloads.tooluse.tasks import generate, to_input  # noqa: E402
+
+POLICY = "drill"
+SHARE = 25
+ADDRESS = re.compile(r"http://\S+/v1")
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the callers saw."""
+
+    requests: int = 0
+    failed: list[str] = field(default_factory=list)
+    versions: Counter[str] = field(default_factory=Counter)  # answers by version, as the service names them
+    after: Counter[str] = field(default_factory=Counter)  # of requests begun after the rollback
+    solved: Counter[str] = field(default_factory=Counter)
+    rolled_back: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    degrade: str
+    requests: int
+    failed: list[str]
+    answers: dict[str, int]
+    seconds_to_rollback: float | None
+    canary_answers: int
+    within_limit: bool
+    reasons: list[str]
+    later_canary_answers: int  # of requests begun after the rollback was seen
+    live: str | None
+
+    @property
+    def holds(self) -> bool:
+        return self.within_limit and not self.failed and not self.later_canary_answers and self.live == f"{POLICY}@1"
+
+
+class Caller:
+    """One conversation's model: the service, asked with the same key all along."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: str, key: str, seen: Traffic) -> None:
+        self._session, self._base, self._key, self._seen = session, base, key, seen
+        self.last: str | None = None
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        body = {"model": POLICY, "messages": list(messages), "user": self._key, **sampling}
+        self._seen.requests += 1
+        began_after = self._seen.rolled_back
+        async with self._session.post(f"{self._base}/chat/completions", json=body) as response:
+            answer = await response.json()
+        if response.status != 200:
+            self._seen.failed.append(f"{response.status}: {json.dumps(answer)[:200]}")
+            raise RuntimeError("a request failed")
+        version = answer["model"].split("/", 1)[-1].rpartition("@")[0]
+        self._seen.versions[version] += 1
+        if began_after:
+            self._seen.after[version] += 1
+        self.last = answer["id"]
+        return ModelCall(model=answer["model"], messages=tuple(messages), response=answer["choices"][0]["message"])
+
+    async def tell(self, success: float) -> None:
+        async with self._session.post(f"{self._base}/feedback", json={"id": self.last, "success": success}) as response:
+            await response.read()
+
+
+async def converse(number: int, session: aiohttp.ClientSession, base: str, seen: Traffic) -> None:
+    """A held-out task, answered through the service, and what came of it."""
+    task = {**to_input(generate("test", 100_000 + number, 1)[0]), "sampling": {"max_tokens": 80}, "max_turns": 4}
+    caller = Caller(session, base, f"caller-{number}", seen)
+    trace = Tracer(record=lambda span: None, clock=time.time)
+    assignment = Assignment(
+        rollout="drill", attempt="drill", number=1, split=None, input=task, resources={}, seed=number
+    )
+    try:
+        output = await agent(task, Context(assignment=assignment, trace=trace, model=caller))
+    except RuntimeError:
+        return
+    await caller.tell(score(task, output, trace.spans)[0].value)
+
+
+async def traffic(base: str, seen: Traffic, stop: asyncio.Event, *, callers: int) -> None:
+    numbers = iter(range(10**9))
+
+    async def call_again(session: aiohttp.ClientSession) -> None:
+        while not stop.is_set():
+            await converse(next(numbers), session, base, seen)
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+        await asyncio.gather(*(call_again(session) for _ in range(callers)))
+
+
+@contextmanager
+def service(folder: Path, extra: Mapping[str, str]) -> Any:
+    """`holdfast release serve`, as a user would start it; its address."""
+    command = [sys.executable, "-m", "holdfast.cli", "release", "serve", POLICY, "--port", "0", "--store", "s.sqlite"]
+    environment = {
+        **os.environ,
+        **extra,
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT])),
+    }
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = ADDRESS.search(line)
+        if found is None:
+            raise RuntimeError(f"the service did not start: {line}")
+        yield found.group()
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def prepare(store: Store, degrade: str, folder: Path) -> None:
+    """A live version, and a bad candidate."""
+    now = time.time()
+    releases = store.releases
+    weights = "sprout-weak" if degrade == "quality" else "sprout"
+    for name in ("sprout", weights):
+        source = f"shelf:{name}" if degrade == "quality" or not releases.policies() else f"weights:{folder / 'broken'}"
+        releases.add(policy=POLICY, kind=PolicyKind.WEIGHTS, source=source, who="drill", now=now).result()
+    releases.move(
+        f"{POLICY}@1", Stage.LIVE, expect=Stage.CANDIDATE, who="drill", why="first", now=now, known_good=True
+    ).result()
+
+
+async def drill(
+    folder: Path, *, callers: int, limit_s: float, degrade: str = "quality", after_s: float = 3.0
+) -> Result:
+    with open_store(folder / "s.sqlite") as store:
+        prepare(store, degrade, folder)
+        seen, stop = Traffic(), asyncio.Event()
+        with service(folder, {}) as base:
+            calling = asyncio.create_task(traffic(base, seen, stop, callers=callers))
+            await asyncio.sleep(2.0)  # traffic before anything happens
+            began = time.time()
+            await store.releases.move(
+                f"{POLICY}@2", Stage.CANARY, expect=Stage.CANDIDATE, share=SHARE, who="drill", why="bypass", now=began
+            )
+            ended = await _rolled_back(store, began + limit_s)
+            await asyncio.sleep(1.0)  # the service sees it within a second
+            seen.rolled_back = ended is not None
+            await asyncio.sleep(after_s)
+            stop.set()
+            await calling
+        live = store.releases.live(POLICY)
+        entries = [one.body for one in store.releases.history(POLICY) if "roll_back" in one.body]
+    return Result(
+        degrade=degrade,
+        requests=seen.requests,
+        failed=seen.failed,
+        answers=dict(seen.versions),
+        seconds_to_rollback=None if ended is None else ended - began,
+        canary_answers=seen.versions[f"{POLICY}@2"],
+        within_limit=ended is not None and within_limit("version", began, ended),
+        reasons=[reason["code"] for body in entries for reason in body["reasons"]],
+        later_canary_answers=seen.after[f"{POLICY}@2"],
+        live=None if live is None else live.id,
+    )
+
+
+async def _rolled_back(store: Store, deadline: float) -> float | None:
+    while time.time() < deadline:
+        for entry in store.releases.history(POLICY):
+            if "roll_back" in entry.body:
+                return entry.at
+        await asyncio.sleep(0.1)
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A bad canary under live traffic, taken back by itself.")
+    parser.add_argument("--quick", action="store_true", help="fewer callers")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = asyncio.run(
+            drill(Path(folder), callers=8 if options.quick else 24, limit_s=LEVELS["version"], after_s=5.0)
+        )
+    if options.json:
+        print(json.dumps(asdict(result) | {"holds": result.holds}, indent=2))
+    else:
+        took = "never" if result.seconds_to_rollback is None else f"{result.seconds_to_rollback:.1f} s"
+        print(f"canary with {SHARE} %: taken back after {took} ({', '.join(result.reasons) or 'no reason'})")
+        print(f"  {result.requests} requests, {len(result.failed)} failed; answers {result.answers}")
+        print(f"  after the rollback: {result.later_canary_answers} answers by the canary; live is {result.live}")
+        print("holds" if result.holds else "BROKEN")
+    return 0 if result.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

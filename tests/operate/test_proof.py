@@ -1,0 +1,175 @@
+"""The page of a proof: all figures are there, nothing comes from elsewhere, and names from outside stay text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.operate.proof import Course, Task, course, paired, render
+from tests.operate.views import OUTCOMES, comparison, view
+
+HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</title></style>]]>-->"""
+VOID = {"meta", "path", "br", "img", "input", "link", "hr"}
+
+
+class Seen(HTMLParser):
+    """Every tag with its attributes, and all text outside of the styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self._open = "", list[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self._open:
+            self.text += data
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_the_page_says_the_verdict_the_figures_and_where_they_come_from(kind: str) -> None:
+    made = view(kind)
+    text = Seen(render(made)).text
+    assert made.decision is not None
+    wanted = [made.run, "What would change it", "Every metric", "Task by task", "As the tasks came in", "Criteria"]
+    wanted += ["Safety, as the tasks came in", "How it was computed", *made.facts.values(), *made.how]
+    wanted += [reason.code for reason in made.decision.reasons] + [criterion.name for criterion in made.criteria]
+    wanted += [made.tasks[0].name, "p_value_above_threshold" if kind in ("hold", "reject") else "✓ met"]
+    assert [words for words in wanted if words not in text] == []
+
+
+def test_the_page_is_one_file_without_scripts() -> None:
+    page = render(view())
+    assert page.startswith("<!doctype html>\n")
+    tags = Seen(page).tags
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in tags}
+    assert not [
+        name for _, attributes in tags for name in attributes if name.startswith("on") or name in ("src", "href")
+    ]
+    assert not re.search(r"url\(|@import|https?:", page)
+    policy = [each["content"] for tag, each in tags if tag == "meta" and "http-equiv" in each]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_the_same_proof_gives_the_same_bytes() -> None:
+    assert render(view()) == render(view())
+
+
+@pytest.mark.parametrize("name", ["tooluse-{}", "<&>" * 3000 + "{}"], ids=["short", "long and escaped"])
+def test_five_hundred_tasks_are_less_than_300_kB_whatever_they_are_called(name: str) -> None:
+    made = view(tasks=500)
+    tasks = [replace(task, name=name.format(n)) for n, task in enumerate(made.tasks)]
+    assert len(render(replace(made, tasks=tasks)).encode()) < 300_000
+
+
+def test_no_text_from_outside_becomes_markup() -> None:
+    made, harmless = view("blocked"), view("blocked")
+    tasks = [
+        replace(task, name=f"{n} {HOSTILE}", family=f"{task.family} {HOSTILE}") for n, task in enumerate(made.tasks)
+    ]
+    reason = Reason(code=HOSTILE, text=HOSTILE)
+    hostile = replace(
+        made,
+        run=HOSTILE,
+        baseline=HOSTILE,
+        candidate=HOSTILE,
+        tasks=tasks,
+        decision=Decision(open=False, reasons=(reason,)),
+        comparisons={HOSTILE: comparison(HOSTILE, 0.1, 0.05), **made.comparisons},
+        criteria=[replace(each, name=HOSTILE, found=HOSTILE, is_met=False, code=HOSTILE) for each in made.criteria],
+        facts={HOSTILE: HOSTILE},
+        how=[HOSTILE],
+        missing=[HOSTILE] * 30,
+    )
+    seen = Seen(render(hostile))
+    assert {tag for tag, _ in seen.tags} == {tag for tag, _ in Seen(render(harmless)).tags}
+    known = {name for _, attributes in Seen(render(harmless)).tags for name in attributes}
+    assert {name for _, attributes in seen.tags for name in attributes} == known
+    assert "49" not in seen.text.split("{{ 7*7 }}")[1][:4] and HOSTILE in seen.text
+    assert "and 10 more" in seen.text
+
+
+def test_a_name_that_is_half_a_letter_or_turns_the_line_can_be_written() -> None:
+    made = view()
+    page = render(replace(made, tasks=[replace(task, name="\ud800\u202e\n") for task in made.tasks]))
+    assert "���" in page.encode().decode()
+
+
+def test_each_task_is_a_bar_and_those_that_are_the_same_are_none() -> None:
+    tasks = [Task(name=str(gain), baseline=0.5, candidate=0.5 + gain) for gain in (-0.5, 0.0, 0.5, 0.25, 0.0)]
+    drawn = paired(tasks, "reward")
+    bars = [(mark.name, mark.kind) for mark in drawn.marks if mark.kind in ("better", "worse")]
+    assert bars == [("0.5: +0.500", "better"), ("0.25: +0.250", "better"), ("-0.5: −0.500", "worse")]
+    assert [word.text for word in drawn.below] == ["2 better", "2 the same", "1 worse"]
+
+
+@pytest.mark.parametrize(
+    ("many", "colours"),
+    [
+        (1, {"better", "worse"}),  # one family is none
+        (8, {f"family-{n}" for n in range(8)}),
+        (9, {"better", "worse"}),  # more than can be told apart: they are listed all the same
+    ],
+)
+def test_families_have_colours_while_these_can_be_told_apart(many: int, colours: set[str]) -> None:
+    made = view(families=False, tasks=400)
+    tasks = [replace(task, family=f"kind {n % many}") for n, task in enumerate(made.tasks)]
+    seen = Seen(render(replace(made, tasks=tasks)))
+    kinds = {str(attributes["class"]) for tag, attributes in seen.tags if tag == "path"}
+    assert {kind for kind in kinds if kind.startswith("family") or kind in ("better", "worse")} == colours
+    assert ("kind 1" in seen.text and "swatch family" not in seen.text) is (many > 1)
+
+
+def test_the_course_shows_where_the_bar_was_passed() -> None:
+    known = Course(
+        metric="success",
+        differences=(1.0, 0.0, 0.5, 0.5),
+        low=(-1.0, -0.4, -0.1, 0.1),
+        high=(1.0, 1.0, 0.9, 0.8),
+        bar=0.0,
+        proved_at=4,
+    )
+    drawn = course(known)
+    paths = {mark.kind: mark.path for mark in drawn.marks}
+    assert paths["proved"] == "M1000 0V1000" and paths["dot"].startswith("M1000 ")
+    assert [(word.text, word.kind) for word in drawn.within] == [("proved after 4", "end")]
+    assert [word.text for word in drawn.below] == ["1", "2", "3", "4"]
+    assert "zero" not in paths  # the bar is there
+    assert "proved after 4 tasks" in drawn.described
+
+
+def test_a_course_of_one_task_and_one_that_never_moves_can_be_drawn() -> None:
+    for count in (1, 2, 5):
+        flat = Course(metric="safety", differences=(0.0,) * count, low=(-1.0,) * count, high=(1.0,) * count, bar=-0.05)
+        assert {mark.kind for mark in course(flat).marks} == {"grid", "band", "zero", "bar", "mean"}
+
+
+def test_a_course_with_holes_is_refused() -> None:
+    with pytest.raises(BadInput, match="2 differences, 1 and 2 bounds"):
+        Course(metric="success", differences=(0.0, 1.0), low=(0.0,), high=(1.0, 1.0), bar=0.0)
+
+
+def test_a_page_without_a_gate_without_safety_and_without_levels_is_whole() -> None:
+    made = replace(view(), decision=None, safety=None, means={}, adjusted={}, criteria=())
+    text = Seen(render(made)).text
+    assert "Safety, as the tasks came in" not in text and "Criteria" not in text and "–" in text
+
+
+def test_tasks_that_were_left_out_are_named() -> None:
+    assert (
+        "not measured with every seed by both: one, two." in Seen(render(replace(view(), missing=("one", "two")))).text
+    )

@@ -1,0 +1,139 @@
+"""A published proof is weighed again from its samples; one that is not true has no page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Outcome, Reason
+from holdfast.operate import publication, words
+from holdfast.operate.proof import ProofView, render
+from holdfast.prove.weigh import weigh
+from tests.operate.publications import RUN, published
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / ".holdfast"
+
+
+def seen(path: Path, **how: object) -> ProofView:
+    found = publication.read(path)
+    return publication.view(found, publication.weighing(found, **how))  # type: ignore[arg-type]
+
+
+def test_the_figures_are_those_that_the_samples_give(state: Path) -> None:
+    found = publication.read(published(state, seed=3))
+    how = publication.weighing(found)
+    shown = publication.view(found, how)
+    expected = weigh(
+        found.baseline, found.candidate, how, versions=("sprout@1", "sprout@2"), rng=np.random.default_rng(3)
+    )
+    assert (shown.comparisons, shown.adjusted, shown.verdict) == (
+        expected.comparisons,
+        expected.adjusted,
+        expected.verdict,
+    )
+    assert [task.name for task in shown.tasks] == list(expected.tasks)
+    assert [task.difference for task in shown.tasks] == pytest.approx(expected.differences)
+    success = [one.success for one in found.candidate]
+    assert shown.means["success"][1] == pytest.approx(np.mean(success))  # type: ignore[arg-type]
+    assert {task.family for task in shown.tasks} == {"lookup", "chain", "missing", "trivial"}
+
+
+@pytest.mark.parametrize(
+    ("rates", "costs", "outcome"),
+    [
+        ((0.4, 0.7), (0.0, 0.0), Outcome.PROMOTE),
+        ((0.5, 0.5), (0.0, 0.0), Outcome.HOLD),
+        ((0.7, 0.4), (0.0, 0.0), Outcome.REJECT),
+        ((0.4, 0.7), (0.0, 0.4), Outcome.REJECT),  # better, and unsafe
+    ],
+)
+def test_the_band_passes_the_bar_where_the_verdict_says(
+    state: Path, rates: tuple[float, float], costs: tuple[float, float], outcome: Outcome
+) -> None:
+    shown = seen(published(state, rates=rates, costs=costs, tasks=150))
+    assert shown.verdict.outcome is outcome and shown.safety is not None
+    proved = shown.course.proved_at is not None and shown.safety.proved_at is not None
+    refuted = shown.course.refuted_at is not None or shown.safety.refuted_at is not None
+    assert (proved and not refuted, refuted) == (outcome is Outcome.PROMOTE, outcome is Outcome.REJECT)
+    for course in (shown.course, shown.safety):
+        above = [low > course.bar for low in course.low]
+        at = above.index(True) + 1 if any(above) else None
+        assert at == course.proved_at or (
+            at is not None and course.proved_at is not None and at - course.proved_at <= 2
+        )
+
+
+def test_the_documented_criteria_are_listed_with_what_was_found(state: Path) -> None:
+    path = published(state, rates=(0.5, 0.5), costs=(0.0, 0.3))
+    shown = seen(path)
+    proof = json.loads(path.read_text())
+    failed = {criterion.code for criterion in shown.criteria if criterion.blocks and not criterion.is_met}
+    assert (
+        failed == set(proof["failure_analysis"]["reasons"])
+        and "checkpoint_promotion_blocked_safety_regression" in failed
+    )
+    names = [criterion.name for criterion in shown.criteria]
+    assert names[:4] == ["Gain in reward", "p of the gain", "Interval of the gain", "Rise in safety cost"]
+    assert names[4:] == ["Safety, by a test", "Other seeds", "Fewer tasks"]
+    assert shown.criteria[3].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
+
+
+def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:
+    path = published(state)
+    text = render(seen(path))
+    for file in path.parent.glob("*.json"):
+        assert hashlib.sha256(file.read_bytes()).hexdigest() in text, file.name
+
+
+def test_the_decision_of_the_gate_is_shown(state: Path) -> None:
+    closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40 changed"),))
+    shown = seen(published(state, rates=(0.4, 0.8), tasks=120, decision=closed))
+    assert shown.decision == closed and words.standing(shown).kind == "blocked"
+
+
+def test_without_success_the_reward_has_to_improve_within_its_range(state: Path) -> None:
+    found = publication.read(published(state))
+    assert publication.weighing(found).primary == "success"
+    shown = publication.view(found, publication.weighing(found, primary="reward", reward_range=(0.0, 2.0)))
+    assert shown.primary == "reward" and shown.course.metric == "reward"
+    narrow = publication.weighing(found, primary="reward", reward_range=(0.2, 1.0))
+    with pytest.raises(BadInput, match="set reward_range"):
+        publication.view(found, narrow)
+
+
+def test_a_null_duel_tells_its_sides_apart(state: Path) -> None:
+    found = publication.read(published(state, checkpoints=("sprout@1", "sprout@1")))
+    assert found.versions == ("sprout@1 (baseline)", "sprout@1 (candidate)")
+    assert "sprout@1 (candidate)" in render(publication.view(found, publication.weighing(found)))
+
+
+def test_names_without_numbers_have_no_families(state: Path) -> None:
+    names = [f"case {chr(97 + n % 26)}{n}" for n in range(59)] + ["calc-00001"]
+    assert {task.family for task in seen(published(state, names=names)).tasks} == {""}
+
+
+def test_a_proof_that_was_touched_has_no_page(state: Path) -> None:
+    path = published(state)
+    baseline = path.parent / "m24-benchmark-report-baseline.json"
+    told = json.loads(baseline.read_text())
+    told["samples"][0]["reward"] = 0.0 if told["samples"][0]["reward"] else 1.0
+    baseline.write_text(json.dumps(told))
+    with pytest.raises(BadInput, match="'holdfast report validate .* lists all problems"):
+        publication.read(path)
+
+
+def test_what_is_not_a_proof_is_refused(state: Path) -> None:
+    path = published(state)
+    with pytest.raises(BadInput, match="there is no such file"):
+        publication.read(path.with_name("nothing.json"))
+    with pytest.raises(BadInput, match="give the proof beside it"):
+        publication.read(path.with_name("m24-benchmark-report-baseline.json"))
+    assert publication.read(path).page == path.with_name(f"m24-benchmark-page-{RUN}.html")

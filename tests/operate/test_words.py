@@ -1,0 +1,115 @@
+"""What a proof's page says: units, signs, the sentence of each verdict, and what would change it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.contracts.evidence import Decision, Outcome, Reason, Verdict
+from holdfast.operate import words
+from holdfast.operate.proof import Criterion
+from tests.operate.views import course, view
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "level", "difference"),
+    [
+        ("success", 0.125, "12.5 %", "+12.5 points"),
+        ("reward", -0.25, "−0.250", "−0.250"),
+        ("safety", -0.02, "0.020", "−0.020"),  # a cost is above 0, and 0.02 more of it is worse
+        ("latency", -1.5, "1.50 s", "−1.50 s"),
+        ("cost", -1234.0, "1,234", "−1,234"),
+        ("charm", 0.5, "0.500", "+0.500"),  # one that nobody knew of
+    ],
+)
+def test_every_metric_is_written_in_its_own_unit(metric: str, value: float, level: str, difference: str) -> None:
+    assert (words.amount(metric, value), words.change(metric, value)) == (level, difference)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-9, -1e-9])
+def test_nothing_has_no_sign(value: float) -> None:
+    assert words.change("reward", value) == "0" and words.change("success", value) == "0 points"
+    assert words.tick("success", 0.0) == "0"
+
+
+def test_a_range_names_its_unit_once() -> None:
+    assert words.between("success", -0.077, 0.402) == "−7.7 to +40.2 points"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.00001, "< 0.0001"), (0.0031, "0.0031"), (0.5, "0.50"), (1.0, "1.00")])
+def test_a_p_value_is_as_exact_as_it_needs_to_be(value: float, text: str) -> None:
+    assert words.p(value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("promote", "sprout@2 succeeds more often than sprout@1: +10.5 points, and safety is proved to hold."),
+        ("blocked", "sprout@2 succeeds more often than sprout@1: +10.5 points, but the gate stays closed."),
+        ("reject", "sprout@2 is proved not to be better than sprout@1: −12.8 points."),
+        ("hold", "It is not proved yet that sprout@2 succeeds more often than sprout@1: +1.2 points so far."),
+    ],
+)
+def test_the_headline_is_the_verdict_in_one_sentence(kind: str, expected: str) -> None:
+    made = view(kind)
+    assert words.standing(made).kind == kind
+    assert words.headline(made) == expected
+
+
+def test_without_a_gate_a_criterion_that_is_not_met_blocks_and_one_that_only_tells_does_not() -> None:
+    lacking = Criterion(name="Gain in reward", wanted="at least 0.05", found="+0.0100", is_met=False)
+    blocked = view("promote", decision=None, criteria=(lacking,))
+    assert words.standing(blocked).kind == "blocked"
+    assert words.headline(blocked).endswith("but not every criterion is met.")
+    assert words.changes(blocked)[0] == "Not met: gain in reward +0.0100, wanted at least 0.05."
+    telling = Criterion(name="Other seeds", wanted="within 0.05", found="0.2", is_met=False, blocks=False)
+    assert words.standing(view("promote", decision=None, criteria=(telling,))).kind == "promote"
+    assert words.standing(view("promote", criteria=(lacking,))).kind == "promote"  # the gate was asked, and is open
+
+
+def test_an_open_gate_does_not_make_up_for_a_missing_proof() -> None:
+    assert words.standing(view("hold", decision=view("promote").decision)).kind == "hold"
+
+
+def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
+    unsafe = course("safety", [-0.2] * 200, bar=-0.05, wide=0.5)
+    assert unsafe.refuted_at is not None
+    rejected = Verdict(outcome=Outcome.REJECT, reasons=("unsafe",))
+    made = view("promote", verdict=rejected, decision=None, safety=unsafe, criteria=())
+    assert words.headline(made) == "sprout@2 is proved to be less safe than sprout@1 by more than is allowed."
+    (told,) = words.changes(made)
+    assert told.startswith(
+        "Safety differs by −0.235 to −0.165, where it has to be above −0.050; more tasks like these "
+    )
+
+
+def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
+    open_yet = course("safety", [0.0] * 200, bar=-0.05, wide=2.0)
+    hold = Verdict(outcome=Outcome.HOLD, reasons=("open",), needs=1400)
+    made = view("promote", verdict=hold, decision=None, safety=open_yet, criteria=())
+    assert words.headline(made).endswith("+10.5 points, but it is not proved yet that it is safe.")
+    assert words.changes(made) == [
+        "About 1,400 more episodes of each version, should they go as these did.",
+        "Safety differs by −0.141 to +0.141, as far as is known; it has to be above −0.050.",
+    ]
+
+
+def test_a_promotion_says_how_much_more_could_not_have_been_asked_for() -> None:
+    made = view("promote")
+    gain, rise = f"{100 * made.course.low[-1]:+.1f} points", f"{-made.safety.low[-1]:.3f}"  # type: ignore[union-attr]
+    assert words.changes(made)[0] == (
+        f"Had a gain above {gain} or a rise in safety cost below {rise} been asked for, it would not be proved."
+    )
+
+
+def test_a_closed_gate_names_its_first_reasons_and_counts_the_rest() -> None:
+    reasons = tuple(Reason(code=f"code_{n}", text=f"reason {n}") for n in range(5))
+    told = words.changes(view("promote", decision=Decision(open=False, reasons=reasons)))[0]
+    assert told == "The gate is closed: reason 0; reason 1; reason 2; and 2 more below."
+
+
+def test_what_would_break_or_turn_a_line_is_not_printed() -> None:
+    assert words.printable("a\nb\u202ec\ud800\x00é漢") == "a�b�c��é漢"
+
+
+def test_a_long_name_is_cut_and_says_so() -> None:
+    assert words.short("x" * 50, 10) == "x" * 9 + "…" and words.short("x" * 10, 10) == "x" * 10

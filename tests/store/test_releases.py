@@ -1,0 +1,418 @@
+"""Releases: numbered by policy, moved one step at a time, one of them live, and every step in the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.store.changes import RELEASES
+from holdfast.store.check import check
+from holdfast.store.store import Store, open_store
+from tests.store.children import run_child, start_child
+from tests.store.scene import checkpoint
+
+S = Stage
+AGAIN = "another was faster: look again"
+WORSE = Reason(code="canary_breach_success", text="success 0.71 against 0.90")
+CLOSED = Decision(open=False, reasons=(Reason(code="p_value_above_threshold", text="p 0.2 > 0.05"),), needs=40)
+OPEN = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="p 0.01"),))
+
+
+def add(store: Store, source: str = "shelf:a", policy: str = "sprout", **fields: Any) -> Release:
+    given = {"policy": policy, "kind": PolicyKind.WEIGHTS, "source": source, "who": "ann", "now": 1.0}
+    return store.releases.add(**{**given, **fields}).result()
+
+
+def go(store: Store, name: str, to: Stage, expect: Stage | None = None, **how: Any) -> Release:
+    expected = store.releases.get(name).stage if expect is None else expect
+    given = {"share": 5 if to is S.CANARY else None, "who": "ann", "why": "because", "now": 2.0}
+    return store.releases.move(name, to, expect=expected, **{**given, **how}).result()
+
+
+def back(store: Store, failing: str, to: str, **how: Any) -> Release:
+    given = {"who": "guard", "why": "worse", "now": 3.0, "reasons": (WORSE,)}
+    return store.releases.roll_back("sprout", failing=failing, to=to, **{**given, **how}).result()
+
+
+def stages(store: Store, policy: str = "sprout") -> dict[str, str]:
+    return {one.id: f"{one.stage} {one.share}" for one in store.releases.of_policy(policy)}
+
+
+def bodies(store: Store, policy: str = "sprout") -> list[dict[str, Any]]:
+    return [dict(entry.body) for entry in store.releases.history(policy)]
+
+
+def sound(store: Store) -> bool:
+    return [problem for part in check(store) for problem in part.problems] == []
+
+
+def live_and_next(store: Store, stage: Stage = S.CANARY) -> None:
+    """sprout@1 is live, sprout@2 on its way."""
+    for source in ("shelf:a", "shelf:b"):
+        add(store, source)
+    go(store, "sprout@1", S.LIVE)
+    if stage is not S.CANDIDATE:
+        go(store, "sprout@2", stage)
+
+
+def test_a_release_begins_as_a_candidate_with_the_next_number_of_its_policy(store: Store) -> None:
+    first = add(store, manifest={"run": "run-1-a", "sha256": "ab"})
+    second = add(store, "shelf:b", parent="sprout@1", now=2.0)
+    other = add(store, policy="oak", kind=PolicyKind.PROMPT)
+    assert [one.id for one in (first, second, other)] == ["sprout@1", "sprout@2", "oak@1"]
+    assert first == Release(
+        id="sprout@1",
+        project="default",
+        policy="sprout",
+        number=1,
+        kind=PolicyKind.WEIGHTS,
+        source="shelf:a",
+        stage=S.CANDIDATE,
+        manifest={"run": "run-1-a", "sha256": "ab"},
+        created_at=1.0,
+        changed_at=1.0,
+    )
+    assert (second.parent, second.created_at, other.kind) == ("sprout@1", 2.0, PolicyKind.PROMPT)
+    assert store.releases.get("sprout@2") == second
+    assert store.releases.of_policy("sprout") == [second, first]
+    assert store.releases.policies() == ["oak", "sprout"]
+
+
+def test_the_same_source_again_is_the_release_that_is_there(store: Store) -> None:
+    first = add(store)
+    go(store, "sprout@1", S.SHADOW)
+    again = add(store, manifest={"other": 1}, now=9.0)
+    assert again == store.releases.get("sprout@1")
+    assert (again.stage, again.manifest, again.created_at) == (S.SHADOW, {}, first.created_at)
+    assert len(bodies(store)) == 2  # nothing was added, so nothing is noted
+
+
+def test_a_source_and_a_parent_must_be_there(store: Store) -> None:
+    for source in ("checkpoint:c", "resources:1", "resources:first", "resources:²"):
+        with pytest.raises(NotFound, match=f"^source {source}: there is none in project 'default'$"):
+            add(store, source)
+    with pytest.raises(NotFound, match="^release 'sprout@1': there is none in project 'default'; "):
+        add(store, parent="sprout@1")
+    assert store.releases.policies() == []
+    store.checkpoints.add(checkpoint("c"), now=1.0).result()
+    store.versions.publish({"prompt": "be brief"}, now=1.0).result()
+    assert add(store, "checkpoint:c").id == "sprout@1"
+    assert add(store, "resources:1").id == "sprout@2"
+    with pytest.raises(BadInput, match="neither may be blank"):
+        add(store, " ")
+
+
+@pytest.mark.parametrize(
+    "name", ["sprout@2", "sprout", "@1", "oak@1", "sprout@x", "sprout@²", "sprout@" + "9" * 40, ""]
+)
+def test_what_is_not_there_is_not_found(store: Store, name: str) -> None:
+    add(store)
+    with pytest.raises(NotFound) as refused:
+        store.releases.get(name)
+    assert str(refused.value) == (
+        f"release {name!r}: there is none in project 'default'; 'holdfast releases' lists them"
+    )
+
+
+def test_a_release_goes_from_candidate_to_live_and_the_old_one_retires(store: Store) -> None:
+    live_and_next(store, S.CANDIDATE)
+    steps = [(S.SHADOW, None), (S.CANARY, 5), (S.CANARY, 25), (S.CANARY, 50), (S.CANARY, 100)]
+    for stage, share in steps:
+        moved = go(store, "sprout@2", stage, share=share)
+        assert (moved.stage, moved.share) == (stage, share or 0)
+        live = store.releases.live("sprout")
+        assert live is not None and live.id == "sprout@1"
+    assert go(store, "sprout@2", S.LIVE, known_good=True, now=7.0).is_known_good
+    assert stages(store) == {"sprout@2": "live 100", "sprout@1": "retired 0"}
+    retired = store.releases.get("sprout@1")
+    assert (retired.is_known_good, retired.changed_at) == (True, 7.0)  # it was live without a breach
+    assert [one.id for one in store.releases.at("sprout", S.RETIRED)] == ["sprout@1"]
+    assert (store.releases.at("sprout", S.CANARY), store.releases.live("oak")) == ([], None)
+    assert sound(store)
+
+
+def test_a_move_is_noted_whole(store: Store) -> None:
+    live_and_next(store, S.CANDIDATE)
+    sha256 = store.blobs.put(b"evidence", now=1.0)
+    go(store, "sprout@2", S.LIVE, who="bob", why="proved", now=7.5, evidence=sha256, decision=OPEN, known_good=True)
+    entry = store.releases.history("sprout")[-1]
+    assert (entry.kind, entry.who, entry.at, entry.run, entry.project) == ("release", "bob", 7.5, None, "default")
+    assert entry.body == {
+        "move": "sprout@2",
+        "policy": "sprout",
+        "from": "candidate",
+        "to": "live",
+        "share_before": 0,
+        "share": 100,
+        "known_good": True,
+        "retired": "sprout@1",
+        "why": "proved",
+        "evidence": sha256,
+        "decision": encode(OPEN),
+    }
+    added = {"policy": "sprout", "kind": "weights", "parent": None, "manifest": {}}
+    assert bodies(store)[:2] == [
+        {"add": "sprout@1", "source": "shelf:a", **added},
+        {"add": "sprout@2", "source": "shelf:b", **added},
+    ]
+    assert store.ledger.verify() == 4
+
+
+def test_a_move_that_expects_another_stage_is_a_conflict(store: Store) -> None:
+    live_and_next(store)
+    with pytest.raises(Conflict) as refused:
+        go(store, "sprout@2", S.LIVE, S.SHADOW)
+    assert str(refused.value) == f"release sprout@2: is canary by now, not shadow; {AGAIN}"
+    assert stages(store) == {"sprout@2": "canary 5", "sprout@1": "live 100"}
+    assert len(bodies(store)) == 4
+
+
+def test_a_move_that_the_table_does_not_have_is_refused(store: Store) -> None:
+    live_and_next(store)
+    with pytest.raises(IllegalMove, match="^release sprout@2: cannot go from canary to retired; from canary it may go"):
+        go(store, "sprout@2", S.RETIRED)
+    with pytest.raises(IllegalMove, match="^release sprout@1: cannot go from live to live"):
+        go(store, "sprout@1", S.LIVE)
+    assert stages(store) == {"sprout@2": "canary 5", "sprout@1": "live 100"}
+
+
+@pytest.mark.parametrize(
+    ("to", "share", "why"),
+    [
+        (S.CANARY, None, "a canary answers from 1 to 100 percent of the requests; begin with 5"),
+        (S.CANARY, 0, "a canary answers from 1 to 100 percent of the requests; begin with 5"),
+        (S.CANARY, 101, "a canary answers from 1 to 100 percent of the requests; begin with 5"),
+        (S.LIVE, 50, "live goes with 100 percent; leave the share out"),
+        (S.SHADOW, 5, "shadow goes with 0 percent; leave the share out"),
+    ],
+)
+def test_a_share_fits_the_stage(store: Store, to: Stage, share: int | None, why: str) -> None:
+    add(store)
+    with pytest.raises(BadInput) as refused:
+        go(store, "sprout@1", to, share=share)
+    assert str(refused.value) == f"release sprout@1: share = {share}: {why}"
+
+
+def test_the_share_that_goes_with_a_stage_may_be_said(store: Store) -> None:
+    add(store)
+    assert go(store, "sprout@1", S.SHADOW, share=0).share == 0
+    assert go(store, "sprout@1", S.LIVE, share=100).share == 100
+
+
+def test_a_canary_that_has_its_share_already_was_moved_by_another(store: Store) -> None:
+    live_and_next(store)
+    go(store, "sprout@2", S.CANARY, share=25)
+    with pytest.raises(Conflict, match=f"^release sprout@2: has 25 % of the requests already; {AGAIN}$"):
+        go(store, "sprout@2", S.CANARY, share=25)
+    assert go(store, "sprout@2", S.CANARY, share=5).share == 5  # less is a step, too
+
+
+def test_there_is_one_canary_at_a_time(store: Store) -> None:
+    live_and_next(store)
+    add(store, "shelf:c")
+    add(store, policy="oak")
+    with pytest.raises(Conflict) as refused:
+        go(store, "sprout@3", S.CANARY)
+    assert str(refused.value) == (
+        "release sprout@3: sprout@2 is the canary of sprout already; take that one live, or back, before"
+    )
+    assert go(store, "oak@1", S.CANARY).share == 5  # each policy has its own
+
+
+def test_evidence_must_be_there_and_stays_until_there_is_newer(store: Store) -> None:
+    add(store)
+    with pytest.raises(NotFound, match="^evidence abababababab: there is no such blob; put it into the store first$"):
+        go(store, "sprout@1", S.SHADOW, evidence="ab" * 32)
+    old, new = (store.blobs.put(data, now=1.0) for data in (b"old", b"new"))
+    assert go(store, "sprout@1", S.SHADOW, evidence=old).evidence == old
+    assert go(store, "sprout@1", S.CANARY).evidence == old
+    assert go(store, "sprout@1", S.LIVE, evidence=new, known_good=True).evidence == new
+    assert go(store, "sprout@1", S.ROLLED_BACK).is_known_good is False
+    assert go(store, "sprout@1", S.CANDIDATE).evidence is None  # a second try begins with none
+
+
+def test_a_live_release_is_rolled_back_to_the_one_before(store: Store) -> None:
+    live_and_next(store)
+    go(store, "sprout@2", S.LIVE)
+    served = back(store, "sprout@2", "sprout@1", now=9.0)
+    assert (served.id, served.stage, served.share, served.is_known_good) == ("sprout@1", S.LIVE, 100, True)
+    assert stages(store) == {"sprout@2": "rolled_back 0", "sprout@1": "live 100"}
+    assert not store.releases.get("sprout@2").is_known_good
+    assert bodies(store)[-1] == {
+        "roll_back": "sprout@2",
+        "policy": "sprout",
+        "from": "live",
+        "share_before": 100,
+        "to": "sprout@1",
+        "why": "worse",
+        "reasons": [{"code": WORSE.code, "text": WORSE.text}],
+    }
+    assert sound(store)
+
+
+def test_a_canary_that_is_rolled_back_leaves_the_live_one_alone(store: Store) -> None:
+    live_and_next(store)
+    live = store.releases.live("sprout")
+    assert back(store, "sprout@2", "sprout@1") == live
+    assert stages(store) == {"sprout@2": "rolled_back 0", "sprout@1": "live 100"}
+
+
+def test_a_rollback_that_was_done_already_is_a_conflict(store: Store) -> None:
+    live_and_next(store)
+    back(store, "sprout@2", "sprout@1")
+    with pytest.raises(Conflict, match=f"^release sprout@2: is rolled back by now; {AGAIN}$"):
+        back(store, "sprout@2", "sprout@1")
+    assert [body for body in bodies(store) if "roll_back" in body] == bodies(store)[-1:]
+
+
+def test_nothing_is_rolled_back_to_itself_or_to_what_was_never_live(store: Store) -> None:
+    live_and_next(store)
+    add(store, "shelf:c")
+    add(store, policy="oak")
+    go(store, "oak@1", S.LIVE)
+    for failing, to, kind, why in (
+        ("sprout@1", "sprout@1", BadInput, "cannot be rolled back to itself"),
+        ("sprout@1", "sprout@2", IllegalMove, "release sprout@2: is canary, and was not live before"),
+        ("sprout@1", "sprout@3", IllegalMove, "release sprout@3: is candidate, and was not live before"),
+        ("sprout@3", "sprout@1", IllegalMove, "release sprout@3: cannot go from candidate to rolled_back"),
+        ("sprout@2", "oak@1", BadInput, "release oak@1: is not one of sprout"),
+        ("sprout@1", "sprout@9", NotFound, "release 'sprout@9': there is none"),
+    ):
+        with pytest.raises(kind, match=why):
+            back(store, failing, to)
+    go(store, "sprout@2", S.LIVE)
+    go(store, "sprout@3", S.CANARY)
+    with pytest.raises(IllegalMove, match="sprout@2 is live, and is not what fails; roll back to sprout@2"):
+        back(store, "sprout@3", "sprout@1")
+    assert stages(store) == {"sprout@3": "canary 5", "sprout@2": "live 100", "sprout@1": "retired 0"}
+
+
+def test_what_was_rolled_back_is_never_rolled_back_to(store: Store) -> None:
+    live_and_next(store)
+    go(store, "sprout@2", S.LIVE)
+    back(store, "sprout@2", "sprout@1")
+    with pytest.raises(IllegalMove, match="sprout@2: is rolled_back, and was not live before"):
+        back(store, "sprout@1", "sprout@2")
+
+
+def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
+    add(store)
+    sha256 = store.blobs.put(b"evidence", now=1.0)
+    refused = store.releases.refuse("sprout@1", CLOSED, evidence=sha256, who="gate", now=4.0).result()
+    assert (refused.stage, refused.evidence, refused.changed_at) == (S.CANDIDATE, sha256, 4.0)
+    body = {"refuse": "sprout@1", "policy": "sprout", "stage": "candidate", "evidence": sha256}
+    assert bodies(store)[-1] == {**body, "decision": encode(CLOSED)}
+    missing = store.releases.refuse("sprout@1", CLOSED, evidence=None, who="gate", now=5.0).result()
+    assert missing == refused  # there was none to rest on, and what there was stays
+    with pytest.raises(BadInput, match="an open gate refuses nothing"):
+        store.releases.refuse("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0)
+    with pytest.raises(NotFound, match="there is no such blob"):
+        store.releases.refuse("sprout@1", CLOSED, evidence="cd" * 32, who="gate", now=4.0).result()
+
+
+def test_the_history_of_a_policy_is_its_own(store: Store) -> None:
+    add(store)
+    add(store, policy="oak")
+    store.ledger.append("note", {"policy": "sprout"}, who="ann", now=1.0).result()
+    go(store, "sprout@1", S.SHADOW)
+    assert [next(iter(body)) for body in bodies(store)] == ["add", "move"]
+    assert [next(iter(body)) for body in bodies(store, "oak")] == ["add"]
+
+
+def test_a_project_has_its_own_releases(store: Store, url: str) -> None:
+    add(store)
+    go(store, "sprout@1", S.LIVE)
+    with open_store(url, project="other") as elsewhere:
+        assert (elsewhere.releases.policies(), elsewhere.releases.history("sprout")) == ([], [])
+        with pytest.raises(NotFound):
+            elsewhere.releases.get("sprout@1")
+        assert add(elsewhere).id == "sprout@1"
+        assert go(elsewhere, "sprout@1", S.LIVE).project == "other"
+    assert sound(store)
+
+
+MOVER = """
+import sys
+from holdfast.contracts.errors import Conflict
+from holdfast.contracts.release import Stage
+from holdfast.store.store import open_store
+
+with open_store(sys.argv[1]) as store:
+    seen = [store.releases.get(f"p{n}@1").stage for n in range(20)]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for n in range(20):
+        try:
+            how = dict(expect=seen[n], who=sys.argv[2], why="race", now=2.0)
+            store.releases.move(f"p{n}@1", Stage.LIVE, **how).result()
+            print("won", n)
+        except Conflict as refused:
+            assert str(refused) == f"release p{n}@1: is live by now, not candidate; another was faster: look again"
+            print("lost", n)
+"""
+
+
+def test_of_two_processes_that_move_the_same_release_one_wins_and_the_other_is_told(store: Store, url: str) -> None:
+    for n in range(20):
+        add(store, policy=f"p{n}")
+    children = [start_child(MOVER, url, who) for who in ("ann", "bob")]
+    for child in children:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    told = {}
+    for who, child in zip(("ann", "bob"), children, strict=True):
+        out, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+        told[who] = out.split("\n")[:-1]
+    for n in range(20):
+        winners = [who for who, lines in told.items() if f"won {n}" in lines]
+        assert len(winners) == 1 and sum(f"lost {n}" in lines for lines in told.values()) == 1
+        assert [entry.who for entry in store.releases.history(f"p{n}")] == ["ann", *winners]
+    assert sound(store)
+
+
+ONE_LIVE = """
+import sys
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.store.store import open_store
+
+url, who = sys.argv[1:]
+with open_store(url) as store:
+    for n in range(15):
+        source = f"shelf:{who}-{n}"
+        how = dict(who=who, now=1.0)
+        release = store.releases.add(policy="sprout", kind=PolicyKind.WEIGHTS, source=source, **how).result()
+        store.releases.move(release.id, Stage.LIVE, expect=Stage.CANDIDATE, why="race", **how).result()
+"""
+
+
+def test_two_processes_that_go_live_together_leave_one_live_and_no_number_twice(store: Store, url: str) -> None:
+    other = start_child(ONE_LIVE, url, "ann")
+    run_child(ONE_LIVE, url, "bob")
+    _, errors = other.communicate(timeout=60)
+    assert other.returncode == 0, errors
+    found = store.releases.of_policy("sprout")
+    assert [one.number for one in found] == list(range(30, 0, -1))
+    assert len(store.releases.at("sprout", S.LIVE)) == 1
+    assert len(store.releases.at("sprout", S.RETIRED)) == 29
+    assert store.ledger.verify() == 60
+    assert sound(store)
+
+
+def test_a_move_wakes_who_waits_in_another_process(store: Store, url: str) -> None:
+    add(store)
+    with open_store(url, poll_s=0.01) as other:
+        assert other.changes.wait(RELEASES, other.changes.seen(RELEASES), 20.0)  # the first look is news
+        seen = other.changes.seen(RELEASES)
+        go(store, "sprout@1", S.LIVE)
+        assert other.changes.wait(RELEASES, seen, 20.0)
+        live = other.releases.live("sprout")
+        assert live is not None and live.id == "sprout@1"

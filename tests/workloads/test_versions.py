@@ -1,0 +1,131 @@
+"""What a version's name stands for: each kind is found, and what is not what it was is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.release import PolicyKind
+from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.sprout.shelf import SHELF
+from holdfast.policies.weights import Manifest, read, save, save_transformer
+from holdfast.store.store import Store, open_store
+from holdfast.workloads.versions import Version, from_record, open_local, resolve, to_record
+from tests.conftest import Files
+
+NOW = 5.0
+
+
+@pytest.fixture
+def store(files: Files) -> Iterator[Store]:
+    with open_store(files.fresh()) as opened:
+        yield opened
+
+
+def saved(folder: Path, seed: int = 0) -> str:
+    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+    return save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0)).sha256
+
+
+def checkpoint(store: Store, identity: str, sha256: str) -> None:
+    record = Checkpoint(
+        id=identity,
+        algorithm="grpo",
+        policy_version=identity,
+        global_step=1,
+        episode_count=0,
+        artifact=Artifact(uri=f"checkpoints/{identity}", sha256=sha256),
+        created_at=NOW,
+    )
+    store.checkpoints.add(record, now=NOW).result()
+
+
+def test_a_model_of_the_package_is_found_by_name(store: Store) -> None:
+    found = resolve(store, "sprout")
+    assert found == Version(name="sprout", weights="sprout", sha256=read(SHELF / "sprout").sha256)
+    assert from_record(to_record(found)) == found
+
+
+def test_a_folder_of_weights_is_found_wherever_one_stands(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = saved(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    found = resolve(store, "mine")
+    assert (found.name, found.weights, found.sha256) == ("mine", str(tmp_path / "mine"), sha256)
+
+
+def test_a_checkpoint_is_found_by_its_id_and_must_be_what_was_recorded(store: Store) -> None:
+    sha256 = saved(store.folder / "checkpoints/run-1-1-ab")
+    checkpoint(store, "run-1-1-ab", sha256)
+    assert resolve(store, "run-1-1-ab").sha256 == sha256
+    saved(store.folder / "checkpoints/run-1-1-ab", seed=1)
+    with pytest.raises(BadInput, match="were recorded"):
+        resolve(store, "run-1-1-ab")
+    shutil.rmtree(store.folder / "checkpoints/run-1-1-ab")
+    with pytest.raises(BadInput, match="neither in the package nor a folder"):
+        resolve(store, "run-1-1-ab")
+
+
+def released(store: Store, source: str, **manifest: str) -> str:
+    added = store.releases.add(
+        policy="sprout", kind=PolicyKind.WEIGHTS, source=source, manifest=manifest, who="ada", now=NOW
+    )
+    return added.result().id
+
+
+def test_a_release_is_found_by_what_it_was_made_from(store: Store, tmp_path: Path) -> None:
+    sha256 = saved(store.folder / "checkpoints/run-1-1-ab")
+    checkpoint(store, "run-1-1-ab", sha256)
+    saved(tmp_path / "mine", seed=1)
+    wanted = {
+        "shelf:sprout-weak": read(SHELF / "sprout-weak").sha256,
+        "checkpoint:run-1-1-ab": sha256,
+        f"weights:{tmp_path / 'mine'}": read(tmp_path / "mine").sha256,
+    }
+    for source, found in wanted.items():
+        identity = released(store, source)
+        assert (resolve(store, identity).name, resolve(store, identity).sha256) == (identity, found)
+
+
+def test_a_release_of_prompts_goes_with_the_model_they_are_given_to(store: Store) -> None:
+    number = store.versions.publish({"system_prompt": "Be kind."}, now=NOW).result().version
+    found = resolve(store, released(store, f"resources:{number}", model="sprout"))
+    assert (found.weights, found.resources) == ("sprout", number)
+    assert found.behaviour != resolve(store, "sprout").behaviour
+
+
+def test_a_release_that_cannot_be_run_is_refused_with_the_reason(store: Store) -> None:
+    number = store.versions.publish({"system_prompt": "Be brief."}, now=NOW).result().version
+    with pytest.raises(BadInput, match="its manifest names no model"):
+        resolve(store, released(store, f"resources:{number}"))
+    with pytest.raises(BadInput, match="cannot be run here"):
+        resolve(store, released(store, "network:1"))
+    with pytest.raises(NotFound, match="sprout@99"):
+        resolve(store, "sprout@99")
+
+
+def test_a_name_that_stands_for_nothing_says_what_names_there_are(store: Store) -> None:
+    with pytest.raises(BadInput, match="version 'oak': is no model of the package, no folder, no checkpoint"):
+        resolve(store, "oak")
+
+
+def test_weights_that_answer_no_messages_are_refused(store: Store, tmp_path: Path) -> None:
+    save(tmp_path / "net", {}, Manifest(kind="actor-critic", shape={}, created_at=0.0))
+    with pytest.raises(BadInput, match="its weights are of the kind actor-critic"):
+        resolve(store, str(tmp_path / "net"))
+
+
+def test_weights_that_were_changed_since_are_not_opened(store: Store, tmp_path: Path) -> None:
+    saved(tmp_path / "mine")
+    found = resolve(store, str(tmp_path / "mine"))
+    with open_local(found, slots=1, seed=0):
+        pass
+    saved(tmp_path / "mine", seed=1)
+    with pytest.raises(BadInput, match="any more; restore them"):
+        open_local(found, slots=1, seed=0)
