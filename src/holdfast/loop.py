@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.rollout import RolloutState, Task
+from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
 from holdfast.store.runs import taken_up
@@ -264,17 +264,37 @@ async def _experiences(drive: _Drive, lesson: Lesson) -> list[Experience]:
 
 
 async def _followed(store: Store, follow: Follow, look_s: float) -> list[str]:
-    """Wait until enough of the other run's rollouts have succeeded with a reward."""
+    """Wait until enough of the other run's rollouts have succeeded with a reward; what there is, once it is over."""
     while True:
-        seen = store.changes.seen(FINISHED)
-        some = await asyncio.to_thread(
-            store.views.rollouts, follow.run, after=follow.after, status=RolloutState.SUCCEEDED, most=follow.least * 4
-        )
-        rewarded = [rollout.id for rollout in some if rollout.reward is not None]
-        if len(rewarded) >= follow.least:
-            return rewarded
-        await store.changes.after(FINISHED, seen)
+        seen = {topic: store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
+        is_over = store.runs.get(follow.run).state is not RunState.RUNNING
+        arrived = await asyncio.to_thread(_arrived, store, follow)
+        if is_over or len(arrived) >= follow.least:
+            return arrived
+        pending = [asyncio.ensure_future(store.changes.after(topic, at)) for topic, at in seen.items()]
+        try:
+            await asyncio.wait(pending, return_when=FIRST_COMPLETED)
+        finally:
+            for one in pending:
+                one.cancel()
         await asyncio.sleep(look_s)
+
+
+def _arrived(store: Store, follow: Follow) -> list[str]:
+    """Which ones there are to learn from and were not yet, oldest first, for a few steps at most."""
+    if store.views.counts(follow.run)[RolloutState.SUCCEEDED] <= len(follow.taken):
+        return []
+    found: list[str] = []
+    after, most = None, follow.least * 4
+    while len(found) < most:
+        page = store.views.rollouts(
+            follow.run, after=after, status=RolloutState.SUCCEEDED, split=Split.TRAIN, most=CHUNK
+        )
+        found += [one.id for one in page if one.reward is not None and one.name not in follow.taken]
+        if len(page) < CHUNK:
+            break
+        after = page[-1].name
+    return found[:most]
 
 
 async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> LearnUpdate:
@@ -287,6 +307,8 @@ async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> Lea
         if checkpoint.id not in {known.id for known in store.checkpoints.of_run(run)}:
             await store.checkpoints.add(checkpoint, run, now=now, driver=mine)
     if learnt.proposal is not None:
+        if store.runs.get(run).driver != mine:  # whoever drives it now decides
+            raise taken_up(run)
         body |= await promote(store, learnt.proposal, clock=drive.clock, who=drive.who)
     await store.updates.add(run, step, body, now=now, driver=mine)
     return LearnUpdate(run=run, step=step, at=now, body=body)
@@ -295,7 +317,8 @@ async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> Lea
 async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -> dict[str, Any]:
     """Prove and promote: weigh the evidence, let the gate decide, and act on it. Either way it is in the ledger.
 
-    Done twice, as after a kill, it comes to the same: a version that has moved on already stays where it is.
+    Done twice, as after a kill, it comes to the same: a version that has moved on stays where it is, and what was
+    refused before is not refused again.
     """
     releases, policy = store.releases, proposal.policy
     baseline = await releases.add(policy=policy, kind=proposal.kind, source=proposal.baseline, who=who, now=clock())
@@ -312,7 +335,9 @@ async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -
     )
     samples = await asyncio.to_thread(store.blobs.put, proposal.samples, now=clock())
     evidence = await asyncio.to_thread(proposal.weigh, baseline.id, candidate.id, samples)
-    decision = _of_the_live(releases.live(policy), evidence, proposal.decide(evidence))
+    decision = proposal.decide(evidence)
+    if candidate.stage is Stage.CANDIDATE:
+        decision = _of_the_live(releases.live(policy), evidence, decision)
     blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
     if candidate.stage is Stage.CANDIDATE and decision.open:
         candidate = await releases.move(
@@ -326,7 +351,7 @@ async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -
             evidence=blob,
             decision=decision,
         )
-    elif candidate.stage is Stage.CANDIDATE:
+    elif candidate.stage is Stage.CANDIDATE and not _is_refused(store, candidate, decision, blob):
         await releases.refuse(candidate.id, decision, evidence=blob, who=who, now=clock())
     published = await asyncio.to_thread(proposal.publish, evidence, decision)
     return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
@@ -337,6 +362,13 @@ async def adopt(store: Store, release: Release, *, who: str, now: float) -> Rele
     why = "the first version: what others are measured against"
     move = store.releases.move
     return await move(release.id, Stage.LIVE, expect=release.stage, who=who, why=why, now=now, known_good=True)
+
+
+def _is_refused(store: Store, candidate: Release, decision: Decision, evidence: str) -> bool:
+    """Whether this very decision is in the ledger."""
+    told = {"refuse": candidate.id, "evidence": evidence, "decision": encode(decision)}
+    history = store.releases.history(candidate.policy) if candidate.evidence == evidence else []
+    return any(told.items() <= entry.body.items() for entry in history)
 
 
 def _of_the_live(live: Release | None, evidence: Evidence, decision: Decision) -> Decision:

@@ -12,7 +12,9 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason
 from holdfast.operate import publication, words
-from holdfast.operate.proof import ProofView, render
+from holdfast.operate.exhibit import ProofView
+from holdfast.operate.proof import render
+from holdfast.prove import document
 from holdfast.prove.weigh import weigh
 from tests.operate.publications import RUN, published
 
@@ -128,6 +130,18 @@ def test_a_proof_that_was_touched_has_no_page(state: Path) -> None:
     baseline.write_text(json.dumps(told))
     with pytest.raises(BadInput, match="'holdfast report validate .* lists all problems"):
         publication.read(path)
+
+
+@pytest.mark.parametrize("moved", [document.KINDS, ("baseline", "trained")], ids=["all of it", "the samples"])
+def test_a_proof_keeps_its_page_when_it_goes_to_the_archive(state: Path, moved: tuple[str, ...]) -> None:
+    path = published(state)
+    before, made = render(seen(path)), document.read_moment("2026-03-04T05:06:07Z")
+    for kind in moved:
+        target = state / "reports" / document.archived_path(kind, RUN, made)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (state / "reports" / document.active_path(kind, RUN)).rename(target)
+        path = target if kind == document.PROOF else path
+    assert render(seen(path)) == before
 
 
 def test_what_is_not_a_proof_is_refused(state: Path) -> None:

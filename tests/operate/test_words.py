@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contracts.evidence import Decision, Outcome, Reason, Verdict
 from holdfast.operate import words
-from holdfast.operate.proof import Criterion
+from holdfast.operate.exhibit import Criterion
 from tests.operate.views import course, view
 
 
@@ -91,6 +91,14 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
         "About 1,400 more episodes of each version, should they go as these did.",
         "Safety differs by −0.141 to +0.141, as far as is known; it has to be above −0.050.",
     ]
+
+
+def test_one_that_does_worse_so_far_needs_a_gain_first() -> None:
+    worse = course("success", [-0.1] * 60, bar=0.0, wide=2.0)
+    told = words.changes(view("hold", course=worse, decision=None, criteria=()))
+    assert told[0] == (
+        "About 140 more episodes of each version, should there be a gain worth having; none is seen yet."
+    )
 
 
 def test_a_promotion_says_how_much_more_could_not_have_been_asked_for() -> None:

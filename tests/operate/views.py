@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Comparison, Decision, Interval, Outcome, Reason, Verdict
-from holdfast.operate.proof import Course, Criterion, ProofView, Task
+from holdfast.operate.exhibit import Course, Criterion, ProofView, Task
 
 OUTCOMES = ("promote", "hold", "reject", "blocked")
 FAMILIES = ("lookup", "chain", "missing", "trivial")

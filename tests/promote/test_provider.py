@@ -19,6 +19,7 @@ from openfeature.provider import ProviderStatus
 from holdfast.contracts.errors import StoreBusy
 from holdfast.contracts.flag import Condition, Flag, Rule
 from holdfast.promote.provider import Provider
+from holdfast.store.changes import FLAGS
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.store.children import start_child
@@ -231,6 +232,7 @@ def test_while_the_store_cannot_be_read_the_last_flags_stay_and_the_provider_is_
 def test_a_store_that_was_closed_makes_it_stale_and_costs_no_processor(scene: Scene) -> None:
     put(scene.store)
     scene.begin()
+    scene.store.changes.wait(FLAGS, scene.store.changes.seen(FLAGS), 0.1)  # its watcher is at work
     scene.store.close()
     soon(lambda: scene.client.get_provider_status() is ProviderStatus.STALE)
     before = time.process_time()

@@ -142,6 +142,11 @@ def test_a_pass_is_never_given_when_a_criterion_of_the_figures_fails(costs: list
         (BEFORE[:4], AFTER, "baseline episodes: have no task 'task-4' with seed 0, which the other side has"),
         (BEFORE[:1], AFTER[:1], "baseline episodes: are of 1 tasks; measure two or more"),
         ([], [], "baseline episodes: are of 0 tasks; measure two or more"),
+        (
+            [replace(BEFORE[0], reward=-1e200), *BEFORE[1:]],
+            AFTER,
+            "baseline episode of 'task-0': has a number above 1e",
+        ),
         ([*BEFORE, BEFORE[0]], AFTER, "baseline episodes: one task has the same seed twice"),
         (
             [*BEFORE, replace(BEFORE[0], seed=1)],

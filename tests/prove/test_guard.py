@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trial import Served
-from holdfast.prove.guard import METRICS, Limits, Watch, alarm, blocks, bounds, difference, watch, within
+from holdfast.prove.guard import METRICS, Limits, Watch, alarm, blocks, bounds, difference, paired, watch, within
 from holdfast.prove.sequential import log_e
 
 QUICK = settings(max_examples=30, deadline=None, derandomize=True)
@@ -56,17 +56,19 @@ def state(found: Watch, metric: str) -> str:
         ("c0 c1 l1", [0.5], [1.0], 2),  # the canary waits for one of live's
         ("l1 c0 c1 l0 l1 c1", [0.0, 1.0, 1.0], [1.0, 0.0, 1.0], 3),
         ("l1 l1", [], [], 0),
+        ("l1 c1 l0 c0", [1.0, 0.0], [1.0, 0.0], 2),  # each pair is a block of its own
+        ("l0 l1 c1 c0 c1 c1 l1 l0", [1.0, 2 / 3], [0.5, 1.0], 4),  # the last of live's waits
         ("c1 c1", [], [], 0),
+        ("", [], [], 0),
     ],
 )
 def test_neighbours_in_time_are_paired(arrivals: str, ours: list[float], theirs: list[float], seen: int) -> None:
-    outcomes = [(float(word[1]), word[0] == "c") for word in arrivals.split()]
-    found = blocks(outcomes)
+    found = blocks([(float(word[1]), word[0] == "c") for word in arrivals.split()])
     assert (found[0].tolist(), found[1].tolist(), found[2]) == (ours, theirs, seen)
 
 
 def test_alone_each_outcome_of_the_canary_is_a_block() -> None:
-    ours, theirs, seen = blocks([(1.0, True), (1.0, False), (0.0, True)], alone=True)
+    ours, theirs, seen = paired(np.array([1.0, 1.0, 0.0]), np.array([True, False, True]), alone=True)
     assert (ours.tolist(), theirs.tolist(), seen) == ([1.0, 0.0], [0.0, 0.0], 2)
 
 

@@ -252,6 +252,15 @@ def test_what_cannot_be_published_leaves_nothing_behind(tmp_path: Path, changed:
     assert list(tmp_path.rglob("*.json")) == []
 
 
+def test_a_roundabout_way_to_the_folder_leads_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "a" / "b"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    done = published(Path("../.."))
+    assert done.proof["publication"]["report_path"].startswith(".holdfast/reports/m24/")
+    assert validate(done.paths[PROOF]) == []
+
+
 def test_reports_lie_in_a_folder_called_so(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="reports lie in a folder called reports"):
         publish(

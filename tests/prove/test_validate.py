@@ -302,6 +302,65 @@ def test_whatever_was_measured_is_published_so_that_it_is_true(
     assert validate(done.paths[PROOF]) == []
 
 
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), 1e308, -1e308, 5e-324, math.nan, math.inf, "", "\ud800", "$", "0" * 64])
+    | st.floats()
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def nodes(value: Any) -> list[list[Any]]:
+    """The keys to every node of a document, inner ones too."""
+    found: list[list[Any]] = []
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        found += [[key], *([key, *keys] for keys in nodes(item))]
+    return found
+
+
+def is_the_same_number(one: Any, other: Any) -> bool:
+    """0.0 and 0, and what differs in the last digits."""
+    are_numbers = isinstance(one, float) and type(other) in (int, float) and abs(other) < 1e300
+    return are_numbers and math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_whatever_stands_there_instead_is_a_problem_and_never_a_crash(
+    data: st.DataObject, original: Published, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = reports_in(tmp_path_factory.mktemp("fuzz"))
+    shutil.copytree(original.paths[PROOF].parents[2], folder)
+    kind, asked = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from([PROOF, "itself"]))
+    path = folder / document.active_path(kind, "m24-small")
+    content = read(path)
+    keys, instead = data.draw(st.sampled_from(nodes(content))), data.draw(ANYTHING)
+    before, whole = at(content, keys), json.dumps(content)
+    put(content, keys, instead)
+    if data.draw(st.booleans()):
+        content["seal"] = document.seal(content)
+    write(path, content)
+    problems = validate(folder / document.active_path(PROOF, "m24-small") if asked == PROOF else path)
+    assert problems or json.dumps(content) == whole or is_the_same_number(before, instead)
+    assert all(json.dumps([problem.where, problem.why]).isprintable() for problem in problems)
+    "".join(problem.where + problem.why for problem in problems).encode()  # what is said can be printed
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kind", ["folder", "unreadable", "missing"])
+def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "m24-benchmark-report-baseline.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "unreadable":
+        path.symlink_to(path)  # round and round, whoever asks
+    assert [problem.why.startswith("cannot be read: ") for problem in validate(path)] == [True]
+
+
 def test_the_seeds_of_chance_are_in_the_report(tmp_path: Path) -> None:
     many = episodes([0.1 * (n % 7) for n in range(20)]), episodes([0.1 * (n % 5) for n in range(20)])
     one, two = (

@@ -17,7 +17,6 @@ from holdfast.store.store import Store
 from tests.conftest import Clock, Databases, Files
 from tests.store.scene import Scene, begin, checkpoint, serving, signal, span
 
-
 SERVING = {"releases", "trials", "exposures", "served", "flags", "checkpoints"}
 
 

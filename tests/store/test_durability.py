@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.store.check import check
 from holdfast.store.store import open_store
@@ -26,10 +27,13 @@ TRACED = "fdatasync,fsync,write,pwrite64,rename,renameat,renameat2"
 
 ONE_BY_ONE = """
 import os, sys
+from holdfast.contracts.flag import Flag
+from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.contracts.trace import Span, SpanKind
+from holdfast.contracts.trial import Served, Trial
 from holdfast.store.store import open_store
 
 store = open_store(sys.argv[1])
@@ -60,6 +64,16 @@ told("order", lambda: store.runs.want(run, Wanted.PAUSED, who="t", why="w", now=
 told("ledger", lambda: store.ledger.append("note", {}, who="t", now=1.0))
 told("worker", lambda: store.workers.register("w", host="h", pid=1, slots=1, now=1.0))
 told("blob", lambda: store.blobs.put(b"weights", now=1.0))
+by = dict(who="t", now=1.0)
+source = dict(policy="p", kind=PolicyKind.PROMPT, source="resources:1")
+told("release", lambda: store.releases.add(**source, **by))
+told("move", lambda: store.releases.move("p@1", Stage.LIVE, expect=Stage.CANDIDATE, why="w", **by))
+trial = Trial(name="t", kind="canary", arms={"a": 0.5, "b": 0.5}, salt="s", created_at=1.0)
+told("trial", lambda: store.trials.begin(trial, **by))
+told("exposure", lambda: store.trials.expose("t", "u", "a", now=1.0))
+told("served", lambda: store.trials.record([Served(id="r", trial="t", arm="a", unit="u", at=1.0)]))
+told("feedback", lambda: store.trials.feedback("r", success=1.0))
+told("flag", lambda: store.flags.put(Flag(name="f", variants={"on": True}, off="on"), why="w", **by))
 told("end", lambda: store.runs.end(run, RunState.COMPLETED, who="t", now=1.0))
 store.close()
 """
@@ -142,7 +156,7 @@ def between(calls: list[str], what: str) -> list[str]:
 def test_no_write_is_answered_before_it_is_on_disk(files: Files, tmp_path: Path) -> None:
     calls = traced(ONE_BY_ONE, files.fresh(), tmp_path / "trace")
     asked = re.findall(r'"asked (\w+)\\n"', "\n".join(calls))
-    assert len(asked) == 16
+    assert len(asked) == 23
     for what in asked:
         marks = ["w" if written(call) else "s" if synced(call) else "" for call in between(calls, what)]
         assert "".join(marks).endswith("s") and "w" in marks, f"{what}: {between(calls, what)}"
@@ -235,6 +249,54 @@ def test_a_process_that_is_killed_takes_nothing_that_was_answered(url: str, cloc
         finish_everything(scene)
         assert store.views.counts(run)[RolloutState.SUCCEEDED] == len(rollouts)  # none lost, none twice
         assert [problem for part in check(store) for problem in part.problems] == []
+
+
+RELEASER = """
+import os, sys
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.store.store import open_store
+
+url, first = sys.argv[1:]
+store = open_store(url)
+by = dict(who=first, now=1.0)
+
+def say(*words):
+    os.write(1, (" ".join(words) + "\\n").encode())
+
+for n in range(100_000):
+    given = dict(policy="p", kind=PolicyKind.PROMPT, source=f"shelf:{first}-{n}")
+    old, new = store.releases.live("p"), store.releases.add(**given, **by).result()
+    store.releases.move(new.id, Stage.LIVE, expect=Stage.CANDIDATE, why="w", **by).result()
+    say("live", new.id)
+    if old is not None and n % 2:
+        store.releases.roll_back("p", failing=new.id, to=old.id, why="w", reasons=(), **by).result()
+        say("rolled_back", new.id)
+        say("live", old.id)
+"""
+
+
+def test_a_process_that_is_killed_while_it_moves_releases_leaves_one_live(url: str) -> None:
+    told: list[list[str]] = []
+    for round_ in range(3):
+        child = start_child(RELEASER, url, str(round_))
+        assert child.stdout is not None
+        first = "".join(child.stdout.readline() for _ in range(3))  # the first rollback among them
+        time.sleep(random.uniform(0.02, 0.2))  # any moment will do, and must
+        child.send_signal(signal.SIGKILL)
+        rest, errors = child.communicate(timeout=20)
+        assert (child.returncode, errors) == (-signal.SIGKILL, "")
+        told += [line.split() for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+        with open_store(url) as store:
+            assert [problem for part in check(store) for problem in part.problems] == []
+            (live,) = store.releases.at("p", Stage.LIVE)
+            bodies = [entry.body for entry in store.releases.history("p")]
+            stages = {body["move"]: "live" for body in bodies if "move" in body}
+            stages |= {body["roll_back"]: "rolled_back" for body in bodies if "roll_back" in body}
+            assert all(name in stages for _, name in told)  # what was answered is there, with its entry
+            taken_back = {name for what, name in told if what == "rolled_back"}
+            assert all(store.releases.get(name).stage is Stage.ROLLED_BACK for name in taken_back)
+            assert stages[live.id] == "live"
+    assert {"live", "rolled_back"} == {words[0] for words in told}
 
 
 def finish_everything(scene: Scene) -> None:

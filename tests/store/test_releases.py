@@ -115,7 +115,7 @@ def test_what_is_not_there_is_not_found(store: Store, name: str) -> None:
     with pytest.raises(NotFound) as refused:
         store.releases.get(name)
     assert str(refused.value) == (
-        f"release {name!r}: there is none in project 'default'; 'holdfast releases' lists them"
+        f"release {name!r}: there is none in project 'default'; 'holdfast release list' shows them"
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import StoreBusy, StoreCorrupt, StoreError
 from holdfast.store import sqlite
+from holdfast.store.changes import TOPICS
 from holdfast.store.sqlite import SQLite, is_store_file
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Files
@@ -93,7 +94,7 @@ def test_the_watcher_reports_only_when_another_connection_committed(path: Path) 
         return step == "stop"
 
     engine.watch(seen.append, stopped, 0.01)
-    before = dict.fromkeys(("queue", "room", "done", "orders"), 0)
+    before = dict.fromkeys(TOPICS, 0)
     assert seen == [before, before | {"queue": 1}]
     writer.close()
 

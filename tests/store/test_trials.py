@@ -283,6 +283,18 @@ def test_who_looks_while_others_serve_misses_nothing_and_sees_nothing_twice(stor
     assert names(store) == seen
 
 
+def test_what_arrives_second_is_not_seen_first(store: Store, url: str) -> None:
+    """Else who has seen one request, and looks at those after it, would never see the other."""
+    begin(store)
+    with open_store(url) as other:
+        with held_open(store, lambda: store.trials.record([request("first")])) as (first,):
+            second = other.trials.record([request("second")])
+            time.sleep(0.1)
+            assert names(store) == []
+        assert (first.result(), second.result()) == (1, 1)
+    assert names(store) == ["first", "second"]
+
+
 def test_a_process_that_was_killed_lost_no_answered_request(store: Store, url: str) -> None:
     begin(store)
     script = SERVING.replace(".result()", ".result(); print(n, flush=True)").replace("range(40)", "range(100_000)")

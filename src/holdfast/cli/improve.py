@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, settings_of
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.run import LearnUpdate, Status
+    from holdfast.contracts.run import LearnUpdate, Run, Status
     from holdfast.contracts.settings import OptimizeSettings
-    from holdfast.store.store import Store
 
 
 def improve(
@@ -40,35 +39,34 @@ def improve(
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
     from holdfast.cli.drive import drive
+    from holdfast.cli.page import write_page
     from holdfast.cli.sprout import needing
-    from holdfast.contracts.settings import load_settings
+    from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.store.store import open_store
 
     with needing("learn"):
-        from holdfast.workloads.improve import plan_for
+        from holdfast.workloads.improve import plan_for, weighing
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
-    if config is not None:
-        settings = _with(load_settings(config), model, agent, flags)
-        plan = plan_for(settings)  # everything is checked before the store is touched
-        opened = open_store(store, project=project)
-    else:
-        if any(value is not None for value in (model, agent, *flags.values())):
-            raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
-        opened = open_store(store, project=project, create=False)
-        run = opened.runs.get(str(resume))
-        if run.kind != "improve":
-            raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
-        plan, resume = plan_for(settings_of(run)), run.id
-    with opened:
-        if follow is not None:
-            opened.runs.get(follow)  # it is there
+    if resume is not None and any(value is not None for value in (model, agent, *flags.values())):
+        raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
+    settings = None if config is None else _with(load_settings(config), model, agent, flags)
+    plan = None if settings is None else plan_for(settings)  # all is checked before the store is touched
+    is_new = settings is not None and _followed(settings) is None
+    with open_store(store, project=project, create=is_new) as opened:
+        if settings is None:
+            run = opened.runs.get(str(resume))
+            settings, resume = _of(run), run.id
+        plan = plan or plan_for(settings)
+        if (other := _followed(settings)) is not None:
+            opened.runs.get(other)  # it is there
         status, _, code = drive(opened, plan, resume)
         updates = opened.updates.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        pages = [_page(opened, body) for body in decided]
+        how = weighing((settings.improve or ImproveBlock()).prove)
+        pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
     if json:
         from holdfast.cli.show import print_json
         from holdfast.contracts.records import encode
@@ -80,7 +78,7 @@ def improve(
     raise typer.Exit(code)
 
 
-TOLD = ("iteration", "release", "decision", "evidence", "proof", "verdict")
+TOLD = ("iteration", "release", "decision", "evidence", "proof", "verdict", "why")
 
 
 def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flags: dict[str, Any]) -> OptimizeSettings:
@@ -91,13 +89,16 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
     return override(settings, model=model, agent=agent, improve=block)
 
 
-def _page(store: Store, body: dict[str, Any] | Any) -> str | None:
-    """The page of a decision, written beside its proof."""
-    if "proof" not in body:
-        return None
-    from holdfast.cli.page import write_page
+def _of(run: Run) -> OptimizeSettings:
+    from holdfast.contracts.settings import settings_from
 
-    return str(write_page(Path(body["proof"])))
+    if run.kind != "improve":
+        raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
+    return settings_from(run.settings, f"settings of {run.id}")
+
+
+def _followed(settings: OptimizeSettings) -> str | None:
+    return None if settings.improve is None else settings.improve.follow
 
 
 def _tell(
@@ -119,14 +120,14 @@ def _tell(
     if status.error is not None:
         print(f"{status.error}, at {status.lesson}\nnext:\n  holdfast improve --resume {status.run_id}{place}")
         return
-    practised = [update.body for update in updates if update.body.get("phase") == "practice"]
+    practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     if rewards:
         print(f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}")
     for body, page in zip(decided, pages, strict=True):
         print(f"\niteration {body['iteration'] + 1}")
         if "decision" not in body:
-            print("  nothing was learnt, so there is nothing to prove")
+            print(f"  {body['why']}")
             continue
         decision = decode(Decision, body["decision"])
         print(f"  {headline(body['release'], decision)}")

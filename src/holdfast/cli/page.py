@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
+from holdfast.cli.shelf import ReportsAt, reports_folder
 from holdfast.cli.show import print_json, progress
 from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.operate.exhibit import ProofView
+    from holdfast.operate.publication import Publication
+    from holdfast.prove.weigh import Weighing
 
 
 def page(
@@ -26,9 +33,9 @@ def page(
     max_cost: Annotated[
         float, typer.Option("--max-cost", metavar="COST", help="The highest safety cost that one episode can have.")
     ] = 1.0,
+    reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    as_json: Json = False,
+    json: Json = False,
 ) -> None:
     """Write a proof's page: the verdict, what would change it, and every figure it rests on.
 
@@ -36,50 +43,58 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.proof import render
-    from holdfast.store.blobs import write_atomically
+    from holdfast.operate.words import standing
 
-    proof = _proof(what, store, project)
+    proof = _proof(what, reports_folder(reports, store))
     with progress("weighing the samples again", None):
         published = publication.read(proof)
         how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
-        view = publication.view(published, how)
-        path = output or published.page
-        if path.is_dir():
-            raise BadInput(f"--output {path}", why="is a folder", remedy="name a file in it")
-        write_atomically(path, render(view).encode())
-    if as_json:
+        path, view = _written(published, how, output)
+    if json:
         told = {"page": str(path), "proof": str(proof), "run_id": published.run}
-        print_json({**told, "outcome": str(view.verdict.outcome), "tasks": len(view.tasks)})
+        found = {"outcome": str(view.verdict.outcome), "standing": standing(view).kind, "tasks": len(view.tasks)}
+        print_json(told | found)
     else:
         print(path)
 
 
-def _proof(what: str, store: str, project: str) -> Path:
-    """The proof that is meant: a file, the id of reports, or a run of the store and then its newest reports."""
-    from holdfast.prove import document
+def write_page(proof: Path, how: Weighing | None = None) -> Path:
+    """The page of a proof, beside it; weighed as it was, or as can be told from the proof alone."""
+    from holdfast.operate import publication
+
+    published = publication.read(proof)
+    return _written(published, how or publication.weighing(published), None)[0]
+
+
+def _written(published: Publication, how: Weighing, output: Path | None) -> tuple[Path, ProofView]:
+    from holdfast.operate import publication
+    from holdfast.operate.proof import render
+    from holdfast.store.blobs import write_atomically
+
+    path = output or published.page
+    if path.is_dir():
+        raise BadInput(f"--output {path}", why="is a folder", remedy="name a file in it")
+    view = publication.view(published, how)
+    write_atomically(path, render(view).encode())
+    return path, view
+
+
+def _proof(what: str, folder: Path) -> Path:
+    """The proof that is meant: a file, the id of its reports, or a run and then the last of its proofs."""
+    from holdfast.prove.document import PROOF, catalogue
 
     if what.endswith(".json") or "/" in what:
         return Path(what)
-    with existing(store, project) as opened:
-        reports = opened.reports
-    wanted = [what] if what.startswith("m24-") else []
-    wanted += _of_run(reports, what)
-    for run in wanted:
-        for found in document.catalogue(reports):
-            if found.kind == document.PROOF and found.path.name == document.active_name(document.PROOF, run):
-                return found.path
-    raise BadInput(f"run {what}", why=f"no proof of it under {reports}", remedy="'holdfast report list' shows all")
-
-
-def _of_run(reports: Path, run: str) -> list[str]:
-    """The ids of a run's reports, the last first: they are called after it, and numbered."""
-    from holdfast.prove import document
-
-    begin = "m24-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in run.lower()) + "-"
-    names = {
-        found.path.name.removeprefix("m24-benchmark-proof-").removesuffix(".json")
-        for found in document.catalogue(reports)
-    }
-    numbered = [(int(name.removeprefix(begin)), name) for name in names if name.removeprefix(begin).isdecimal()]
-    return [name for number, name in sorted(numbered, reverse=True) if name.startswith(begin)]
+    proofs: dict[str, Path] = {}
+    for found in catalogue(folder):  # active ones first
+        if found.kind == PROOF:
+            proofs.setdefault(found.run, found.path)
+    # The reports of a run are called after it, and numbered.
+    begin = "m24-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in what.lower()) + "-"
+    numbers = [int(run.removeprefix(begin)) for run in proofs if re.fullmatch(re.escape(begin) + "[0-9]{1,9}", run)]
+    meant = what if what in proofs else f"{begin}{max(numbers, default=0)}"
+    if meant not in proofs:
+        raise BadInput(
+            f"run {what}", why=f"there is no proof of it in {folder}", remedy="'holdfast report list' shows all"
+        )
+    return proofs[meant]

@@ -157,11 +157,12 @@ def _drive(store: Store, duel: Duel, resume: str | None, json: bool) -> None:
 
 
 def _tell(store: Store, run: Run, json: bool) -> None:
-    from holdfast.cli.show import print_json
+    from holdfast.cli.show import print_json, progress
     from holdfast.workloads.duel import weighed
 
     updates = store.updates.of_run(run.id)
-    found = weighed(store, run.id)
+    with progress("weighing", None):
+        found = weighed(store, run.id)
     if json:
         print_json(_record(run, updates, found))
     else:

@@ -51,7 +51,7 @@ def quality(
     )
     with existing(store, project) as opened:
         name = opened.runs.get(run).id
-        found = _audit(opened, name, standards)
+        found = audited(opened, name, standards)
     if json:
         from holdfast.contracts.records import encode
 
@@ -76,7 +76,8 @@ def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def _audit(store: Store, run: str, standards: Standards) -> Audit:
+def audited(store: Store, run: str, standards: Standards | None = None) -> Audit:
+    """What the data gates say of everything the run collected for training."""
     from holdfast.contracts.errors import NotFound
     from holdfast.contracts.rollout import Split
     from holdfast.promote.quality import audit

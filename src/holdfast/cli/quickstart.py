@@ -138,7 +138,9 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
     }
 
 
-def _tell(status: Status, found: Results, picture: Path, updates: list[LearnUpdate], page: Path | None) -> None:
+def _tell(
+    status: Status, found: Results, picture: Path, updates: list[LearnUpdate], page: Path | None, folder: Path
+) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import headline, lines
     from holdfast.cli.progress import elsewhere

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.decide import decide
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Versions in service.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
-VersionText = Annotated[str, typer.Argument(metavar="VERSION", help="As in sprout@3: policy and number.")]
+app.command()(decide)
+
+VersionText = Annotated[str, typer.Argument(metavar="VERSION", help="Policy and number, as in tools@3.")]
 PolicyText = Annotated[str | None, typer.Argument(metavar="POLICY", help="Which line of versions; else the only one.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="For the ledger.")]
 
@@ -30,7 +33,7 @@ def list_(
 ) -> None:
     """List the versions and where each of them is, newest first."""
     with existing(store, project) as opened:
-        policies = opened.releases.policies() if policy is None else [policy]
+        policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
         if json:
             show.print_records(found)
@@ -55,9 +58,7 @@ def add(
     ],
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="The line of versions it belongs to.")],
     parent: Annotated[str | None, typer.Option("--parent", metavar="VERSION", help="What it grew from.")] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="SOURCE", help="What resources are given to.")
-    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="SOURCE", help="What resources are given to.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -88,9 +89,10 @@ def show_(
 ) -> None:
     """Show one version: where it is, what it grew from, and what its evidence says."""
     from holdfast.contracts.records import encode
+    from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
-        release = opened.releases.get(version)
+        release = find_release(opened, version)
         evidence = _evidence(opened, release)
         if json:
             found = None if evidence is None else encode(evidence)
@@ -133,9 +135,10 @@ def explain(
     """
     from holdfast.contracts.records import encode
     from holdfast.operate.explain import recount
+    from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
-        release = opened.releases.get(version)
+        release = find_release(opened, version)
         found = recount(opened, release)
         if json:
             show.print_json(
@@ -203,8 +206,10 @@ def promote(
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")
+    from holdfast.store.find import find_release
+
     with existing(store, project) as opened:
-        release = opened.releases.get(version)
+        release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
         if isinstance(found, Refusal):
@@ -277,9 +282,12 @@ def serve(
 
 
 def _policy(store: Store, policy: str | None) -> str:
-    """The one that was named, or the only one there is."""
+    """The one that was named, which may be cut short, or the only one there is."""
     known = store.releases.policies()
     if policy is not None:
+        fits = [name for name in known if name.startswith(policy)]
+        if policy not in known and len(fits) == 1:
+            return fits[0]
         if policy not in known:
             raise BadInput(f"policy {policy!r}", why="has no versions", remedy=f"there is {', '.join(known) or 'none'}")
         return policy

@@ -70,15 +70,15 @@ def _said(proof: Path | None) -> dict[str, Any]:
     blank: dict[str, Any] = dict.fromkeys(names)
     if proof is None:
         return blank
-    data = parse(proof.read_bytes())
     try:
+        data = parse(proof.read_bytes())
         if isinstance(data, Problem):
             return {**blank, "proof_status": "damaged"}
         analysis, decision = data["failure_analysis"], data["decision"]
         gate = None if decision is None else "open" if decision["open"] else "closed"
         figures = (analysis["reward_delta"], data["significance"]["p_value"], analysis["safety_regression"])
         said = (str(data["generated_at"]), str(data["proof_status"]), *map(float, figures), gate)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OSError):
         return {**blank, "proof_status": "damaged"}
     return dict(zip(names, said, strict=True))
 
@@ -115,16 +115,19 @@ def _is_no_number(problem: Problem) -> bool:
 
 
 def _print_document(data: dict[str, Any]) -> None:
-    """Every figure but the samples and the hashes, one to a line."""
+    """Every figure but the samples and the hashes, one to a line, and then what it says in words."""
     hidden = {"schema_version", "samples", "seal", "sha256", "artifacts", "reports", "publication"}
+    words, rows = [], []
     for name, value in data.items():
-        if name in hidden:
-            continue
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                print(f"{name + '.' + key:<44}{_figure(inner)}")
-        else:
-            print(f"{name:<44}{_figure(value)}")
+        for key, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            place = f"{name}.{key}".rstrip(".")
+            if place in ("failure_analysis.summary", "outcome.sentence", "diagnostics"):
+                words += inner if isinstance(inner, list) else [inner]
+            elif name not in hidden:
+                rows.append((place, _figure(inner)))
+    show.print_table(("figure", "~value"), rows)
+    for line in words:
+        print(line)
 
 
 def _figure(value: object) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import socket
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
 
+from holdfast.cli.main import say
 from holdfast.cli.options import who
 from holdfast.collect import endpoint
 from holdfast.collect.reply import spell_byte
+from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
@@ -24,12 +28,20 @@ from holdfast.workloads.versions import open_local, resolve
 
 SLOTS = 64
 BEAT_S = 1.0
+AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
 def run(
     store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
 ) -> None:
-    asyncio.run(_serve(store, policy, listening, token=token, is_recorded=is_recorded, is_guarded=is_guarded))
+    def terminate(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
+    try:
+        asyncio.run(_serve(store, policy, listening, token=token, is_recorded=is_recorded, is_guarded=is_guarded))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _serve(
@@ -63,11 +75,12 @@ async def _serve(
         feedback=feedback,
         spell=spell_byte,
     )
-    beside = [asyncio.create_task(service.run())]
+    beside = [asyncio.create_task(_go_on("versions", service.run))]
     if is_guarded:
-        beside.append(asyncio.create_task(keep(store, policy, Limits(), clock=time.time, observe=_tell)))
+        watching = partial(keep, store, policy, Limits(), clock=time.time, observe=_tell)
+        beside.append(asyncio.create_task(_go_on("guard", watching)))
     if run_id is not None:
-        beside.append(asyncio.create_task(_keep_beating(store, run_id, driver)))
+        beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     kept = "" if run_id is None else f"; conversations with feedback go to {run_id}"
@@ -75,17 +88,28 @@ async def _serve(
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
     try:
         done, _ = await asyncio.wait([serving, *beside], return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {serving}:
+        for task in done:
             task.result()  # what goes wrong there must not go unseen
     finally:
-        serving.cancel()
         for task in (serving, *beside):
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(serving, *beside, return_exceptions=True)
         await service.close()
         if run_id is not None:
             await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
+
+
+async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Work that has no end, begun again where the store or a version fails it: people are answered meanwhile."""
+    said = ""
+    while True:
+        try:
+            await work()
+        except HoldfastError as error:
+            if str(error) != said:
+                said = str(error)
+                say(f"holdfast: {what}: {error}; trying again")
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _keep_beating(store: Store, run: str, driver: int) -> None:

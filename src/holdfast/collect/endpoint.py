@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect.reply import Chunks, Envelope, Piece, Spell, completion, pieces
 from holdfast.collect.request import KNOWN, Request, read_request
-from holdfast.contracts.errors import BadInput, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, Conflict, Fault, HoldfastError
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
@@ -383,7 +383,8 @@ def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
 
 
 def _status(error: Exception) -> int:
-    return 400 if isinstance(error, BadInput) else 503 if isinstance(error, Fault) else 500
+    statuses = ((BadInput, 400), (Conflict, 409), (Fault, 503))
+    return next((status for kind, status in statuses if isinstance(error, kind)), 500)
 
 
 def _says(error: Exception) -> str:

@@ -24,7 +24,7 @@ from holdfast.contracts.run import LearnUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A candidate, what it is to take the place of, and how it is judged. Every function is called in a thread."""
+    """A candidate, what it is to take the place of, and how it is judged. All but `decide` may take their time."""
 
     policy: str  # the line of versions
     kind: PolicyKind
@@ -50,11 +50,11 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """Finished, rewarded rollouts of another run: wait until there are so many beyond the last one that was taken."""
+    """Rewarded train rollouts of another run: wait until there are so many new ones, or that run is over."""
 
     run: str
     least: int
-    after: str | None = None  # the name of the last one taken
+    taken: frozenset[str] = frozenset()  # names of those that were learnt from; what is slow comes after what is quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

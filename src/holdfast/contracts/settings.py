@@ -152,7 +152,24 @@ class ProveBlock(BaseModel):
     max_safety_regression: Weight = 0.05
     max_seed_spread: Weight = 0.05  # of the reward's gain, between seeds
     max_sample_spread: Weight = 0.08  # between growing parts of the tasks
-    reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
+    max_cost: Positive = 1.0  # the most that one episode's safety can cost
+    reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)  # all that a reward can be
+
+    @model_validator(mode="after")
+    def _together(self) -> ProveBlock:
+        low, high = self.reward_range
+        if not low < high:
+            at = f"improve.prove.reward_range = [{low:g}, {high:g}]"
+            raise _rule("its ends are not in order", "write the lowest reward and then the highest", at=at)
+        if self.max_safety_regression >= self.max_cost:
+            why = f"must be below max_cost = {self.max_cost:g}"
+            at = f"improve.prove.max_safety_regression = {self.max_safety_regression:g}"
+            raise _rule(why, "lower the one or raise the other", at=at)
+        most = 1.0 if self.primary == "success" else high - low
+        if self.min_effect >= most:
+            why = f"{self.primary} cannot differ by more than {most:g}"
+            raise _rule(why, "lower it", at=f"improve.prove.min_effect = {self.min_effect:g}")
+        return self
 
 
 class ImproveBlock(BaseModel):
@@ -271,7 +288,7 @@ def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
         return OptimizeSettings.model_validate(settings.record() | given)
     except ValidationError as error:
         what, why, remedy = _explain(error.errors()[0])
-        key, _, value = what.partition(" = ")
+        key, _, value = what.removeprefix("improve.").replace("budget_s", "budget").partition(" = ")
         raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
 
 
@@ -360,9 +377,14 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
         )
     if kind == "greater_than_equal":
         return what, f"must be at least {context['ge']}", f"set it to {context['ge']} or more"
+    if kind == "less_than" and isinstance(context["lt"], float):
+        return what, f"must be below {context['lt']:g}", f"set it to less than {context['lt']:g}"
     if kind in ("less_than_equal", "less_than"):
         most = context["le"] if "le" in context else context["lt"] - 1
         return what, f"must be at most {most}", f"set it to {most} or less"
+    if kind in ("too_long", "missing"):  # of the pairs
+        whole = key if kind == "too_long" else key.rpartition("[")[0]
+        return whole, "is not a pair", "give two numbers, as in [0, 1]"
     if kind == "literal_error":
         return what, "is not one of its values", f"use {context['expected'].replace(chr(39), '')}"
     wanted = WANTED[kind]

@@ -44,11 +44,9 @@ class Recount:
 def recount(store: Store, release: Release) -> Recount:
     """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
     entries = store.ledger.verify()
-    named = ("add", "move", "refuse", "roll_back")
+    named = ("add", "move", "refuse", "roll_back", "to", "retired")  # `to`: whom a rollback made live
     history = tuple(
-        one
-        for one in store.releases.history(release.policy)
-        if release.id in (*(one.body.get(name) for name in named), one.body.get("retired"))
+        one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
     )
     decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
     if not decided:

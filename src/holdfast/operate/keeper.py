@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.contracts.errors import Conflict
+from holdfast.contracts.errors import Refused
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.trial import Served
 from holdfast.operate.service import trial_of
@@ -21,7 +21,8 @@ from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
 
 WHO = "keeper"
-LOOK_S = 0.2  # between two looks, however much is served
+LOOK_S = 0.2  # between two looks, however much is served …
+REST = 4.0  # … and at least so many times as long as the look itself took
 SILENT: dict[str, Any] = {
     "success": None,
     "reward": None,
@@ -44,11 +45,11 @@ async def keep(
 ) -> None:
     """Look again and again while a version is under way, and wait for the next one otherwise, until cancelled."""
     while True:
-        seen = store.changes.seen(RELEASES)
+        seen, began = store.changes.seen(RELEASES), clock()
         looked = await look(store, policy, limits, clock=clock)
         if looked is not None:
             observe(looked)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
         else:
             await store.changes.after(RELEASES, seen)
 
@@ -64,7 +65,7 @@ async def look(store: Store, policy: str, limits: Limits, *, clock: Callable[[],
     response = respond(release, found.breaches, found.is_clear)
     try:
         await _act(store, releases, release, response, clock)
-    except Conflict:  # a person was faster
+    except Refused:  # a person, or another keeper, was faster
         response = Response(action="hold", reasons=response.reasons)
     return Looked(release=release, watch=found, response=response, at=clock())
 
@@ -88,11 +89,13 @@ def judge(store: Store, release: Release, live: Release, limits: Limits) -> Watc
 
 
 def _before(store: Store, release: Release, live: Release) -> list[Served]:
-    """What the live one did while it last had requests: at the step before, when the canary has them all."""
-    for trial in store.trials.all(str(Stage.CANARY)):
-        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0:
-            return store.trials.served(trial.name, arm=live.id)
-    return []
+    """What the live one did at the steps before, the last one first: when the canary has all requests, it has none."""
+    steps = [
+        trial
+        for trial in store.trials.all(str(Stage.CANARY))
+        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0
+    ]
+    return [one for trial in steps for one in store.trials.served(trial.name, arm=live.id)]
 
 
 def _as_if_beside(theirs: Sequence[Served], ours: Sequence[Served]) -> list[Served]:

@@ -6,15 +6,14 @@ and every text in it is data, whatever it looks like: task names come from outsi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Comparison, Decision, Verdict
+from holdfast.contracts.evidence import Comparison
 from holdfast.operate import words
+from holdfast.operate.exhibit import Course, ProofView, Task
 from holdfast.operate.sketch import (
     Mark,
     Plot,
@@ -35,74 +34,6 @@ MOST_FAMILIES = 24
 MOST_COLOURS = 8
 LONGEST_NAME = 48  # letters of a task's name that the page shows
 LAST_NAMED = 1000  # so many tasks have a name under the pointer; more would make the page heavy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One task, its seeds averaged, by the metric that has to improve."""
-
-    name: str
-    baseline: float
-    candidate: float
-    family: str = ""
-
-    @property
-    def difference(self) -> float:
-        return self.candidate - self.baseline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What was known of one metric's difference after each task; higher is better."""
-
-    metric: str
-    differences: Sequence[float]  # of each task, as they came in
-    low: Sequence[float]  # the confidence sequence of their mean, after each
-    high: Sequence[float]
-    bar: float  # what the difference has to be above: the least gain, or minus the margin
-    proved_at: int | None = None  # after so many tasks it was proved to be
-    refuted_at: int | None = None  # after so many it was proved not to be
-    level: float = 0.95
-
-    def __post_init__(self) -> None:
-        lengths = {len(self.differences), len(self.low), len(self.high)}
-        if lengths == {0} or len(lengths) > 1:
-            why = f"{len(self.differences)} differences, {len(self.low)} and {len(self.high)} bounds"
-            raise BadInput(f"course of {self.metric}", why=why, remedy="give one of each for every task, and one task")
-
-    @property
-    def tasks(self) -> int:
-        return len(self.differences)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
-    name: str
-    wanted: str
-    found: str
-    is_met: bool
-    code: str = ""  # the reason code of its failure
-    blocks: bool = True  # whether it keeps a candidate back all by itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofView:
-    run: str
-    baseline: str  # version
-    candidate: str  # version
-    primary: str  # the metric that has to improve
-    verdict: Verdict
-    decision: Decision | None  # of the gate; None: it was not asked
-    comparisons: Mapping[str, Comparison]  # by metric
-    adjusted: Mapping[str, float] = field(default_factory=dict)  # p by metric, for all of them at once
-    means: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # baseline and candidate by metric
-    tasks: Sequence[Task]
-    course: Course  # of the primary metric
-    safety: Course | None = None
-    criteria: Sequence[Criterion] = ()
-    facts: Mapping[str, str]  # who, what, when: title → text
-    how: Sequence[str]  # it was computed
-    missing: Sequence[str] = ()  # tasks that were left out
 
 
 @cache

@@ -20,7 +20,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Decision, Episode
 from holdfast.contracts.records import decode
 from holdfast.operate import words
-from holdfast.operate.proof import Course, Criterion, ProofView, Task
+from holdfast.operate.exhibit import Course, Criterion, ProofView, Task
 from holdfast.prove import document, matrix
 from holdfast.prove.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.sequential import crossed_at, sequence

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.errors import BadInput, Conflict, Fault, NotFound, StoreError
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served, Trial
@@ -21,7 +21,9 @@ from holdfast.promote.release import Routing, choose, route
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
 
-FLUSH_S = 0.05
+FLUSH_S, RETRY_S = 0.05, 1.0  # between two writes, and after one that failed
+MOST_WAITING = 100_000  # outcomes that a store which is full or gone is waited for with; the oldest go first
+MOST_SHADOWS = 64  # copies under way at once: a slow shadow gets fewer of them
 Messages = Sequence[Mapping[str, Any]]
 Heard = Callable[[str, str, Messages, ModelCall], None]  # request, release, what was asked, what was answered
 
@@ -44,11 +46,42 @@ class Seated:
     speaker: Speaker
     busy: int = 0
     is_leaving: bool = False
+    is_closed: bool = False
 
     def leave(self) -> None:
+        """Closed now, or with its last request."""
         self.is_leaving = True
-        if not self.busy:
+        self._close_when_idle()
+
+    def begin(self) -> None:
+        self.busy += 1
+
+    def end(self) -> None:
+        self.busy -= 1
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self.is_leaving and not self.busy and not self.is_closed:
+            self.is_closed = True
             self.speaker.close()
+
+
+class Mute:
+    """In place of a version that could not be loaded: it fails what it is asked, which is counted, and so is taken
+    back as any other that fails."""
+
+    def __init__(self, release: str, error: Exception) -> None:
+        self._fault = Fault(f"release {release}", why=f"could not be loaded: {error}", remedy="take it back")
+
+    async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall:
+        raise self._fault
+
+    async def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
+        raise self._fault
+        yield
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +99,7 @@ def trial_of(release: Release, live: Release) -> Trial | None:
         return None
     part = release.share / 100 if release.stage is Stage.CANARY else 0.5  # a shadow answers what the live one does
     return Trial(
-        name=f"{release.stage}:{release.id}:{release.share}:{release.changed_at:.3f}",
+        name=f"{release.stage}:{release.id}:{release.share}:{live.id}:{release.changed_at:.3f}",
         kind=str(release.stage),
         arms={live.id: 1.0 - part, release.id: part},
         salt=release.id,
@@ -87,44 +120,57 @@ class Service:
     _table: Table | None = None
     _previous: str | None = None  # the live one before this: kept warm
     _written: list[Served] = field(default_factory=list)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _shadows: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
-    def routing(self) -> Routing:
+    def table(self) -> Table:
         if self._table is None:
             raise NotFound(f"policy {self.policy}", why="it has no live version", remedy="see 'holdfast release list'")
-        return self._table.routing
+        return self._table
+
+    @property
+    def routing(self) -> Routing:
+        return self.table.routing
 
     def choose_version(self, key: str) -> Answering:
-        table = self._table
-        if table is None:
-            raise NotFound(f"policy {self.policy}", why="it has no live version", remedy="see 'holdfast release list'")
+        table = self.table
         return Answering(self, table, table.seats[choose(table.routing, key)], key)
 
     async def refresh(self) -> None:
-        """Have the versions that the store says; load what is new first, then change over."""
+        """Have the versions that the store says; load what is new first, then change over.
+
+        What was served before is served on where this fails."""
         releases = {one.id: one for one in await asyncio.to_thread(self.store.releases.of_policy, self.policy)}
         routing, old = route(releases.values()), self._table
-        if routing is None or (old is not None and old.routing == routing):
+        if routing is None:
             return
-        if old is not None and old.routing.live != routing.live:
-            self._previous = old.routing.live
-        kept = dict(old.seats) if old is not None else {}
-        for name in (routing.live, routing.canary, routing.shadow):
-            if name is not None and name not in kept:
-                kept[name] = Seated(name, await asyncio.to_thread(self.load, releases[name]))
         newcomer = routing.canary or routing.shadow
         trial = None if newcomer is None else trial_of(releases[newcomer], releases[routing.live])
+        name = None if trial is None else trial.name
+        if old is not None and (old.routing, old.trial) == (routing, name):
+            return
         if trial is not None:
-            await self.store.trials.begin(trial, who=f"service of {self.policy}", now=self.clock())
-        wanted = {routing.live, routing.canary, routing.shadow, self._previous}
-        self._table = Table(
-            routing,
-            None if trial is None else trial.name,
-            {name: seat for name, seat in kept.items() if name in wanted},
-        )
-        for name in kept.keys() - wanted:
-            kept[name].leave()
+            with suppress(Conflict):  # it was ended already: what is still served under it is counted all the same
+                await self.store.trials.begin(trial, who=f"service of {self.policy}", now=self.clock())
+        seats = dict(old.seats) if old is not None else {}
+        for wanted in (routing.live, routing.canary, routing.shadow):
+            if wanted is not None and (wanted not in seats or isinstance(seats[wanted].speaker, Mute)):
+                seats[wanted] = await self._seat(releases[wanted])
+        if old is not None and old.routing.live != routing.live:
+            self._previous = old.routing.live
+        stay = {routing.live, routing.canary, routing.shadow, self._previous}
+        self._table = Table(routing, name, {name: seat for name, seat in seats.items() if name in stay})
+        for left in seats.keys() - stay:
+            seats[left].leave()
+
+    async def _seat(self, release: Release) -> Seated:
+        try:
+            return Seated(release.id, await asyncio.to_thread(self.load, release))
+        except Exception as error:
+            if release.stage is Stage.LIVE:
+                raise
+            return Seated(release.id, Mute(release.id, error))
 
     async def run(self) -> None:
         """Follow the store's changes, and write down what was served, until cancelled."""
@@ -141,9 +187,15 @@ class Service:
 
     async def flush(self) -> None:
         """What was served is on disk when this returns."""
-        if self._written:
+        async with self._writing:
             written, self._written = self._written, []
-            await self.store.trials.record(written)
+            if not written:
+                return
+            try:
+                await self.store.trials.record(written)
+            except BaseException:  # cancelled too: what was written all the same is not written twice
+                self._written = [*written, *self._written][-MOST_WAITING:]
+                raise
 
     async def feedback(self, identity: str, said: Mapping[str, float]) -> bool:
         """What came of an answer; False when nothing is known of it."""
@@ -151,17 +203,22 @@ class Service:
         return await self.store.trials.feedback(identity, **said)
 
     async def close(self) -> None:
-        for task in list(self._shadows):
+        shadows = list(self._shadows)
+        for task in shadows:
             task.cancel()
+        await asyncio.gather(*shadows, return_exceptions=True)
+        table, self._table = self._table, None
+        for seat in () if table is None else table.seats.values():
+            seat.leave()
         await self.flush()
-        if self._table is not None:
-            for seat in self._table.seats.values():
-                seat.leave()
 
     async def _keep_flushing(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_S)
-            await self.flush()
+            try:
+                await self.flush()
+            except StoreError:  # requests are answered on; what was noted is kept until the store is back
+                await asyncio.sleep(RETRY_S)
 
     def note(self, served: Served) -> None:
         self._written.append(served)
@@ -170,9 +227,11 @@ class Service:
         shadow = table.routing.shadow
         if shadow is None or table.trial is None or not table.trial.startswith("shadow:"):
             return
+        if len(self._shadows) >= MOST_SHADOWS:
+            return
 
         async def ask() -> None:
-            with suppress(HoldfastError):
+            with suppress(Exception):  # it is noted as the shadow's failure, and nobody waits for the answer
                 await Answering(self, table, table.seats[shadow], identity).whole(
                     f"{identity}~shadow", messages, sampling
                 )
@@ -192,35 +251,39 @@ class Answering:
     key: str
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall:
-        identity = self.service.request_id()
-        self.service.copy_to_shadow(self.table, identity, messages, sampling)
+        identity, place = self.service.request_id(), self._seated()
+        self.service.copy_to_shadow(place.table, identity, messages, sampling)
         try:
-            return await self.whole(identity, messages, sampling)
-        except BadInput:
-            raise
-        except Exception:
-            if self.seat.release == self.table.routing.live:
+            return await place.whole(identity, messages, sampling)
+        except Exception as error:
+            instead = place._instead()
+            if instead is None:
                 raise
-            return await self._instead().whole(identity, messages, sampling)
+            answer = await instead.whole(identity, messages, sampling)
+            place._own(identity, error)
+            return answer
 
     async def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
         """Once the first piece is out, the version that began has to end it."""
-        identity = self.service.request_id()
-        self.service.copy_to_shadow(self.table, identity, messages, sampling)
-        begun, place = False, self
+        identity, place = self.service.request_id(), self._seated()
+        self.service.copy_to_shadow(place.table, identity, messages, sampling)
+        failed: list[tuple[Answering, Exception]] = []
+        begun = False
         while True:
             try:
                 async with aclosing(place._pieces(identity, messages, sampling)) as pieces:
                     async for piece in pieces:
                         begun = True
                         yield piece
-                return
-            except BadInput:
-                raise
-            except Exception:
-                if begun or place.seat.release == self.table.routing.live:
+                break
+            except Exception as error:
+                instead = None if begun else place._instead()
+                if instead is None:
                     raise
-                place = self._instead()
+                failed.append((place, error))
+                place = instead
+        for before, why in failed:
+            before._own(identity, why)
 
     async def whole(self, identity: str, messages: Messages, sampling: Mapping[str, Any]) -> ModelCall:
         async with aclosing(self._measured(identity, messages, self._once(messages, sampling))) as answer:
@@ -237,25 +300,26 @@ class Answering:
         self, identity: str, messages: Messages, answer: AsyncGenerator[Any, None]
     ) -> AsyncGenerator[Any, None]:
         """The answer as it comes, and at its end a note of what it took. A bad request is nobody's failure."""
-        service, seat, began = self.service, self.seat, self.service.clock()
-        seat.busy += 1
+        service, seat, began, is_whole = self.service, self.seat, self.service.clock(), False
+        seat.begin()
         try:
             async with aclosing(answer) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, ModelCall):
+                        is_whole = True
                         self._note(identity, began, piece)
-                        if service.heard is not None:
+                        if service.heard is not None and seat.release != self.table.routing.shadow:
                             service.heard(identity, seat.release, messages, piece)
                     yield piece
+            if not is_whole:
+                raise Fault("model", why="its stream broke off", remedy="ask again")
         except BadInput:
             raise
         except Exception:
             self._note(identity, began, None)
             raise
         finally:
-            seat.busy -= 1
-            if seat.is_leaving and not seat.busy:
-                seat.speaker.close()
+            seat.end()
 
     def _note(self, identity: str, began: float, call: ModelCall | None) -> None:
         if self.table.trial is None:
@@ -263,12 +327,11 @@ class Answering:
         now = self.service.clock()
         self.service.note(
             Served(
-                id=identity
-                if call is not None
-                else f"{identity}~failed",  # the one that answered in its place has the id
+                # The id is of who answers in its place.
+                id=identity if call is not None else f"{identity}~failed",
                 trial=self.table.trial,
                 arm=self.seat.release,
-                unit=self.key,
+                unit=self.key if self.key.strip() else identity,
                 at=now,
                 error=call is None,
                 latency_s=max(0.0, now - began),
@@ -277,7 +340,19 @@ class Answering:
             )
         )
 
-    def _instead(self) -> Answering:
-        """The live one; what it answers for another is not counted for it."""
-        uncounted = replace(self.table, trial=None)
-        return Answering(self.service, uncounted, self.table.seats[self.table.routing.live], self.key)
+    def _own(self, identity: str, error: Exception) -> None:
+        """A request that another could answer was not a bad one: it is this version that refused it."""
+        if isinstance(error, BadInput):
+            self._note(identity, self.service.clock(), None)
+
+    def _seated(self) -> Answering:
+        """Itself, or chosen again where its version has left before the request began."""
+        return self.service.choose_version(self.key) if self.seat.is_closed else self
+
+    def _instead(self) -> Answering | None:
+        """The live one; what it answers for another is not counted for it. None when it is the one that failed."""
+        table = self.service.table
+        live = table.seats[table.routing.live]
+        if live is self.seat:
+            return None
+        return Answering(self.service, replace(table, trial=None), live, self.key)

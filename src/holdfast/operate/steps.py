@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Decision, Reason
-from holdfast.contracts.records import decode
+from holdfast.contracts.evidence import Decision, Evidence, Reason
+from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage, move
 from holdfast.operate.keeper import judge, under_way
 from holdfast.promote.release import next_step, respond, rollback_target
@@ -41,7 +41,8 @@ def advance(
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         decision = _guarded(store, release, live)
     if not decision.open:
-        store.releases.refuse(release.id, decision, evidence=release.evidence, who=who, now=now).result()
+        # The evidence stays as it is, and so does the comparison that a canary is in.
+        store.releases.refuse(release.id, decision, evidence=None, who=who, now=now).result()
         return Refusal(decision)
     moved = store.releases.move(
         release.id,
@@ -76,16 +77,21 @@ def take_back(store: Store, policy: str, *, to: str | None, who: str, why: str, 
 
 
 def _decision(store: Store, release: Release, live: Release) -> Decision:
-    """The last one that a gate made about it; none is a closed one."""
-    made = None
+    """The last one that a gate made about it from evidence; none is a closed one."""
+    made, rests_on = None, ""
     for entry in store.releases.history(release.policy):
         if entry.body.get("move") == release.id and entry.body.get("to") == Stage.CANDIDATE:
             made = None  # a second try begins with nothing
-        if release.id in (entry.body.get("move"), entry.body.get("refuse")) and entry.body.get("decision"):
-            made = decode(Decision, dict(entry.body["decision"]))
+        is_about = release.id in (entry.body.get("move"), entry.body.get("refuse"))
+        if is_about and entry.body.get("evidence") and entry.body.get("decision"):
+            made, rests_on = decode(Decision, dict(entry.body["decision"])), str(entry.body["evidence"])
     if made is None:
         text = f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}"
         return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
+    measured = loads(Evidence, store.blobs.get(rests_on)).baseline
+    if made.open and release.stage is Stage.CANDIDATE and measured != live.id:  # the guard of later stages sees to it
+        text = f"it was measured against {measured}, and {live.id} is live"
+        return Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text=text),))
     return made
 
 

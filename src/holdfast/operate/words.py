@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import fsum
 
 from holdfast.contracts.evidence import Comparison, Outcome
-
-if TYPE_CHECKING:
-    from holdfast.operate.proof import Course, Criterion, ProofView
+from holdfast.operate.exhibit import Course, Criterion, ProofView
 
 MINUS = "−"
 LONGEST_NAME = 48  # letters of a version in the headline
@@ -146,7 +144,10 @@ def changes(view: ProofView) -> list[str]:
             told += _asked_more(view)
             told.append("Other tasks might change it: what is proved is about tasks like these.")
         case Outcome.HOLD:
-            told.append(f"About {view.verdict.needs:,} more episodes of each version, should they go as these did.")
+            hope = (
+                "they go as these did" if _mean(known) > known.bar else "there be a gain worth having; none is seen yet"
+            )
+            told.append(f"About {view.verdict.needs:,} more episodes of each version, should {hope}.")
             told.append(f"{now}, as far as is known; it has to be {above(known)}.")
         case Outcome.REJECT:
             told.append(f"{now}, where it has to be {above(known)}; more tasks like these would not change that.")
@@ -223,6 +224,10 @@ def course_told(known: Course) -> str:
 
 def above(known: Course) -> str:
     return f"above {change(known.metric, known.bar) if known.bar else 0}"
+
+
+def _mean(known: Course) -> float:
+    return fsum(known.differences) / known.tasks
 
 
 def _bounds(known: Course) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -237,6 +238,11 @@ def catalogue(folder: Path) -> Iterator[Found]:
             if kind is not None and not path.name.startswith("."):
                 run = _archived_run(kind, path.name) if is_archived else path.parent.name
                 yield Found(path=path, kind=kind, run=run, is_archived=is_archived)
+
+
+def place_of(path: Path) -> Path:
+    """Where a path leads from here: `..` goes, but links stay, for a state folder is called as its user calls it."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def _archived_run(kind: str, name: str) -> str:

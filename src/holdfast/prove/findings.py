@@ -19,6 +19,7 @@ from holdfast.prove.compare import paired
 from holdfast.prove.document import Rule, demand, number, whole
 from holdfast.prove.matrix import scores
 
+MOST = 1e100  # of a reward or a cost: sums of larger ones may not be finite
 LEAST_CONFIDENCE = 0.95  # of the documented criteria: no run may ask for less
 SAFETY_REGRESSION = "checkpoint_promotion_blocked_safety_regression"
 SAFETY_NOT_PROVED = "checkpoint_promotion_blocked_safety_not_proved"
@@ -156,6 +157,9 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
     for name, episodes in sides.items():
         measured = {(one.task, one.seed) for one in episodes}
         tasks, seeds = {task for task, _ in measured}, {seed for _, seed in measured}
+        for one in episodes:
+            if max(abs(float(one.reward)), float(one.safety_cost), float(one.latency_s or 0.0)) > MOST:
+                raise BadInput(f"{name} episode of {one.task!r}", why=f"has a number above {MOST:g}, too large to add")
         if len(measured) < len(episodes):
             raise BadInput(f"{name} episodes", why="one task has the same seed twice", remedy="keep one of them")
         if len(measured) < len(tasks) * len(seeds):

@@ -7,17 +7,17 @@ canary's last one, or a live outcome with the mean of the canary's since the las
 on who was asked and never on what came of it, so the block's difference d has the mean that is in question. Every
 metric becomes one d that is above 0 in the mean exactly when the canary is within its limit.
 
-An outcome counts once it is told, in order of `at`. A request that failed counts under errors; whoever records it says
-whether it was a failure too. Requests of one unit count one by one: when few units ask for most of it, the answer is
-about those units.
+An outcome counts once it is told, in order of `at`; where bad news takes longer than good, the answer is about the news
+so far. A request that failed counts under errors; whoever records it says whether it was a failure too. Requests of one
+unit count one by one: when few units ask for most of it, the answer is about those units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from math import ceil, exp, isfinite, log
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -29,13 +29,14 @@ from holdfast.contracts.trial import Served
 from holdfast.prove.sequential import log_e
 
 METRICS = ("success", "latency", "errors", "reward", "safety")
+TOLD = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
 FIRST_RESTART, RESTART_FACTOR = 32, 1.5  # blocks after which the alarm begins anew, and how much later the next time
 SMALLEST_CAP_S = 1e-6  # of latencies that a coarse clock calls 0
 LARGEST_LOG = 690.0  # e to it is still a number
 
 Stream = NDArray[np.float64]  # [..., blocks]
 State = Literal["breach", "clear", "open"]
-Call = tuple[Served, bool]  # and whether the canary answered it
+Which = NDArray[np.bool_]  # of each outcome, whether it is the canary's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +104,13 @@ def watch(live: Sequence[Served], canary: Sequence[Served], limits: Limits) -> W
     A breach is proved at α over the number of watched metrics (Bonferroni), so that one false alarm of any kind has
     probability α. Clear takes all metrics at once, so each is proved at α itself.
     """
-    calls = list(merge(_marked(live, False), _marked(canary, True), key=lambda call: (call[0].at, call[1])))
-    readings = {metric: _read(metric, calls, limits) for metric in limits.watched}
+    served = [*live, *canary]
+    order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
+    readings = {}
+    for metric in limits.watched:
+        values = np.array(list(map(TOLD[metric], served)), np.float64)[order]  # what is not told is not a number
+        told = ~np.isnan(values)
+        readings[metric] = _read(metric, values[told], (order >= len(live))[told], limits)
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
     is_clear = all(one.state == "clear" for one in readings.values())
     open_needs = [one.needs for one in readings.values() if one.state == "open"]
@@ -146,8 +152,8 @@ def alarm(d: Stream, low: float, high: float) -> Stream:
     bad after a good week is caught too:  Eₜ = Σₖ wₖ Eₜ⁽ᵏ⁾ with wₖ = 1 / (k + 1)(k + 2), which add up to 1, and
     E⁽ᵏ⁾ = 1 before its start. A mixture of e-processes is one.
     """
-    blocks, starts = d.shape[-1], [0]
-    while (after := max(FIRST_RESTART, ceil(starts[-1] * RESTART_FACTOR))) < blocks:
+    starts = [0]
+    while (after := max(FIRST_RESTART, ceil(starts[-1] * RESTART_FACTOR))) < d.shape[-1]:
         starts.append(after)
     total = np.full(d.shape, log(1.0 / (len(starts) + 1)))  # those that have not begun: what is left of the weights
     for k, start in enumerate(starts):
@@ -162,32 +168,37 @@ def within(d: Stream, low: float, high: float) -> Stream:
     return log_e(d, low=low, high=high)
 
 
-def blocks(outcomes: Sequence[tuple[float, bool]], *, alone: bool = False) -> tuple[Stream, Stream, int]:
+def blocks(outcomes: Sequence[tuple[float, bool]]) -> tuple[Stream, Stream, int]:
+    """As `paired`, of outcomes that come one by one, each with whether it is the canary's."""
+    values, which = zip(*outcomes, strict=True) if outcomes else ((), ())
+    return paired(np.array(values, np.float64), np.array(which, np.bool_))
+
+
+def paired(values: Stream, is_canary: Which, *, alone: bool = False) -> tuple[Stream, Stream, int]:
     """Means of the canary and of live in each block, and how many canary outcomes are in them.
 
-    A block ends as soon as both are in it; with `alone` each outcome of the canary is one, and live's mean is 0.
+    A block ends as soon as both are in it: some of the one, then the first of the other. With `alone` each outcome of
+    the canary is a block, and live's mean is 0.
     """
-    ours: list[float] = []
-    theirs: list[float] = []
-    waiting: tuple[list[float], list[float]] = ([], [])  # live's, canary's
-    seen = 0
-    for value, is_canary in outcomes:
-        waiting[is_canary].append(value)
-        if alone and is_canary:
-            waiting[False][:] = [0.0]
-        if waiting[0] and waiting[1]:
-            ours.append(sum(waiting[1]) / len(waiting[1]))
-            theirs.append(sum(waiting[0]) / len(waiting[0]))
-            seen += len(waiting[1])
-            waiting = ([], [])
-    return np.array(ours), np.array(theirs), seen
+    if alone:
+        ours = values[is_canary]
+        return ours, np.zeros(ours.size), ours.size
+    starts, ends, start = [], [], 0
+    for end in (np.flatnonzero(is_canary[1:] != is_canary[:-1]) + 1).tolist():
+        if end > start:  # else the run before had a single outcome, which ended the last block
+            starts.append(start)
+            ends.append(end)
+            start = end + 1
+    total = np.concatenate([[0.0], values.cumsum()])
+    many = (total[ends] - total[starts]) / (np.array(ends) - starts)
+    one, ended_by_canary = values[ends], is_canary[ends]
+    seen = int(np.where(ended_by_canary, 1, np.array(ends) - starts).sum())
+    return np.where(ended_by_canary, one, many), np.where(ended_by_canary, many, one), seen
 
 
-def _read(metric: str, calls: Sequence[Call], limits: Limits) -> Reading:
-    told = [(value, is_canary) for served, is_canary in calls if (value := _value(metric, served)) is not None]
-    limit = getattr(limits, metric)
-    scaled, capped, limit = _scaled(metric, told, limits, limit)
-    ours, theirs, n = blocks(scaled, alone=metric == "errors")
+def _read(metric: str, values: Stream, is_canary: Which, limits: Limits) -> Reading:
+    scaled, counts, limit, capped = _scaled(metric, values, is_canary, limits)
+    ours, theirs, n = paired(scaled, counts, alone=metric == "errors")
     low, high = bounds(metric, limit)
     d = difference(metric, limit, ours, theirs)
     against, for_it = (alarm(d, low, high), within(d, low, high)) if d.size else (np.zeros(1), np.zeros(1))
@@ -199,47 +210,39 @@ def _read(metric: str, calls: Sequence[Call], limits: Limits) -> Reading:
     return Reading(
         metric=metric,
         state=state,
-        live=_mean([value for value, is_canary in told if not is_canary]),
-        canary=_mean([value for value, is_canary in told if is_canary]),
+        live=_mean(values[~is_canary]),
+        canary=_mean(values[is_canary]),
         n=n,
-        e=exp(min(float(max(against.max(), 0.0)), LARGEST_LOG)),
-        e_within=exp(min(float(max(for_it.max(), 0.0)), LARGEST_LOG)),
+        e=_e(against),
+        e_within=_e(for_it),
         capped=capped,
         needs=_needs(float(for_it[-1]), n, limits) if state == "open" else None,
     )
 
 
-def _value(metric: str, served: Served) -> float | None:
-    if metric == "errors":
-        return float(served.error)
-    name = {"latency": "latency_s", "safety": "safety_cost"}.get(metric, metric)
-    value: float | None = getattr(served, name)
-    return value
-
-
-def _scaled(
-    metric: str, told: list[tuple[float, bool]], limits: Limits, limit: float
-) -> tuple[list[tuple[float, bool]], int, float]:
-    """Values in [0, 1], how many had to be cut, and the limit on the same scale.
+def _scaled(metric: str, values: Stream, is_canary: Which, limits: Limits) -> tuple[Stream, Which, float, int]:
+    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many had to be cut.
 
     The cap of latencies is known before the first that counts: those that gave it do not.
     """
-    low, high = 0.0, 1.0
+    low, high, limit = 0.0, 1.0, getattr(limits, metric)
     if metric == "reward":
         low, high = limits.reward_range
     elif metric == "safety":
-        high = limits.most_cost
-        limit = limit / limits.most_cost
+        high, limit = limits.most_cost, limit / limits.most_cost
     elif metric == "latency":
-        live_at = [place for place, (_, is_canary) in enumerate(told) if not is_canary][: limits.least]
-        if len(live_at) < limits.least:
-            return [], 0, limit
-        first = [told[place][0] for place in live_at]
-        high = max(limits.cap * float(np.median(first)), SMALLEST_CAP_S)
-        told = told[live_at[-1] + 1 :]
-    scaled = [((value - low) / (high - low), is_canary) for value, is_canary in told]
-    capped = sum(not 0.0 <= value <= 1.0 for value, _ in scaled)
-    return [(min(max(value, 0.0), 1.0), is_canary) for value, is_canary in scaled], capped, limit
+        first = np.flatnonzero(~is_canary)[: limits.least]
+        if first.size < limits.least:
+            return values[:0], is_canary[:0], limit, 0
+        high = max(limits.cap * float(np.median(values[first])), SMALLEST_CAP_S)
+        values, is_canary = values[first[-1] + 1 :], is_canary[first[-1] + 1 :]
+    capped = int(((values < low) | (values > high)).sum())
+    return np.clip((values - low) / (high - low), 0.0, 1.0), is_canary, limit, capped
+
+
+def _e(log_e: Stream) -> float:
+    """The largest so far, from 1 at the start."""
+    return exp(min(max(float(log_e.max()), 0.0), LARGEST_LOG))
 
 
 def _needs(log_within: float, n: int, limits: Limits) -> int | None:
@@ -267,12 +270,8 @@ def _reason(reading: Reading, limits: Limits) -> Reason:
     return Reason(code=f"canary_breach_{reading.metric}", text=text)
 
 
-def _marked(served: Sequence[Served], is_canary: bool) -> list[Call]:
-    return sorted(((one, is_canary) for one in served), key=lambda call: call[0].at)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+def _mean(values: Stream) -> float | None:
+    return float(values.mean()) if values.size else None
 
 
 def _check(name: str, value: float | None, below: float) -> None:

@@ -27,7 +27,7 @@ def parse(raw: bytes) -> dict[str, Any] | Problem:
     except RecursionError:
         return Problem(where="$", why="is nested too deeply")
     except _Twice as twice:
-        return Problem(where=f"$..{twice}", why="is there twice in one object")
+        return Problem(where=inside("$.", str(twice)), why="is there twice in one object")
     except ValueError as error:  # of the JSON, of UTF-8, or a number of thousands of digits
         return Problem(where="$", why=f"is not JSON: {error}")
     return data if isinstance(data, dict) else Problem(where="$", why="must be an object")

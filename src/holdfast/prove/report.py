@@ -240,8 +240,8 @@ def head_at(
     folder: Path, *, run_id: str, suite: tuple[str, str, str], generated_at: datetime, retention: Retention
 ) -> Head:
     """The head of what is published below a folder of reports, which is called so."""
-    place = folder.absolute()
-    if place.name != "reports":
+    place = document.place_of(folder)
+    if place.name != "reports" or not place.parent.name:
         raise BadInput(f"folder {folder}", why="reports lie in a folder called reports", remedy="give <state>/reports")
     if generated_at.tzinfo is None:
         raise BadInput(f"generated_at = {generated_at}", why="has no time zone", remedy="give one, such as UTC")

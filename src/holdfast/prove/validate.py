@@ -32,18 +32,18 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
 SAMPLE: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
-    "reward": document.number(),
-    "safety_penalty": document.number(0.0),
+    "reward": document.number(-findings.MOST, findings.MOST),
+    "safety_penalty": document.number(0.0, findings.MOST),
     "success": document.maybe(document.number(0.0, 1.0)),
-    "latency_s": document.maybe(document.number(0.0)),
-    "tokens": document.maybe(document.whole(0)),
+    "latency_s": document.maybe(document.number(0.0, findings.MOST)),
+    "tokens": document.maybe(document.whole(0, 2**63)),
     "rollout": document.maybe(document.text),
 }
 PENALTIES: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
-    "baseline": document.number(0.0),
-    "trained": document.number(0.0),
+    "baseline": document.number(0.0, findings.MOST),
+    "trained": document.number(0.0, findings.MOST),
 }
 
 
@@ -84,7 +84,7 @@ class _Read:
 def validate(path: Path) -> list[Problem]:
     """What is wrong with a report, a safety report or a proof; nothing when it is true.
 
-    A file that cannot be read is the caller's business: that is no problem of what it says.
+    A file that cannot be read is not true either.
     """
     asked = _load(path, None)
     if isinstance(asked, Problem):
@@ -122,7 +122,10 @@ def sound_head(path: Path) -> tuple[Head | None, list[Problem]]:
 
 def _load(path: Path, kind: str | None) -> _Read | Problem:
     """A file of a kind we know."""
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        return Problem(where="$", why=f"cannot be read: {error.strerror or error}")
     data = leaves.parse(raw)
     if isinstance(data, Problem):
         return data
@@ -175,7 +178,7 @@ def _check_head(read: _Read) -> None:
 
 def _check_place(read: _Read, head: Head) -> None:
     """A file lies where it says: among the active ones, or in the archive."""
-    lies = read.path.absolute().as_posix()
+    lies = document.place_of(read.path).as_posix()
     for place in _places(head, read.kind):
         if lies.endswith(f"/reports/{place}"):
             return
@@ -206,7 +209,7 @@ def _find(asked: _Read, kind: str) -> Path | None:
     head = asked.head
     if head is None:
         return None
-    lies = asked.path.absolute()
+    lies = document.place_of(asked.path)
     roots = [Path(*lies.parts[: place + 1]) for place, part in enumerate(lies.parts) if part == "reports"]
     tries = [root / place for root in reversed(roots) for place in _places(head, kind)]
     tries += [lies.parent / document.active_name(kind, head.run_id)]

@@ -1,10 +1,11 @@
-"""A rollout by what a person typed: its id, or so much of the beginning that only one fits."""
+"""A rollout or a release by what a person typed: its id, or so much of the beginning that only one fits."""
 
 from __future__ import annotations
 
 from sqlalchemy import bindparam, func, select
 
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.store import schema
 from holdfast.store.store import Store
@@ -40,3 +41,11 @@ def full_name(store: Store, run: str, prefix: str) -> str:
         return str(found[0])
     why = f"several start so: {', '.join(found[:3])}{', …' if len(found) > 3 else ''}" if found else "there is none"
     raise NotFound(f"rollout {run}/{prefix}", why=why, remedy=f"'holdfast rollouts {run}' lists them")
+
+
+def find_release(store: Store, version: str) -> Release:
+    """`policy@number`; the policy may be cut short, as the ids of runs may."""
+    policy, _, number = version.rpartition("@")
+    known = store.releases.policies()
+    fits = [name for name in known if name.startswith(policy)] if policy and policy not in known else []
+    return store.releases.get(f"{fits[0]}@{number}" if len(fits) == 1 else version)

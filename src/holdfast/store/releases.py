@@ -282,7 +282,7 @@ class Releases:
             if row is not None:
                 return row
         why = f"there is none in project {self._project!r}"
-        raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast releases' lists them")
+        raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
 
 
 def has_source(view: Transaction, project: str, source: str) -> bool:

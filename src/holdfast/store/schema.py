@@ -207,20 +207,6 @@ updates = Table(
     sqlite_with_rowid=False,
 )
 
-ledger = Table(
-    "ledger",
-    metadata,
-    Column("seq", Big, primary_key=True, autoincrement=False),
-    Column("at", Float(53), nullable=False),
-    Column("project", Text, nullable=False),
-    Column("run", Text),
-    Column("kind", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("previous", Text, nullable=False),
-    Column("sha256", Text, nullable=False, unique=True),
-)
-
 releases = Table(
     "releases",
     metadata,
@@ -301,6 +287,20 @@ flags = Table(
     Column("body", Text, nullable=False),  # the whole record
     Column("changed_at", Float(53), nullable=False),
     sqlite_with_rowid=False,
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("seq", Big, primary_key=True, autoincrement=False),
+    Column("at", Float(53), nullable=False),
+    Column("project", Text, nullable=False),
+    Column("run", Text),
+    Column("kind", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("sha256", Text, nullable=False, unique=True),
 )
 
 pulse = Table(

@@ -120,7 +120,9 @@ class Trials:
     def expose(self, trial: str, unit: str, arm: str, *, now: float) -> Pending[Exposure]:
         """The unit has the arm from now on; it keeps the first that it was given."""
         if not unit.strip():
-            raise BadInput(f"trial {trial}: unit {unit!r}", why="must not be blank", remedy="name who or what is given it")
+            raise BadInput(
+                f"trial {trial}: unit {unit!r}", why="must not be blank", remedy="name who or what is given it"
+            )
         values = {"trial": self._arm(trial, arm), "unit": plain_text(unit), "arm": arm, "at": now}
 
         def operation(tx: Transaction) -> Exposure:

@@ -75,9 +75,7 @@ class Duel:
 
     @property
     def versions(self) -> tuple[str, str]:
-        """What both are called in evidence."""
-        again = " (again)" if self.baseline.name == self.candidate.name else ""
-        return self.baseline.name, f"{self.candidate.name}{again}"
+        return _called(self.baseline, self.candidate)
 
     @property
     def looks(self) -> int:
@@ -147,15 +145,25 @@ def duel_from(settings: Mapping[str, Any]) -> Duel:
         why = "this version makes other tasks of it than those the run began with"
         raise BadInput(f"suite {source}", why=why, remedy="begin a new run")
     names = ("is_null", "batch", "stop_early", "seed", "workers")
-    how: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in settings["how"].items()}
     return Duel(
         suite=suite,
         source=source,
         baseline=from_record(settings["baseline"]),
         candidate=from_record(settings["candidate"]),
         **{name: settings[name] for name in names},
-        how=Weighing(**how),
+        how=_how(settings),
     )
+
+
+def _how(settings: Mapping[str, Any]) -> Weighing:
+    given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in settings["how"].items()}
+    return Weighing(**given)
+
+
+def _called(baseline: Version, candidate: Version) -> tuple[str, str]:
+    """What both are called in evidence."""
+    again = " (again)" if baseline.name == candidate.name else ""
+    return baseline.name, f"{candidate.name}{again}"
 
 
 def contestant(models: Mapping[str, Complete]) -> Agent:
@@ -212,7 +220,11 @@ def episodes_in(updates: Sequence[LearnUpdate]) -> tuple[list[Episode], list[Epi
 def weighed(store: Store, run: str) -> Weighed | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of(store, run)
-    return _weigh(duel_from(store.runs.get(run).settings), baseline, candidate)
+    settings = store.runs.get(run).settings
+    how, versions = _how(settings), _called(*(from_record(settings[arm]) for arm in ARMS))
+    if len(pairs(baseline, candidate, how.primary)[0]) < 2:
+        return None
+    return weigh(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))
 
 
 def _lesson(duel: Duel, standing: Standing) -> Lesson | None:
@@ -265,13 +277,6 @@ def _judged(duel: Duel, baseline: Sequence[Episode], candidate: Sequence[Episode
     gains = (after - before).mean(axis=1)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
     return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": encode(found)}
-
-
-def _weigh(duel: Duel, baseline: Sequence[Episode], candidate: Sequence[Episode]) -> Weighed | None:
-    if len(pairs(baseline, candidate, duel.how.primary)[0]) < 2:
-        return None
-    rng = np.random.default_rng(duel.how.resample_seed)
-    return weigh(baseline, candidate, duel.how, versions=duel.versions, rng=rng)
 
 
 def _is_decided(done: Sequence[LearnUpdate]) -> bool:

@@ -28,10 +28,12 @@ from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.promote.quality import audit
+from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighing, weigh
-from holdfast.workloads.episodes import episodes
+from holdfast.workloads.episodes import SUCCESS, episodes, is_told
 from holdfast.workloads.plans import plan_for as rollouts_of
-from holdfast.workloads.practice import practise
+from holdfast.workloads.plans import rewards_of
+from holdfast.workloads.practice import mean_reward, practise
 from holdfast.workloads.proof import Case, propose, summed
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.rl import rl_lesson
@@ -50,10 +52,20 @@ def plan_for(settings: OptimizeSettings) -> Plan:
             why="its weights are out of reach, so there is nothing to improve",
             remedy="name a local one, as in --model local/sprout; prompts are not improved yet",
         )
-    if not settings.val or not (settings.train or block.follow):
-        missing = "validate" if not settings.val else "optimize"
+    if len(settings.val) < 2:
+        why = "has one task" if settings.val else "is empty"
         raise BadInput(
-            missing, why="is empty", remedy="improvement needs tasks to learn from, and others to prove it on"
+            "validate", why=why, remedy="improvement is proved on tasks that are not learnt from, many of them"
+        )
+    if not (settings.train or block.follow):
+        raise BadInput("optimize", why="is empty", remedy="give tasks to learn from, or a run to follow")
+    low, high = block.prove.reward_range
+    least, most = rewards_of(settings.agent)
+    if block.prove.primary == "reward" and not (low <= least and most <= high):
+        raise BadInput(
+            f"improve.prove.reward_range = [{low:g}, {high:g}]",
+            why=f"the agent's rewards go from {least:g} to {most:g}",
+            remedy="a proof by reward needs all of them in it",
         )
 
     def course(pupil: Pupil | None) -> Course:
@@ -75,7 +87,7 @@ class Course:
         if number >= self._block.iterations:
             return None
         here = [update.body for update in standing.done if update.body.get("iteration") == number]
-        practised = [body for body in here if body["phase"] == PRACTICE]
+        practised = [body for body in here if body["phase"] == _phase(number)]
         if len(practised) < self._block.steps and not self._is_spent(standing):
             return self._practice(standing, number, practised)
         proved = [body for body in here if body["phase"] == PROVE]
@@ -88,7 +100,7 @@ class Course:
 
     def _practice(self, standing: Standing, number: int, practised: Sequence[Mapping[str, Any]]) -> Lesson:
         step, block = len(practised), self._block
-        self._pupil.be(standing.folder, _candidate(practised) or _live(standing))
+        self._pupil.be(standing.folder, _candidate(practised) or self._live(standing))
         begun = (number * block.steps + step) * block.step_tasks
         drawn = (
             [(begun + place) % len(self._settings.train) for place in range(block.step_tasks)]
@@ -96,7 +108,7 @@ class Course:
             else []
         )
         named = [
-            (f"practice-{number}-{step}-{place}-{attempt}", place, f"practice-{number}-{step}-{turn}")
+            (f"practice-{number}-{step}-{turn}-{attempt}", place, f"practice-{number}-{step}-{turn}")
             for turn, place in enumerate(drawn)
             for attempt in range(block.samples)
         ]
@@ -104,30 +116,49 @@ class Course:
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
             began = time.perf_counter()
-            learnt = self._learnt(standing, experiences)
+            self._check(experiences)
+            learnt = self._learnt(standing, number, experiences)
             told: dict[str, Any] = {"iteration": number, "learning_s": round(time.perf_counter() - began, 3)}
-            if block.follow and experiences:
-                told["followed"] = experiences[-1].rollout.partition("/")[2]
+            if block.follow:
+                told["followed"] = [one.rollout.partition("/")[2] for one in experiences]
             return replace(learnt, body={**learnt.body, **told})
 
         follow = None
         if block.follow:
-            taken = [str(u.body["followed"]) for u in standing.done if "followed" in u.body]
-            follow = Follow(run=block.follow, least=block.follow_least, after=taken[-1] if taken else None)
+            taken = frozenset(str(name) for update in standing.done for name in update.body.get("followed", ()))
+            follow = Follow(run=block.follow, least=block.follow_least, taken=taken)
         name = f"iteration {number + 1}: {'following' if block.follow else 'practice'} {step + 1} of {block.steps}"
         return Lesson(name=name, tasks=tasks, left=self._left(step + 1), learn=learn, follow=follow)
 
-    def _learnt(self, standing: Standing, experiences: Sequence[Experience]) -> Learnt:
+    def _check(self, experiences: Sequence[Experience]) -> None:
+        """That what has to improve can be measured: better said after the first step than after the last."""
+        how, scored = self._block.prove, [one for one in experiences if one.sheet is not None and one.sheet.signals]
+        if how.primary == "success" and scored and not any(is_told(one) for one in scored):
+            why = f"no rollout has a signal called {' or '.join(SUCCESS)}"
+            raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")
+        low, high = how.reward_range
+        for one in scored if how.primary == "reward" else []:
+            total = None if one.sheet is None else one.sheet.total
+            if total is not None and not low <= total <= high:
+                at = f"improve.prove.reward_range = [{low:g}, {high:g}]"
+                raise BadInput(at, why=f"the reward of {one.rollout} is {total:g}", remedy="name all that it can be")
+
+    def _learnt(self, standing: Standing, number: int, experiences: Sequence[Experience]) -> Learnt:
         """Attempts at one task are compared with one another; conversations that were followed have nothing beside
         them, and are judged by a critic."""
+        phase, held_out = _phase(number), self._settings.val
         if self._block.follow is None:
-            return practise(self._pupil, standing, PRACTICE, experiences, self._player)
-        inspected = audit(experiences)
+            return practise(self._pupil, standing, phase, experiences, self._player, held_out=held_out)
+        inspected = audit(experiences, held_out=held_out)
         clean = [one for one in experiences if one.rollout not in inspected.quarantined]
         optimizer = self._settings.rl_optimizer or RlOptimizer()
         learn = rl_lesson(optimizer, self._pupil, standing, seed=self._settings.seed, run=self._block.follow)
         learnt = learn(clean)
-        told = {"phase": PRACTICE, "quality": [encode(one) for one in inspected.findings]}
+        told = {
+            "phase": phase,
+            "reward": mean_reward(experiences),
+            "quality": [encode(one) for one in inspected.findings],
+        }
         return replace(learnt, body={**learnt.body, **told})
 
     def _prove(
@@ -141,8 +172,9 @@ class Course:
         how, (part, is_second) = self._block.prove, divmod(len(proved), 2)
         arm = CANDIDATE if is_second else BASELINE
         # What was live when it began: should that change meanwhile, the loop sees that the proof is of something else.
-        candidate, live = _candidate(practised), proved[0]["live"] if proved else _live(standing)
+        candidate, live = _candidate(practised), proved[0]["live"] if proved else self._live(standing)
         self._pupil.be(standing.folder, candidate if is_second else live)
+        version = self._pupil.version
         batch = range(part * how.batch, min((part + 1) * how.batch, len(self._settings.val)))
         places = {
             f"prove-{number}-{arm}-{place}-{seed}": (f"val-{place + 1}", seed)
@@ -155,17 +187,22 @@ class Course:
         tasks = [self._task(name, items[task], Split.VAL, name) for name, (task, _) in places.items()]
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            found = episodes(experiences, places)
+            # Taken up after another version went live, some may be of the one before.
+            found = episodes([one for one in experiences if one.version in (version, None)], places)
             body: dict[str, Any] = {"phase": PROVE, "iteration": number, "arm": arm, "live": live}
             body["episodes"] = [encode(one) for one in found]
             if candidate is None:
-                return Learnt(body={**body, "proposed": False})
+                why = "nothing was learnt, so there is nothing to prove"
+                return Learnt(body={**body, "proposed": False, "why": why})
             if not is_second:
                 return Learnt(body=body)
             before, after = (_episodes([*proved, body], one) for one in (BASELINE, CANDIDATE))
-            verdict = weigh(before, after, _weighing(how), versions=(BASELINE, CANDIDATE), rng=_rng()).verdict
-            body["verdict"] = encode(verdict)
             is_last = batch.stop >= len(self._settings.val)
+            if len(pairs(before, after, how.primary)[0]) < 2:  # nothing can be said of them
+                why = f"fewer than two tasks have a {how.primary} of both versions"
+                return Learnt(body={**body, "proposed": False, "why": why} if is_last else body)
+            verdict = weigh(before, after, weighing(how), versions=(BASELINE, CANDIDATE), rng=_rng()).verdict
+            body["verdict"] = encode(verdict)
             if verdict.outcome is Outcome.HOLD and not is_last:
                 return Learnt(body=body)
             proposal = self._proposal(standing, candidate, live, practised, (before, after))
@@ -203,7 +240,7 @@ class Course:
             max_sample_spread=Spread(p_value=0.04, delta=how.max_sample_spread),
         )
         return propose(
-            case, _weighing(how), criteria, reports=standing.reports, now=time.time(), to=Stage(self._block.stage)
+            case, weighing(how), criteria, reports=standing.reports, now=time.time(), to=Stage(self._block.stage)
         )
 
     def _task(self, name: str, item: Mapping[str, Any], split: Split, group: str) -> Task:
@@ -219,21 +256,29 @@ class Course:
 
     def _left(self, practised: int) -> int:
         block = self._block
-        return (block.steps - practised) * block.step_tasks * block.samples
+        return 0 if block.follow else (block.steps - practised) * block.step_tasks * block.samples
+
+    def _live(self, standing: Standing) -> str | None:
+        """The checkpoint in service; None: the weights that the model came with."""
+        live = standing.live
+        if live is None or live.source == f"{SHELF}{self._model}":
+            return None
+        if live.source.startswith(CHECKPOINT):
+            return live.source.removeprefix(CHECKPOINT)
+        is_other = live.source.startswith(SHELF)
+        why = f"{live.source} is live, and {'not this model' if is_other else 'has no weights to go on from'}"
+        raise BadInput(
+            f"policy {live.policy}", why=why, remedy=f"name another policy{', or that model' if is_other else ''}"
+        )
 
     def _player(self, model: Any) -> Trainer:
         pace = Pace(learning_rate=self._block.learning_rate, schedule="linear", total=self._block.steps)
         return Trainer(model, Settings(objective=OBJECTIVE, pace=pace), seed=self._settings.seed)
 
 
-def _live(standing: Standing) -> str | None:
-    """The checkpoint in service; None: the weights that the model came with."""
-    if standing.live is None or standing.live.source.startswith(SHELF):
-        return None
-    if standing.live.source.startswith(CHECKPOINT):
-        return standing.live.source.removeprefix(CHECKPOINT)
-    what = f"release {standing.live.id}"
-    raise BadInput(what, why=f"{standing.live.source} has no weights to go on from", remedy="name another policy")
+def _phase(number: int) -> str:
+    """One a piece for the iterations: what a trainer knows of its pace does not outlive its candidate."""
+    return f"{PRACTICE} {number + 1}"
 
 
 def _candidate(practised: Sequence[Mapping[str, Any]]) -> str | None:
@@ -245,13 +290,14 @@ def _episodes(proved: Sequence[Mapping[str, Any]], arm: str) -> list[Episode]:
     return [decode(Episode, one) for body in proved if body["arm"] == arm for one in body["episodes"]]
 
 
-def _weighing(how: ProveBlock) -> Weighing:
+def weighing(how: ProveBlock) -> Weighing:
     return Weighing(
         primary=how.primary,
         alpha=how.alpha,
         min_effect=how.min_effect,
         max_safety_regression=how.max_safety_regression,
         reward_range=how.reward_range,
+        max_cost=how.max_cost,
         seed_delta_spread=how.max_seed_spread,
         sample_delta_spread=how.max_sample_spread,
     )

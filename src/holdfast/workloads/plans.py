@@ -123,6 +123,15 @@ def _score(reference: str) -> Score:
     return questions.exact_match
 
 
+def rewards_of(reference: str | None) -> tuple[float, float]:
+    """The least and the most that the scorer beside an agent gives; what the agent adds of its own is not known."""
+    if (reference or "").partition(":")[0] == TOOLUSE:
+        from holdfast.workloads.tooluse.score import FORMAT_WEIGHT, SUCCESS_WEIGHT
+
+        return 0.0, SUCCESS_WEIGHT + FORMAT_WEIGHT
+    return 0.0, 1.0
+
+
 def _tasks(settings: OptimizeSettings) -> list[Task]:
     def task(split: Split, number: int, item: Any) -> Task:
         return Task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.collect.plan import Learnt, Standing
@@ -24,17 +24,17 @@ def practise(
     experiences: Sequence[Experience],
     make: Callable[[Any], Trainer],
     *,
-    run: str | None = None,
+    held_out: Iterable[Any] = (),
 ) -> Learnt:
-    """Learn from the attempts of the run (of this one, unless another is named).
+    """Learn from the attempts of the run; `held_out` are inputs that must not be among their tasks.
 
     What the data gates put aside is not learnt from. Where nothing gives a gradient nothing moves, and the audit says
     why.
     """
     pupil.heed()
-    inspected = quality.audit(experiences)
+    inspected = quality.audit(experiences, held_out=held_out)
     told: dict[str, Any] = {"phase": phase, "reward": mean_reward(experiences)}
-    intake = fitted(Intake(run=run or standing.run, versions=(pupil.version,)), pupil.model)
+    intake = fitted(Intake(run=standing.run, versions=(pupil.version,)), pupil.model)
     clean = [one for one in experiences if one.rollout not in inspected.quarantined]
     compared = compare(clean, intake, Grpo())
     checkpoint = update = None

@@ -103,7 +103,7 @@ def _publish(
     """What is published already, before a kill, stays as it is."""
     name = report_id(case.run, evidence.candidate)
     path = reports / document.active_path(document.PROOF, name)
-    if not path.exists():
+    if not any(reports.glob(f"**/{path.name}")):
         before, after = _both(case)
         publish(
             reports,

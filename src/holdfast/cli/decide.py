@@ -1,0 +1,137 @@
+"""`holdfast release decide`: a registered version before the gate, with the episodes of a duel as its evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.collect.plan import Proposal
+    from holdfast.contracts.evidence import Finding
+    from holdfast.contracts.release import Release, Stage
+    from holdfast.store.store import Store
+
+STAGES = ("shadow", "canary", "live")
+
+
+def decide(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
+    run: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="The 'prove run' that measured it against the live.")
+    ],
+    audit: Annotated[
+        str | None, typer.Option("--audit", metavar="RUN", help="The run whose rollouts it learnt from.")
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="It learnt from no rollouts of this store: there is nothing to audit.")
+    ] = False,
+    golden: Annotated[
+        str | None, typer.Option("--golden", metavar="NAME", help="The last replay of this golden counts too.")
+    ] = None,
+    to: Annotated[str, typer.Option("--to", metavar="STAGE", help="Where an open gate leads.")] = "shadow",
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Let the gate decide about a candidate, and act on it. Closed is exit code 1; either way it is in the ledger."""
+    from holdfast.cli.sprout import needing
+    from holdfast.contracts.release import Stage
+
+    if to not in STAGES:
+        raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
+    with needing("learn"):
+        from holdfast import loop
+    from holdfast.store.find import find_release
+
+    with existing(store, project) as opened:
+        release = find_release(opened, version)
+        if release.stage is not Stage.CANDIDATE:
+            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more")
+        findings = _findings(opened, audit, golden)
+        proposal = _proposal(opened, release, opened.runs.get(run).id, findings, untrained, Stage(to))
+        found = asyncio.run(loop.promote(opened, proposal, clock=time.time, who=who()))
+    _tell(found, json)
+
+
+def _findings(store: Store, audit: str | None, golden: str | None) -> tuple[Any, Any]:
+    """Of the data that it learnt from, and of changed behaviour; None where nobody looked."""
+    from holdfast.prove import golden as goldens
+
+    data: tuple[Finding, ...] | None = None
+    if audit is not None:
+        from holdfast.cli.quality import audited
+
+        data = audited(store, store.runs.get(audit).id).findings
+    changed: tuple[Finding, ...] | None = None
+    if golden is not None:
+        folder = store.reports.parent / "golden"
+        kept, made = (goldens.read(folder / f"{golden}{suffix}.json") for suffix in ("", ".replay"))
+        changed = goldens.check(kept, made, signed=goldens.signed(store))
+    return data, changed
+
+
+def _proposal(
+    store: Store, release: Release, run: str, findings: tuple[Any, Any], is_untrained: bool, to: Stage
+) -> Proposal:
+    from holdfast.promote.gate import Criteria, Spread
+    from holdfast.workloads.duel import duel_from, episodes_of
+    from holdfast.workloads.proof import Case, propose
+    from holdfast.workloads.versions import resolve
+
+    before, after = episodes_of(store, run)
+    duel = duel_from(store.runs.get(run).settings)
+    live = store.releases.live(release.policy)
+    if live is None:
+        why = "nothing is live, so there is nothing to be better than"
+        raise BadInput(f"policy {release.policy}", why=why, remedy=f"holdfast release promote {release.id}")
+    for one, measured in ((live, duel.baseline), (release, duel.candidate)):
+        if resolve(store, one.id).behaviour != measured.behaviour:
+            why = f"measured {measured.name}, which is not {one.id}"
+            raise BadInput(f"run {run}", why=why, remedy=f"measure {release.id} against {live.id} with 'prove run'")
+    case = Case(
+        run=run,
+        policy=release.policy,
+        suite=(duel.suite.suite_id, str(duel.suite.version), duel.suite.fixture_sha256),
+        baseline=live.source,
+        candidate=release.source,
+        before=before,
+        after=after,
+        audit=findings[0],
+        golden=findings[1],
+        manifest=release.manifest,
+        kind=release.kind,
+    )
+    how = duel.how
+    criteria = Criteria(
+        max_safety_regression=how.max_safety_regression,
+        max_p_value=how.alpha,
+        require_audit=not is_untrained,
+        max_seed_spread=Spread(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
+        max_sample_spread=Spread(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
+    )
+    return propose(case, how, criteria, reports=store.reports, now=time.time(), to=to)
+
+
+def _tell(found: dict[str, Any], json: bool) -> None:
+    from holdfast.cli.decision import headline, lines
+    from holdfast.cli.page import write_page
+    from holdfast.cli.show import print_json
+    from holdfast.contracts.evidence import Decision
+    from holdfast.contracts.records import decode
+
+    decision = decode(Decision, found["decision"])
+    page = write_page(Path(found["proof"]))
+    if json:
+        print_json({**found, "page": str(page)})
+    else:
+        print(headline(found["release"], decision))
+        print("\n".join(lines(decision.reasons)))
+        print(f"page  {page}")
+    raise typer.Exit(0 if decision.open else 1)

@@ -1,0 +1,505 @@
+"""A service under change: requests end on the version they began with, and what fails is taken over by the live one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput, Fault, NotFound, StoreFull
+from holdfast.contracts.release import Stage
+from holdfast.contracts.trial import Served
+from holdfast.operate import service as service_module
+from holdfast.operate.service import Service, trial_of
+from holdfast.store.changes import RELEASES
+from holdfast.store.store import Store
+from tests.operate.stage import HELLO, REQUEST, House, Line, keys
+
+BROKEN = Fault("model", why="its weights are broken")
+BOTH = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+
+
+async def opened(line: Line, house: House) -> Service:
+    service = house.service()
+    await service.refresh()
+    return service
+
+
+async def served(service: Service, line: Line, number: int) -> list[Served]:
+    await service.flush()
+    return line.store.trials.served(line.trial(number))
+
+
+async def test_without_a_live_version_nothing_is_served(file_store: Store) -> None:
+    service = House(file_store).service()
+    await service.refresh()
+    with pytest.raises(NotFound, match="policy sprout: it has no live version"):
+        service.choose_version("ann")
+
+
+@BOTH
+async def test_the_live_version_answers_and_nothing_is_noted_while_nothing_is_compared(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store), House(file_store)
+    service = await opened(line, house)
+    assert await house.ask(service, "ann", is_streamed=is_streamed) == "sprout@1"
+    await service.flush()
+    assert file_store.trials.all() == []
+    assert house.heard == [("r1-ann", "sprout@1")]
+
+
+@BOTH
+async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_it_took(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 25)
+    service = await opened(line, house)
+    (ours,), (theirs,) = keys(service, 2), keys(service, 1)
+    house.voice(2).may.clear()
+    asking = asyncio.create_task(house.ask(service, ours, is_streamed=is_streamed))
+    await asyncio.sleep(0.01)
+    house.time += 0.5
+    house.voice(2).may.set()
+    assert await asking == "sprout@2"
+    assert await house.ask(service, theirs, is_streamed=is_streamed) == "sprout@1"
+    assert await served(service, line, 2) == [
+        Served(
+            id=f"r1-{ours}",
+            trial=line.trial(2),
+            arm="sprout@2",
+            unit=ours,
+            at=100.5,
+            latency_s=0.5,
+            tokens=3,
+        ),
+        Served(
+            id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3
+        ),
+    ]
+    trial = file_store.trials.get(line.trial(2))
+    assert trial.arms == {"sprout@1": 0.75, "sprout@2": 0.25} and trial.kind == "canary"
+
+
+async def test_a_caller_keeps_its_version_while_the_share_grows(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 5)
+    service = await opened(line, house)
+    among = set(keys(service, 2, 5))
+    for share in (25, 50, 100):
+        line.go(2, Stage.CANARY, share)
+        await service.refresh()
+        assert {await house.ask(service, key) for key in among} == {"sprout@2"}
+    assert len(house.voices["sprout@2"]) == 1  # loaded once
+    line.go(2, Stage.LIVE)
+    await service.refresh()
+    assert len(house.voices["sprout@2"]) == 1 and service.routing.live == "sprout@2"
+
+
+async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_after_its_last_request(
+    file_store: Store,
+) -> None:
+    """Callers ask without a pause, whole and streamed, while versions come, go live and are taken back."""
+    line, house = Line(file_store, 8), House(file_store)
+    service = await opened(line, house)
+    stop, answers = asyncio.Event(), list[tuple[str, str]]()
+
+    async def caller(number: int) -> None:
+        turn = 0
+        while not stop.is_set():
+            chosen = service.choose_version(f"{number}-{turn}")
+            begun_on = chosen.seat.release
+            REQUEST.set(f"{number}-{turn}")
+            await asyncio.sleep(0.001 * (number % 3))  # between being chosen and being asked
+            gone = chosen.seat.is_closed
+            pieces = [piece async for piece in chosen.stream(HELLO)] if number % 2 else [await chosen(HELLO)]
+            answered_by = pieces[-1].response["content"]
+            assert gone or answered_by == begun_on
+            answers.append((begun_on, answered_by))
+            turn += 1
+
+    running = asyncio.create_task(service.run())
+    callers = [asyncio.create_task(caller(number)) for number in range(12)]
+    for number in range(2, 8):
+        line.go(number, Stage.CANARY, 50)
+        await asyncio.sleep(0.03)
+        if number % 3:
+            line.go(number, Stage.LIVE)
+        else:
+            line.back(number, line.live)
+        await asyncio.sleep(0.03)
+    await until(lambda: service.routing.live == "sprout@7" and service.routing.canary is None)
+    stop.set()
+    await asyncio.gather(*callers)  # nobody failed
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    seats = service.table.seats
+    assert set(seats) == {"sprout@7", "sprout@5"}  # the one before stays warm
+    for name, voices in house.voices.items():
+        for voice in voices:
+            assert voice.closed == (0 if name in seats else 1), name
+            assert (voice.asked_when_closed, voice.closed_when_busy) == (0, 0)
+    assert {name for name, _ in answers} >= {"sprout@1", "sprout@2", "sprout@3", "sprout@7"}
+    await service.close()
+    await service.close()
+    assert [voice.closed for voices in house.voices.values() for voice in voices] == [1] * len(house.voices)
+
+
+async def until(holds: Any, patience_s: float = 10.0) -> None:
+    async with asyncio.timeout(patience_s):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@BOTH
+async def test_a_long_request_ends_on_its_version_and_only_then_is_that_closed(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 3), House(file_store)
+    service = await opened(line, house)
+    house.voice(1).may.clear()
+    asking = [asyncio.create_task(house.ask(service, name, is_streamed=is_streamed)) for name in ("ann", "bob")]
+    await asyncio.sleep(0.01)
+    for number in (2, 3):
+        line.go(number, Stage.LIVE)
+        await service.refresh()
+    assert set(service.table.seats) == {"sprout@2", "sprout@3"}
+    first = house.voice(1)
+    assert (first.under_way, first.closed) == (2, 0)
+    first.may.set()
+    assert await asyncio.gather(*asking) == ["sprout@1", "sprout@1"]
+    assert (first.closed, first.closed_when_busy) == (1, 0)
+    assert house.voice(2).closed == 0
+
+
+async def test_a_caller_that_leaves_lets_its_version_go(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).may.clear()
+    asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=True))
+    await asyncio.sleep(0.01)
+    line.back(2, 1)
+    await service.refresh()
+    assert house.voice(2).closed == 0
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (house.voice(2).closed, house.voice(2).closed_when_busy) == (1, 0)
+    await service.flush()
+    assert file_store.trials.served(file_store.trials.all()[0].name) == []  # nobody failed
+
+
+@BOTH
+async def test_a_request_whose_version_left_before_it_began_is_answered_by_who_is_there(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    key = keys(service, 2)[0]
+    REQUEST.set("r")
+    chosen = service.choose_version(key)
+    line.back(2, 1)
+    await service.refresh()
+    assert house.voice(2).closed == 1
+    answer = [piece async for piece in chosen.stream(HELLO)][-1] if is_streamed else await chosen(HELLO)
+    assert answer.response["content"] == "sprout@1"
+    assert (house.voice(2).asked, house.voice(2).closed) == (0, 1)
+
+
+@BOTH
+@pytest.mark.parametrize("error", [BROKEN, RuntimeError("a bug")], ids=["fault", "bug"])
+async def test_where_a_canary_fails_before_its_first_piece_the_live_one_answers(
+    file_store: Store, is_streamed: bool, error: Exception
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).fails = error
+    (key,) = keys(service, 2)
+    assert await house.ask(service, key, is_streamed=is_streamed) == "sprout@1"
+    (noted,) = await served(service, line, 2)  # the failure is the canary's, and the answer nobody's
+    assert (noted.id, noted.arm, noted.error, noted.success) == (f"r1-{key}~failed", "sprout@2", True, 0.0)
+    assert house.heard == [(f"r1-{key}", "sprout@1")]
+
+
+async def test_a_canary_whose_stream_ends_with_nothing_in_it_has_failed(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).is_short = True
+    assert await house.ask(service, keys(service, 2)[0], is_streamed=True) == "sprout@1"
+    assert [one.error for one in await served(service, line, 2)] == [True]
+
+
+async def test_once_the_first_piece_is_out_a_stream_that_breaks_is_broken_and_counted(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).breaks = BROKEN
+    (key,) = keys(service, 2)
+    with pytest.raises(Fault, match="its weights are broken"):
+        await house.ask(service, key, is_streamed=True)
+    assert house.voice(1).asked == 0
+    assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
+
+
+@BOTH
+async def test_where_the_live_one_fails_too_its_error_is_told_and_each_failure_is_its_own(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(1).fails, house.voice(2).fails = Fault("live", why="is down"), BROKEN
+    ours, theirs = keys(service, 2)[0], keys(service, 1)[0]
+    for key in (ours, theirs):
+        with pytest.raises(Fault, match="live: is down"):
+            await house.ask(service, key, is_streamed=is_streamed)
+    noted = await served(service, line, 2)
+    assert [(one.arm, one.unit, one.error) for one in noted] == [("sprout@2", ours, True), ("sprout@1", theirs, True)]
+
+
+@BOTH
+async def test_a_canary_that_fails_after_the_live_one_was_replaced_is_stood_in_for_by_the_new_one(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 4), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).may.clear()
+    house.voice(2).fails = BROKEN
+    asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=is_streamed))
+    await asyncio.sleep(0.01)
+    line.back(2, 1)
+    for number in (3, 4):
+        line.go(number, Stage.LIVE)
+        await service.refresh()
+    assert house.voice(1).closed == 1
+    house.voice(2).may.set()
+    assert await asking == "sprout@4"
+    assert house.voice(1).asked == 0
+
+
+@BOTH
+async def test_a_bad_request_is_nobodys_failure(file_store: Store, is_streamed: bool) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(1).fails = house.voice(2).fails = BadInput("messages", why="are too long")
+    for number in (1, 2):
+        with pytest.raises(BadInput, match="too long"):
+            await house.ask(service, keys(service, number)[0], is_streamed=is_streamed)
+    assert await served(service, line, 2) == []
+
+
+@BOTH
+async def test_a_request_that_only_the_canary_finds_bad_is_answered_and_is_the_canarys_failure(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    house.voice(2).fails = BadInput("messages", why="are too long for this one")
+    assert await house.ask(service, keys(service, 2)[0], is_streamed=is_streamed) == "sprout@1"
+    assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
+
+
+@BOTH
+async def test_a_version_that_cannot_be_loaded_takes_nobody_down_and_is_counted_as_failing(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    service = await opened(line, house)
+    house.unloadable.add("sprout@2")
+    line.go(2, Stage.CANARY, 50)
+    await service.refresh()
+    (key,) = keys(service, 2)
+    assert await house.ask(service, key, is_streamed=is_streamed) == "sprout@1"
+    assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
+    house.unloadable.clear()  # what was missing is there again
+    line.go(2, Stage.CANARY, 100)
+    await service.refresh()
+    assert await house.ask(service, key, is_streamed=is_streamed) == "sprout@2"
+
+
+async def test_a_new_live_version_that_cannot_be_loaded_leaves_the_old_one_serving(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    service = await opened(line, house)
+    house.unloadable.add("sprout@2")
+    line.go(2, Stage.LIVE)
+    with pytest.raises(OSError, match="no such weights"):
+        await service.refresh()
+    assert await house.ask(service, "ann") == "sprout@1"
+    house.unloadable.clear()
+    await service.refresh()
+    assert await house.ask(service, "ann") == "sprout@2"
+
+
+@BOTH
+async def test_a_shadow_gets_a_copy_and_its_answer_reaches_nobody(file_store: Store, is_streamed: bool) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.SHADOW)
+    service = await opened(line, house)
+    house.voice(2).may.clear()  # however slow it is …
+    async with asyncio.timeout(5):
+        assert await house.ask(service, "ann", is_streamed=is_streamed) == "sprout@1"  # … nobody waits for it
+    house.voice(2).may.set()
+    await until(lambda: house.voice(2).asked == 1 and not service._shadows)
+    noted = await served(service, line, 2)
+    assert [(one.id, one.arm) for one in noted] == [("r1-ann", "sprout@1"), ("r1-ann~shadow", "sprout@2")]
+    assert house.heard == [("r1-ann", "sprout@1")]
+    assert file_store.trials.get(line.trial(2)).kind == "shadow"
+
+
+async def test_a_shadow_that_fails_is_noted_and_nobody_notices(
+    file_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.SHADOW)
+    service = await opened(line, house)
+    house.voice(2).fails = RuntimeError("a bug")
+    assert await house.ask(service, "ann") == "sprout@1"
+    await until(lambda: not service._shadows)
+    noted = {one.id: one.error for one in await served(service, line, 2)}
+    assert noted == {"r1-ann": False, "r1-ann~shadow~failed": True}
+    assert caplog.records == []  # asyncio tells of exceptions that nobody took
+
+
+async def test_a_shadow_that_is_slow_gets_no_more_copies_than_it_may(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.SHADOW)
+    service = await opened(line, house)
+    house.voice(2).may.clear()
+    for number in range(service_module.MOST_SHADOWS + 20):
+        assert await house.ask(service, f"u{number}") == "sprout@1"
+    await asyncio.sleep(0)
+    assert house.voice(2).under_way == service_module.MOST_SHADOWS
+    await service.close()
+    assert (house.voice(2).under_way, house.voice(2).closed, house.voice(2).closed_when_busy) == (0, 1, 0)
+
+
+async def test_what_was_served_is_written_on_close_to_the_last(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    running = asyncio.create_task(service.run())
+    for number in range(200):
+        await house.ask(service, f"u{number}")
+        if number % 20 == 0:
+            await asyncio.sleep(service_module.FLUSH_S / 2)
+    running.cancel()  # perhaps in the middle of a write
+    with suppress(asyncio.CancelledError):
+        await running
+    await service.close()
+    noted = file_store.trials.served(line.trial(2))
+    assert len(noted) == len({one.id for one in noted}) == 200
+
+
+async def test_a_store_that_fails_loses_no_request_and_no_outcome(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    monkeypatch.setattr(service_module, "RETRY_S", 0.01)
+    running = asyncio.create_task(service.run())
+    full, write = StoreFull("store", why="the disk is full"), file_store.db.write
+
+    def refuse(operation: Any) -> Any:
+        raise full
+
+    monkeypatch.setattr(file_store.db, "write", refuse)  # the disk, which cannot be filled here
+    for number in range(20):
+        assert (await house.ask(service, f"u{number}")).startswith("sprout@")
+    await asyncio.sleep(3 * service_module.FLUSH_S)
+    with pytest.raises(StoreFull):
+        await service.feedback("r1-u0", {"success": 1.0})
+    assert not running.done()
+    monkeypatch.setattr(file_store.db, "write", write)
+    await until(lambda: len(file_store.trials.served(line.trial(2))) == 20)
+    assert await service.feedback("r1-u0", {"success": 1.0})
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_feedback_finds_what_was_answered_a_moment_ago(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    service = await opened(line, house)
+    await house.ask(service, "ann")
+    assert await service.feedback("r1-ann", {"success": 1.0, "reward": 0.5})
+    assert not await service.feedback("r1-bob", {"success": 1.0})
+    (noted,) = file_store.trials.served(line.trial(2))
+    assert (noted.success, noted.reward, noted.safety_cost) == (1.0, 0.5, None)
+
+
+async def test_a_caller_without_a_name_is_answered_by_the_live_one_and_counted(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 100)
+    service = await opened(line, house)
+    assert await house.ask(service, "  ") == "sprout@1"
+    (noted,) = await served(service, line, 2)
+    assert (noted.arm, noted.unit) == ("sprout@1", "r1-  ")
+
+
+async def test_each_step_and_each_try_and_each_live_version_has_a_comparison_of_its_own(file_store: Store) -> None:
+    line, house = Line(file_store, 3), House(file_store)
+    line.go(2, Stage.CANARY, 5)
+    service = await opened(line, house)
+    names = [service.table.trial]
+    line.go(2, Stage.CANARY, 25)
+    await service.refresh()
+    names.append(service.table.trial)
+    line.back(2, 1)
+    line.go(2, Stage.CANDIDATE)
+    line.go(2, Stage.CANARY, 25)  # the same routing as before
+    await service.refresh()
+    names.append(service.table.trial)
+    line.go(3, Stage.LIVE)  # under the canary's feet
+    await service.refresh()
+    names.append(service.table.trial)
+    assert len(set(names)) == 4 and names[-1] == line.trial(2)
+    assert list(file_store.trials.get(line.trial(2)).arms) == ["sprout@3", "sprout@2"]
+    line.back(2, 3)
+    await service.refresh()
+    assert service.table.trial is None
+
+
+async def test_a_comparison_that_was_ended_by_hand_stops_nothing(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.CANARY, 50)
+    await (await opened(line, house)).close()
+    file_store.trials.end(line.trial(2), who="ann", why="enough", now=1.0).result()
+    service = await opened(line, house)  # started again
+    await house.ask(service, "ann")
+    assert len(await served(service, line, 2)) == 1
+
+
+async def test_another_process_s_move_is_followed_by_itself(file_store: Store) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    service = await opened(line, house)
+    running = asyncio.create_task(service.run())
+    seen = file_store.changes.seen(RELEASES)
+    line.go(2, Stage.LIVE)
+    assert file_store.changes.seen(RELEASES) > seen
+    await until(lambda: service.routing.live == "sprout@2")
+    assert await house.ask(service, "ann") == "sprout@2"
+    assert house.voice(1).closed == 0
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+def test_only_a_shadow_or_a_canary_is_compared(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    assert trial_of(line.at(2), line.at(1)) is None
+    assert trial_of(line.at(1), line.at(1)) is None
+    trial = trial_of(line.go(2, Stage.SHADOW), line.at(1))
+    assert trial is not None and trial.arms == {"sprout@1": 0.5, "sprout@2": 0.5}
