@@ -48,9 +48,11 @@ bench: .venv/.stamp-dev services
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp
 
-## drill: kill, stop, fill, tear and corrupt under load, then count what was lost
+## drill: kill, stop, fill, tear and corrupt under load, then count what was lost; and a bad canary, taken back
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
+	$(BIN)/python tests/drills/canary.py
+	$(BIN)/python tests/drills/canary.py --degrade errors
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:

@@ -144,7 +144,7 @@ def test_a_run_that_compares_nothing_cannot_be_shown_or_resumed(cli: Cli, files:
     for words in (["show", run.id], ["run", "--resume", run.id]):
         ran = cli("prove", *words, "--store", path)
         assert ran.code == 2
-        assert "is a quickstart, and compares nothing" in ran.err
+        assert "is of the kind quickstart, and compares nothing" in ran.err
     assert cli("prove", "show", "run-9", "--store", path).code == 2
 
 

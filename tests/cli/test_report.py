@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.evidence import Decision, Reason
-from holdfast.prove.document import KINDS, PROOF, Retention
+from holdfast.prove.reports.document import KINDS, PROOF, Retention
 from tests.cli.conftest import Cli
-from tests.prove.publication import AFTER, BEFORE, published, read, reports_in, write
+from tests.prove.reports.publication import AFTER, BEFORE, published, read, reports_in, write
 
 CLOSED = Decision(open=False, reasons=(Reason(code="evidence_missing_golden", text="no golden replay"),), needs=40)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.prove.document import KINDS
-from holdfast.prove.validate import validate
+from holdfast.prove.reports.document import KINDS
+from holdfast.prove.reports.validate import validate
 from tests.cli.conftest import Answer, Cli
 
 BEFORE = [0.2, 0.3, 0.4, 0.5, 0.6]

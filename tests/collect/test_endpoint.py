@@ -17,9 +17,9 @@ import openai
 import pytest
 
 from holdfast.collect.client import Client, ModelRefused
-from holdfast.collect.endpoint import WAIT_S, app, listen, server
+from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
 from holdfast.collect.reply import Piece, spell_byte
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput, Conflict, Fault, StoreFull
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -543,3 +543,128 @@ def test_an_address_in_use_is_said() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: .*in use.*; choose another --host or --port"):
             listen("127.0.0.1", port, token=None)
+
+
+@dataclass
+class Told:
+    """Who is told what came of answers; it knows one of them."""
+
+    said: list[tuple[str, Mapping[str, float]]] = field(default_factory=list)
+    raises: Exception | None = None
+
+    async def __call__(self, identity: str, said: Mapping[str, float]) -> bool:
+        if self.raises is not None:
+            raise self.raises
+        self.said.append((identity, said))
+        return identity == "chatcmpl-1"
+
+
+@pytest.fixture(scope="module")
+def counter() -> Iterator[tuple[Told, str]]:
+    told = Told()
+    with serving(Script(), feedback=told) as url:
+        yield told, url
+
+
+@pytest.fixture
+def told(counter: tuple[Told, str]) -> Told:
+    counter[0].said.clear()
+    counter[0].raises = None
+    return counter[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"success": True}, {"success": 1.0}),
+        ({"success": 0}, {"success": 0.0}),
+        ({"reward": -3}, {"reward": -3.0}),
+        ({"success": 0.5, "reward": 0.25, "safety_cost": 0}, {"success": 0.5, "reward": 0.25, "safety_cost": 0.0}),
+    ],
+)
+def test_what_came_of_an_answer_is_told(
+    told: Told, counter: tuple[Told, str], given: dict[str, Any], said: dict[str, float]
+) -> None:
+    status, answer = post(counter[1], {"id": "chatcmpl-1", **given}, "/feedback")
+    assert (status, answer) == (200, {"id": "chatcmpl-1", "object": "feedback", "taken": True})
+    assert told.said == [("chatcmpl-1", said)]
+    assert all(type(value) is float for value in told.said[0][1].values())
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "id: is missing"),
+        ([], "id: is missing"),
+        ("chatcmpl-1", "id: is missing"),
+        ({"id": "", "success": 1}, "id: is missing"),
+        ({"id": 7, "success": 1}, "id: is missing"),
+        ({"id": "chatcmpl-1"}, "feedback: says nothing; send one or more of success, reward, safety_cost"),
+        ({"id": "chatcmpl-1", "score": 1}, "score: is unknown; send success, reward, safety_cost"),
+        ({"id": "chatcmpl-1", "success": 1.5}, "success = 1.5: must be a number from 0 to 1"),
+        ({"id": "chatcmpl-1", "success": "yes"}, "success = 'yes': must be a number from 0 to 1"),
+        ({"id": "chatcmpl-1", "success": None}, "success = None: must be a number from 0 to 1"),
+        ({"id": "chatcmpl-1", "reward": True}, "reward = True: must be a number"),
+        ({"id": "chatcmpl-1", "reward": 1e300}, "must be a number from -1e+09 to 1e+09"),
+        ({"id": "chatcmpl-1", "safety_cost": -1}, "safety_cost = -1: must be a number from 0 to 1e+09"),
+        (b'{"id": "chatcmpl-1", "reward": NaN}', "request: is not JSON"),
+        (b'{"id": "chatcmpl-1"', "request: is not JSON"),
+    ],
+)
+def test_feedback_that_says_nothing_sound_is_refused(
+    told: Told, counter: tuple[Told, str], body: Any, says: str
+) -> None:
+    status, answer = post(counter[1], body, "/feedback")
+    assert status == 400 and says in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert told.said == []
+
+
+def test_feedback_on_what_is_not_known_is_not_found(told: Told, counter: tuple[Told, str]) -> None:
+    status, answer = post(counter[1], {"id": "chatcmpl-2", "success": 1}, "/feedback")
+    assert status == 404 and answer["error"]["code"] == "not_found"
+    assert answer["error"]["message"] == "answer 'chatcmpl-2': is not known, or nothing is compared at the moment"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Conflict("request chatcmpl-1", why="success was told before: 1.0, not 0.0"), 409),
+        (Fault("answer chatcmpl-1", why="the run takes nothing"), 503),
+        (StoreFull("store", why="the disk is full"), 500),
+    ],
+)
+def test_feedback_that_contradicts_or_cannot_be_kept_has_a_status(
+    told: Told, counter: tuple[Told, str], error: Exception, status: int
+) -> None:
+    told.raises = error
+    answered, answer = post(counter[1], {"id": "chatcmpl-1", "success": 0}, "/feedback")
+    assert answered == status and answer["error"]["message"] == str(error)
+
+
+def test_feedback_asks_for_the_token_and_for_json(told: Told, counter: tuple[Told, str]) -> None:
+    good = {"id": "chatcmpl-1", "success": 1}
+    with serving(Script(), feedback=told, token="s3cret") as url:
+        assert post(url, good, "/feedback")[0] == 401
+        assert post(url, good, "/feedback", Authorization="Bearer wrong")[0] == 401
+        assert told.said == []
+        assert post(url, good, "/feedback", Authorization="Bearer s3cret")[0] == 200
+    assert post(counter[1], good, "/feedback", Content_Type="text/plain")[0] == 415
+    assert post(counter[1], good, "/feedback", Host="evil.example")[0] == 403
+
+
+def test_where_nobody_listens_to_feedback_there_is_no_such_place(script: Script, url: str) -> None:
+    assert post(url, {"id": "chatcmpl-1", "success": 1}, "/feedback")[0] == 404
+
+
+def test_who_answers_knows_the_id_that_the_caller_will_see() -> None:
+    seen = []
+
+    class Knowing(Script):
+        async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
+            seen.append(REQUEST.get())
+            return await super().__call__(messages, **sampling)
+
+    with serving(Knowing()) as url:
+        answers = [post(url, {"model": "script", "messages": HELLO})[1]["id"] for _ in range(2)]
+    assert seen == answers and len(set(seen)) == 2

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.collect.plan import Lesson, Plan, Standing, once
+from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standing, once
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Seat
+from holdfast.contracts.evidence import Decision, Evidence, Reason
+from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import LearnUpdate
 
@@ -45,4 +47,30 @@ def test_a_course_of_one_lesson_is_over_once_that_lesson_is_done() -> None:
 
 def test_a_lesson_may_have_nothing_to_run_and_nothing_to_learn() -> None:
     lesson = Lesson(name="a pause")
-    assert (lesson.tasks, lesson.learn) == ((), None)
+    assert (lesson.tasks, lesson.learn, lesson.follow) == ((), None, None)
+
+
+def test_what_is_learnt_is_not_proposed_unless_a_lesson_says_so() -> None:
+    assert Learnt(body={}).proposal is None
+    follow = Follow(run="run-1", least=2)
+    assert follow.taken == frozenset()
+
+
+def test_an_open_gate_leads_into_service_unless_another_stage_is_named() -> None:
+    reason = Reason(code="promotion_allowed", text="because")
+    asked = Proposal(
+        policy="p",
+        kind=PolicyKind.WEIGHTS,
+        baseline="shelf:sprout",
+        candidate="checkpoint:c",
+        manifest={},
+        samples=b"",
+        weigh=lambda baseline, candidate, samples: Evidence(
+            policy="p", baseline=baseline, candidate=candidate, suite="s", primary="success", episodes=0
+        ),
+        decide=lambda evidence: Decision(open=True, reasons=(reason,)),
+        publish=lambda evidence, decision: {},
+    )
+    assert (asked.to, asked.share) == (Stage.LIVE, None)
+    with pytest.raises(FrozenInstanceError):
+        asked.to = Stage.SHADOW  # type: ignore[misc]

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.settings import KEYS, OptimizeSettings, load_settings, override, settings_from
+from holdfast.contracts.settings import (
+    BLOCKS,
+    KEYS,
+    ImproveBlock,
+    OptimizeSettings,
+    ProveBlock,
+    load_settings,
+    override,
+    settings_from,
+)
 
 TASK = {"prompt": "What is 2 + 2?", "expected": "4"}
 DOCUMENTED = {
@@ -22,6 +32,8 @@ DOCUMENTED = {
     "completion_poll_interval_ms": 60,
     "completion_timeout_secs": 30,
 }
+
+OURS = ("improve", "improve.prove")
 
 
 @pytest.fixture
@@ -73,6 +85,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "completion_timeout_secs": None,
         "seed": 0,
         "rl_optimizer": None,
+        "improve": None,
     }
     assert settings.lease_s == 5.0
 
@@ -116,6 +129,34 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
             },
             "channels": ["exact_match"],
         },
+        "improve": {
+            "policy": "tools",
+            "iterations": 3,
+            "steps": 4,
+            "step_tasks": 5,
+            "samples": 6,
+            "learning_rate": 1e-3,
+            "budget_s": 60.0,
+            "follow": "run-1-ab",
+            "follow_least": 7,
+            "stage": "canary",
+            "prove": {
+                "seeds": 3,
+                "batch": 8,
+                "primary": "reward",
+                "alpha": 0.01,
+                "min_effect": 0.02,
+                "min_reward_delta": 0.03,
+                "max_safety_regression": 0.04,
+                "max_seed_spread": 0.1,
+                "max_sample_spread": 0.2,
+                "max_cost": 2.0,
+                "reward_range": [-1.0, 1.1],
+            },
+        },
+    }
+    assert {name: set(every["improve"] if name == "improve" else every["improve"]["prove"]) for name in OURS} == {
+        name: set(BLOCKS[name]) for name in OURS
     }
     assert set(every) == set(KEYS)
     settings = load(json.dumps(every))
@@ -135,6 +176,27 @@ def test_a_task_is_an_object_or_a_prompt_alone(folder: Path) -> None:
     """Only asking a model needs a prompt: an agent of one's own may want something else."""
     tasks = {"optimize": ["hello", {"prompt": "hi", "expected": "ho"}, {"board": [[0, 1]]}]}
     assert load(json.dumps(tasks)).train == ({"prompt": "hello"}, *tasks["optimize"][1:])
+
+
+def test_a_flag_of_improve_is_named_as_it_was_given(folder: Path) -> None:
+    settings = load(json.dumps({"optimize": [TASK]}))
+    for flags, said in (({"policy": ""}, '--policy "": is blank'), ({"budget_s": 1e12}, "--budget 1000000000000.0: ")):
+        with pytest.raises(BadInput, match=rf"^{said}"):
+            override(settings, improve=flags)
+    assert override(settings, improve={"policy": "p"}).improve == ImproveBlock(policy="p")
+
+
+@pytest.mark.parametrize(("name", "block"), [("improve", ImproveBlock()), ("improve.prove", ProveBlock())])
+def test_every_key_of_the_improve_blocks_is_documented_with_its_default(name: str, block: BaseModel) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs/config.md").read_text(encoding="utf-8")
+    section = text.partition(f"## `{name}`\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+    told = {key.strip("`"): default for keys, default, _ in rows for key in keys.split(", ")}
+    assert list(told) == [key for key in BLOCKS[name] if key != "prove"]
+    for key, default in told.items():
+        value = getattr(block, key)
+        told_value = None if default == "none" else json.loads(default.strip("`"))
+        assert told_value == (list(value) if isinstance(value, tuple) else value), key
 
 
 def test_toml_says_the_same(folder: Path) -> None:
@@ -237,6 +299,72 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         (
             {"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}},
             "rl_optimizer.ppo.max_kl = 0.01: must not be below target_kl = 0.1; raise the one or lower the other",
+        ),
+        ({"improve": []}, "improve = []: is a list, not an object; give an object"),
+        ({"improve": {"samples": 1}}, "improve.samples = 1: must be at least 2; set it to 2 or more"),
+        (
+            {"improve": {"stage": "retired"}},
+            'improve.stage = "retired": is not one of its values; use shadow, canary or live',
+        ),
+        (
+            {"improve": {"policy": " "}},
+            'improve.policy = " ": is blank or has control characters; give its name, or leave it out',
+        ),
+        (
+            {"improve": {"iteration": 2}},
+            (
+                "improve.iteration = 2: unknown key; did you mean iterations? the keys are policy, iterations, steps, "
+                "step_tasks, samples, learning_rate, budget_s, follow, follow_least, stage, prove"
+            ),
+        ),
+        ({"improve": {"prove": {"seeds": 0}}}, "improve.prove.seeds = 0: must be at least 1; set it to 1 or more"),
+        (
+            {"improve": {"prove": {"alpha": 0.5}}},
+            "improve.prove.alpha = 0.5: must be below 0.5; set it to less than 0.5",
+        ),
+        ({"improve": {"prove": {"alpha": 0}}}, "improve.prove.alpha = 0: must be above 0; set it to more than 0"),
+        (
+            {"improve": {"prove": {"primary": "safety"}}},
+            'improve.prove.primary = "safety": is not one of its values; use success or reward',
+        ),
+        (
+            {"improve": {"prove": {"sed": 2}}},
+            (
+                "improve.prove.sed = 2: unknown key; did you mean seeds? the keys are seeds, batch, primary, alpha, "
+                "min_effect, min_reward_delta, max_safety_regression, max_seed_spread, max_sample_spread, max_cost, "
+                "reward_range"
+            ),
+        ),
+        (
+            {"improve": {"prove": {"reward_range": [0]}}},
+            "improve.prove.reward_range: is not a pair; give two numbers, as in [0, 1]",
+        ),
+        (
+            {"improve": {"prove": {"reward_range": [0, 1, 2]}}},
+            "improve.prove.reward_range: is not a pair; give two numbers, as in [0, 1]",
+        ),
+        (
+            {"improve": {"prove": {"reward_range": [0, "1"]}}},
+            'improve.prove.reward_range[1] = "1": is text, not a number; give a number',
+        ),
+        (
+            {"improve": {"prove": {"reward_range": [1, 1]}}},
+            (
+                "improve.prove.reward_range = [1, 1]: its ends are not in order; write the lowest reward and then "
+                "the highest"
+            ),
+        ),
+        (
+            {"improve": {"prove": {"max_safety_regression": 1}}},
+            ("improve.prove.max_safety_regression = 1: must be below max_cost = 1; lower the one or raise the other"),
+        ),
+        (
+            {"improve": {"prove": {"min_effect": 1}}},
+            "improve.prove.min_effect = 1: success cannot differ by more than 1; lower it",
+        ),
+        (
+            {"improve": {"prove": {"min_effect": 0.5, "primary": "reward", "reward_range": [0, 0.5]}}},
+            "improve.prove.min_effect = 0.5: reward cannot differ by more than 0.5; lower it",
         ),
         (
             {"safety_reward": {}},

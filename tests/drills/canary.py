@@ -3,8 +3,9 @@
     .venv/bin/python tests/drills/canary.py [--quick] [--json] [--degrade quality|errors]
 
 A service answers real conversations (tools and all) from many callers at once. In the middle of it a worse version is
-made a canary by somebody who bypassed the gate. The guard has to see it in the traffic and take it back by itself,
-within the limit of a version rollback, and not one request may fail.
+made a canary by somebody who bypassed the gate: one that answers badly (quality), or one whose weights are ruined and
+give no answer at all (errors), where the live one has to answer in its place. The guard has to see it in the traffic
+and take it back by itself, within the limit of a version rollback, and not one request may fail.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import subprocess
@@ -21,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from holdfast.collect.agent import Assignment, Context  # noqa: E402
 from holdfast.collect.tracer import Tracer  # noqa: E402
 from holdfast.contracts.release import PolicyKind, Stage  # noqa: E402
 from holdfast.contracts.trace import ModelCall  # noqa: E402
+from holdfast.policies.sprout import shelf  # noqa: E402
+from holdfast.policies.weights import save_transformer  # noqa: E402
 from holdfast.promote.release import LEVELS, within_limit  # noqa: E402
 from holdfast.store.store import Store, open_store  # noqa: E402
 from holdfast.workloads.tooluse.agent import agent  # noqa: E402
@@ -66,6 +70,7 @@ class Result:
     answers: dict[str, int]
     seconds_to_rollback: float | None
     canary_answers: int
+    taken_over: int  # requests that the canary failed, and the live one answered
     within_limit: bool
     reasons: list[str]
     later_canary_answers: int  # of requests begun after the rollback was seen
@@ -73,7 +78,9 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        return self.within_limit and not self.failed and not self.later_canary_answers and self.live == f"{POLICY}@1"
+        is_seen = bool(self.canary_answers if self.degrade == "quality" else self.taken_over)
+        is_back = self.within_limit and not self.later_canary_answers and self.live == f"{POLICY}@1"
+        return is_seen and is_back and not self.failed
 
 
 class Caller:
@@ -152,13 +159,21 @@ def service(folder: Path, extra: Mapping[str, str]) -> Any:
         process.wait(20)
 
 
+def ruined(folder: Path) -> Path:
+    """Weights as a training that diverged leaves them: they load, and every answer breaks."""
+    model, manifest = shelf.load("sprout")
+    for each in model.parameters():
+        each.data.fill_(math.nan)
+    save_transformer(folder, model, replace(manifest, parent=None))
+    return folder
+
+
 def prepare(store: Store, degrade: str, folder: Path) -> None:
     """A live version, and a bad candidate."""
     now = time.time()
     releases = store.releases
-    weights = "sprout-weak" if degrade == "quality" else "sprout"
-    for name in ("sprout", weights):
-        source = f"shelf:{name}" if degrade == "quality" or not releases.policies() else f"weights:{folder / 'broken'}"
+    bad = "shelf:sprout-weak" if degrade == "quality" else f"weights:{ruined(folder / 'ruined')}"
+    for source in ("shelf:sprout", bad):
         releases.add(policy=POLICY, kind=PolicyKind.WEIGHTS, source=source, who="drill", now=now).result()
     releases.move(
         f"{POLICY}@1", Stage.LIVE, expect=Stage.CANDIDATE, who="drill", why="first", now=now, known_good=True
@@ -185,6 +200,7 @@ async def drill(
             stop.set()
             await calling
         live = store.releases.live(POLICY)
+        taken_over = sum(one.error for trial in store.trials.all() for one in store.trials.served(trial.name))
         entries = [one.body for one in store.releases.history(POLICY) if "roll_back" in one.body]
     return Result(
         degrade=degrade,
@@ -193,6 +209,7 @@ async def drill(
         answers=dict(seen.versions),
         seconds_to_rollback=None if ended is None else ended - began,
         canary_answers=seen.versions[f"{POLICY}@2"],
+        taken_over=taken_over,
         within_limit=ended is not None and within_limit("version", began, ended),
         reasons=[reason["code"] for body in entries for reason in body["reasons"]],
         later_canary_answers=seen.after[f"{POLICY}@2"],
@@ -213,17 +230,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A bad canary under live traffic, taken back by itself.")
     parser.add_argument("--quick", action="store_true", help="fewer callers")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--degrade", choices=("quality", "errors"), default="quality", help="what is wrong with it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = asyncio.run(
-            drill(Path(folder), callers=8 if options.quick else 24, limit_s=LEVELS["version"], after_s=5.0)
+            drill(
+                Path(folder),
+                callers=8 if options.quick else 24,
+                limit_s=LEVELS["version"],
+                degrade=options.degrade,
+                after_s=2.0 if options.quick else 5.0,
+            )
         )
     if options.json:
         print(json.dumps(asdict(result) | {"holds": result.holds}, indent=2))
     else:
         took = "never" if result.seconds_to_rollback is None else f"{result.seconds_to_rollback:.1f} s"
-        print(f"canary with {SHARE} %: taken back after {took} ({', '.join(result.reasons) or 'no reason'})")
-        print(f"  {result.requests} requests, {len(result.failed)} failed; answers {result.answers}")
+        print(
+            f"canary with {SHARE} %, bad {result.degrade}: taken back after {took} ({', '.join(result.reasons) or 'no reason'})"
+        )
+        print(
+            f"  {result.requests} requests, {len(result.failed)} failed, {result.taken_over} taken over; answers {result.answers}"
+        )
         print(f"  after the rollback: {result.later_canary_answers} answers by the canary; live is {result.live}")
         print("holds" if result.holds else "BROKEN")
     return 0 if result.holds else 1

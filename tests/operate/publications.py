@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Episode
-from holdfast.prove.report import publish
+from holdfast.prove.reports.report import publish
 
 RUN = "m24-run-7-c0ffee-2"
 FAMILIES = ("lookup", "chain", "missing", "trivial")

@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served
+from holdfast.loop import promote
 from holdfast.operate.service import Service, trial_of
+from holdfast.promote.gate import Criteria
+from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
+from holdfast.workloads.proof import Case, propose
 
 POLICY = "sprout"
 REQUEST: ContextVar[str] = ContextVar("request")
@@ -202,3 +207,30 @@ def keys(service: Service, release: int, most: int = 1) -> list[str]:
     """Callers that this version answers."""
     found = (key for key in map(str, count()) if service.choose_version(key).seat.release == f"{POLICY}@{release}")
     return [next(found) for _ in range(most)]
+
+
+def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
+    """Of every ten tasks so many are solved, with every seed."""
+    return [
+        Episode(task=f"t{task}", seed=seed, reward=value, success=value, latency_s=1.0, tokens=10)
+        for task in range(tasks)
+        for seed in range(seeds)
+        for value in [float(task % 10 < 10 * rate)]
+    ]
+
+
+async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, now: float = 50.0) -> dict[str, Any]:
+    """A candidate with real evidence, brought before the gate as a run does it; the live version solves three of ten."""
+    audit = (Finding(name="no_secrets", severity="critical", count=0, of=200),)
+    case = Case(
+        run="run-1-ab12",
+        policy=POLICY,
+        suite=("small", "1", "3f2a" * 16),
+        baseline="shelf:1",
+        candidate="shelf:2",
+        before=episodes(0.3),
+        after=episodes(rate),
+        audit=audit,
+    )
+    proposal = propose(case, Weighing(), Criteria(), reports=store.reports, now=now, to=to)
+    return await promote(store, proposal, clock=lambda: now, who="loop")

@@ -14,7 +14,7 @@ from holdfast.contracts.evidence import Decision, Outcome, Reason
 from holdfast.operate import publication, words
 from holdfast.operate.exhibit import ProofView
 from holdfast.operate.proof import render
-from holdfast.prove import document
+from holdfast.prove.reports import document
 from holdfast.prove.weigh import weigh
 from tests.operate.publications import RUN, published
 

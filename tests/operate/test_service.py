@@ -76,9 +76,7 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
             latency_s=0.5,
             tokens=3,
         ),
-        Served(
-            id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3
-        ),
+        Served(id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3),
     ]
     trial = file_store.trials.get(line.trial(2))
     assert trial.arms == {"sprout@1": 0.75, "sprout@2": 0.25} and trial.kind == "canary"

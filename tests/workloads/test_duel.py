@@ -303,7 +303,7 @@ def test_a_duel_runs_to_its_end_and_its_episodes_can_be_read(store: Store, duel:
 
 def test_a_run_of_another_kind_has_no_episodes(store: Store) -> None:
     run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="aa", who="ada", now=0.0).result()
-    with pytest.raises(BadInput, match="is a optimize, and compared nothing"):
+    with pytest.raises(BadInput, match="is of the kind optimize, and compared nothing"):
         episodes_of(store, run.id)
 
 

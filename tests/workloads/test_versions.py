@@ -15,7 +15,7 @@ from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.sprout.shelf import SHELF
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.versions import Version, from_record, open_local, resolve, to_record
+from holdfast.workloads.versions import Version, from_record, open_local, resolve, source_of, to_record
 from tests.conftest import Files
 
 NOW = 5.0
@@ -108,6 +108,31 @@ def test_a_release_that_cannot_be_run_is_refused_with_the_reason(store: Store) -
         resolve(store, released(store, "network:1"))
     with pytest.raises(NotFound, match="sprout@99"):
         resolve(store, "sprout@99")
+
+
+def test_a_release_is_registered_with_what_finds_the_same_bytes_again(store: Store, tmp_path: Path) -> None:
+    folder, sha256 = tmp_path / "mine", saved(tmp_path / "mine")
+    checkpoint(store, "run-1-1-ab", saved(store.folder / "checkpoints/run-1-1-ab", seed=1))
+    for name, source in (("sprout", "shelf:sprout"), ("run-1-1-ab", "checkpoint:run-1-1-ab")):
+        assert source_of(store, name) == (source, {"sha256": resolve(store, name).sha256})
+    source, manifest = source_of(store, str(folder))
+    assert (source, manifest) == (f"weights:{folder}", {"sha256": sha256})
+    identity = released(store, source, **manifest)
+    assert resolve(store, identity).sha256 == sha256
+    saved(folder, seed=2)
+    with pytest.raises(BadInput, match="and it was registered with"):
+        resolve(store, identity)
+    with pytest.raises(BadInput, match="is a release already"):
+        source_of(store, released(store, "shelf:sprout"))
+
+
+def test_resources_are_registered_with_the_model_they_are_given_to(store: Store) -> None:
+    number = store.versions.publish({"system_prompt": "Be kind."}, now=NOW).result().version
+    source, manifest = source_of(store, f"resources:{number}", "sprout")
+    assert resolve(store, released(store, source, **manifest)).resources == number
+    for name, model in ((f"resources:{number}", None), ("resources:x", "sprout")):
+        with pytest.raises(BadInput, match="resources are a number, given to a model"):
+            source_of(store, name, model)
 
 
 def test_a_name_that_stands_for_nothing_says_what_names_there_are(store: Store) -> None:

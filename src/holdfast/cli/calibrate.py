@@ -115,8 +115,12 @@ def calibrate(
 def null(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
     repetitions: Annotated[
-        int, typer.Option("--repetitions", metavar="N", min=1, max=100_000, help="Experiments dealt from its pairs.")
+        int, typer.Option("--repetitions", metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
     ] = 200,
+    tasks: Annotated[
+        int | None,
+        typer.Option("--tasks", metavar="N", min=10, help="Of each; without it, all pairs are dealt out once."),
+    ] = None,
     alpha: Annotated[
         float | None,
         typer.Option("--alpha", metavar="A", help="The rate that is promised; the run's own if not given."),
@@ -126,7 +130,7 @@ def null(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Deal the pairs of a version against itself out to experiments, and count promotions. Exits 1 if too many."""
+    """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
     import numpy as np
 
     from holdfast.contracts.records import encode
@@ -146,14 +150,15 @@ def null(
         max_cost=settings["max_cost"],
         max_safety_regression=settings["max_safety_regression"],
     )
-    tasks, before, after = pairs(baseline, candidate, how.primary)
+    pool, before, after = pairs(baseline, candidate, how.primary)
     most = reach(how, how.primary)
     counted = rates.null(
-        (after - before).mean(axis=1) if tasks else np.zeros(0),
+        (after - before).mean(axis=1) if pool else np.zeros(0),
         repetitions=repetitions,
         alpha=how.alpha,
         low=-most,
         high=most,
+        tasks=tasks,
         rng=np.random.default_rng(seed),
     )
     if json:

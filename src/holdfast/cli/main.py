@@ -19,7 +19,7 @@ from holdfast.contracts.errors import HoldfastError
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
     "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
-    "improve": ("improve.improve", "Practise, prove the candidate on held-out tasks, and promote it; again and again."),
+    "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
     "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
     "work": ("work.work", "Help with a run that another process drives."),
     "runs": ("look.runs", "List the runs, newest first."),
@@ -31,7 +31,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
     "cancel": ("orders.cancel", "End a rollout that is not done."),
     "prove": ("prove.app", "Prove on a suite that one version is better than another."),
-    "report": ("report.app", "Published proofs and reports: list, check, publish, archive, show as a page."),
+    "report": ("report.app", "Published proofs and reports: list, check, archive, show."),
     "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),
     "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
     "store": ("stores.app", "Check, migrate, measure, export or prune a store."),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.prove.weigh import Weighing
 
 
+NUMBERED = re.compile(r"(.+-)([0-9]{1,9})")
+
+
 def page(
     what: Annotated[str, typer.Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
     output: Annotated[
@@ -81,7 +84,7 @@ def _written(published: Publication, how: Weighing, output: Path | None) -> tupl
 
 def _proof(what: str, folder: Path) -> Path:
     """The proof that is meant: a file, the id of its reports, or a run and then the last of its proofs."""
-    from holdfast.prove.document import PROOF, catalogue
+    from holdfast.prove.reports.document import PROOF, catalogue
 
     if what.endswith(".json") or "/" in what:
         return Path(what)
@@ -89,12 +92,16 @@ def _proof(what: str, folder: Path) -> Path:
     for found in catalogue(folder):  # active ones first
         if found.kind == PROOF:
             proofs.setdefault(found.run, found.path)
-    # The reports of a run are called after it, and numbered.
+    if what in proofs:
+        return proofs[what]
+    # The reports of a run are called after it, and numbered; its id may be cut short, as everywhere.
     begin = "m24-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in what.lower()) + "-"
-    numbers = [int(run.removeprefix(begin)) for run in proofs if re.fullmatch(re.escape(begin) + "[0-9]{1,9}", run)]
-    meant = what if what in proofs else f"{begin}{max(numbers, default=0)}"
-    if meant not in proofs:
+    numbered = [(named[1], int(named[2]), run) for run in proofs if (named := NUMBERED.fullmatch(run))]
+    meant = [one for one in numbered if one[0].startswith(begin)]
+    if not meant:
         raise BadInput(
             f"run {what}", why=f"there is no proof of it in {folder}", remedy="'holdfast report list' shows all"
         )
-    return proofs[meant]
+    if len({run for run, _, _ in meant}) > 1:
+        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
+    return proofs[max(meant)[2]]

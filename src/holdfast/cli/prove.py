@@ -142,7 +142,7 @@ def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str |
 
 def _of_kind(run: Run) -> Run:
     if run.kind != "prove":
-        why, remedy = f"is a {run.kind}, and compares nothing", "'holdfast runs' lists those of the kind prove"
+        why, remedy = f"is of the kind {run.kind}, and compares nothing", "'holdfast runs' lists them"
         raise BadInput(f"run {run.id}", why=why, remedy=remedy)
     return run
 

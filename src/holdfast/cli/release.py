@@ -39,7 +39,7 @@ def list_(
             show.print_records(found)
             return
         if not found:
-            print(f"no versions in project {project}; 'holdfast quickstart' and 'holdfast improve' propose some")
+            print(f"no versions in project {project}; 'holdfast improve' proposes some")
             return
         columns = ("version", "stage", ">share", "good", "since", "~source")
         show.print_table(columns, [_row(release) for release in found])

@@ -15,8 +15,8 @@ from holdfast.cli.shelf import ReportsAt, moment_of, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.prove.archive import Action, Step
-    from holdfast.prove.leaves import Problem
+    from holdfast.prove.reports.archive import Action, Step
+    from holdfast.prove.reports.leaves import Problem
 
 app = typer.Typer(
     help="Benchmark reports and proofs: list, check, publish, archive.",
@@ -49,7 +49,7 @@ def list_all(reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Js
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
     """One row for each run: what its proof says, unchecked."""
-    from holdfast.prove.document import PROOF, catalogue
+    from holdfast.prove.reports.document import PROOF, catalogue
 
     runs: dict[str, dict[str, Any]] = {}
     for found in catalogue(folder):
@@ -64,7 +64,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 def _said(proof: Path | None) -> dict[str, Any]:
     """The figures of a proof for a list; one that cannot be read is damaged, none at all has no status."""
-    from holdfast.prove.leaves import Problem, parse
+    from holdfast.prove.reports.leaves import Problem, parse
 
     names = ("generated_at", "proof_status", "reward_delta", "p_value", "safety_regression", "gate")
     blank: dict[str, Any] = dict.fromkeys(names)
@@ -91,8 +91,8 @@ def show_one(
     json: Json = False,
 ) -> None:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
-    from holdfast.prove.leaves import Problem, parse
-    from holdfast.prove.validate import validate
+    from holdfast.prove.reports.leaves import Problem, parse
+    from holdfast.prove.reports.validate import validate
 
     path = _named(what, reports_folder(reports, store))
     with show.progress("recomputing", None):
@@ -146,7 +146,7 @@ def validate(
     json: Json = False,
 ) -> None:
     """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""
-    from holdfast.prove.validate import validate as problems_of
+    from holdfast.prove.reports.validate import validate as problems_of
 
     files = [file for path in paths for file in _files(path)]
     answers = []
@@ -166,7 +166,7 @@ def validate(
 
 
 def _files(path: Path) -> list[Path]:
-    from holdfast.prove.document import kind_of
+    from holdfast.prove.reports.document import kind_of
 
     if path.is_dir():
         found = sorted(file for file in path.rglob("*.json") if kind_of(file.name))
@@ -184,7 +184,7 @@ def _files(path: Path) -> list[Path]:
 def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
-    from holdfast.prove.archive import Action
+    from holdfast.prove.reports.archive import Action
 
     _due(Action.ARCHIVE, yes, reports_folder(reports, store), json)
 
@@ -192,13 +192,13 @@ def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAUL
 @app.command()
 def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
-    from holdfast.prove.archive import Action
+    from holdfast.prove.reports.archive import Action
 
     _due(Action.PURGE, yes, reports_folder(reports, store), json)
 
 
 def _due(action: Action, yes: bool, folder: Path, json: bool) -> None:
-    from holdfast.prove.archive import carry_out, due
+    from holdfast.prove.reports.archive import carry_out, due
 
     with show.progress("looking", None):
         plan = due(folder, moment_of(None))
@@ -233,7 +233,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 def _named(what: str, folder: Path) -> Path:
     """A file as it was typed, or the proof of a run; without a proof, what there is of the run."""
-    from holdfast.prove.document import catalogue
+    from holdfast.prove.reports.document import catalogue
 
     if what.endswith(".json") or "/" in what:
         return _files(Path(what))[0]

@@ -66,7 +66,7 @@ def _list(path: Path) -> list[Any]:
 
 
 def _check(row: dict[str, Any], where: str, value: str) -> None:
-    from holdfast.prove.validate import SAMPLE
+    from holdfast.prove.reports.validate import SAMPLE
 
     for name in row:
         if name not in SAMPLE:

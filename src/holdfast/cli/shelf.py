@@ -33,7 +33,7 @@ def reports_folder(reports: Path | None, store: str) -> Path:
 def moment_of(written: str | None) -> datetime:
     from datetime import UTC
 
-    from holdfast.prove.document import moment, read_moment
+    from holdfast.prove.reports.document import moment, read_moment
 
     if written is None:
         return datetime.now(UTC)

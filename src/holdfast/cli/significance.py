@@ -54,9 +54,9 @@ def significance(
 ) -> None:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
     from holdfast.cli.samples import read_samples, with_penalties
-    from holdfast.prove.document import Retention
-    from holdfast.prove.findings import ProofCriteria
-    from holdfast.prove.report import publish
+    from holdfast.prove.reports.document import Retention
+    from holdfast.prove.reports.findings import ProofCriteria
+    from holdfast.prove.reports.report import publish
 
     sides = []
     for path, penalties in ((baseline_samples, baseline_safety_samples), (trained_samples, trained_safety_samples)):
@@ -111,9 +111,9 @@ def safety(
 ) -> None:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
     from holdfast.cli.samples import read_samples
-    from holdfast.prove.document import Retention
-    from holdfast.prove.findings import How, ProofCriteria
-    from holdfast.prove.report import head_at, publish_safety
+    from holdfast.prove.reports.document import Retention
+    from holdfast.prove.reports.findings import How, ProofCriteria
+    from holdfast.prove.reports.report import head_at, publish_safety
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
     how = How(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)

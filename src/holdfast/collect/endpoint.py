@@ -176,12 +176,12 @@ def _feedback(body: Any) -> tuple[str, dict[str, float]]:
         if name == "id":
             continue
         if name not in RANGES:
-            raise BadInput(name, why="is unknown", remedy=f"send {', '.join(RANGES)}")
+            raise BadInput(name[:60], why="is unknown", remedy=f"send {', '.join(RANGES)}")
         if isinstance(value, bool) and name == "success":
             value = float(value)
         low, high = RANGES[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise BadInput(f"{name} = {value!r}", why=f"must be a number from {low:g} to {high:g}")
+            raise BadInput(f"{name} = {value!r:.60}", why=f"must be a number from {low:g} to {high:g}")
         said[name] = float(value)
     if not said:
         raise BadInput("feedback", why="says nothing", remedy=f"send one or more of {', '.join(RANGES)}")

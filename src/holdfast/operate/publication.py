@@ -21,10 +21,11 @@ from holdfast.contracts.evidence import Band, Decision, Episode
 from holdfast.contracts.records import decode
 from holdfast.operate import words
 from holdfast.operate.exhibit import Course, Criterion, ProofView, Task
-from holdfast.prove import document, matrix
-from holdfast.prove.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove import matrix
+from holdfast.prove.reports import document
+from holdfast.prove.reports.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
-from holdfast.prove.validate import validate
 from holdfast.prove.weigh import Weighed, Weighing, reach, weigh
 
 NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their family, and a number
@@ -37,6 +38,7 @@ class Publication:
     path: Path
     proof: Mapping[str, Any]
     significance: Mapping[str, Any]
+    weighing: Mapping[str, Any] | None  # what the gate asked for; None: nobody wrote it down
     baseline: tuple[Episode, ...]
     candidate: tuple[Episode, ...]
 
@@ -70,8 +72,15 @@ def read(path: Path) -> Publication:
     proof = _json(path)
     sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
     before, after = (tuple(_episode(sample) for sample in side["samples"]) for side in sides)
-    significance = _json(_beside(path, proof, "significance"))["significance"]
-    return Publication(path=path, proof=proof, significance=significance, baseline=before, candidate=after)
+    report = _json(_beside(path, proof, "significance"))
+    return Publication(
+        path=path,
+        proof=proof,
+        significance=report["significance"],
+        weighing=report["weighing"],
+        baseline=before,
+        candidate=after,
+    )
 
 
 def weighing(
@@ -81,7 +90,11 @@ def weighing(
     reward_range: tuple[float, float] = (0.0, 1.0),
     max_cost: float = 1.0,
 ) -> Weighing:
-    """How it is weighed again: with its own error rate, limit and seed. Success has to improve, if it was measured."""
+    """How it is weighed again: as the gate asked for it, where one did; else with the proof's own error rate, limit and
+    seed, and success has to improve, if it was measured."""
+    if published.weighing is not None and primary is None:
+        asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in published.weighing.items()}
+        return Weighing(**asked)
     told = all(one.success is not None for one in (*published.baseline, *published.candidate))
     return Weighing(
         primary=primary or ("success" if told else "reward"),

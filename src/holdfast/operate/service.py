@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from holdfast.contracts.errors import BadInput, Conflict, Fault, NotFound, StoreError
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served, Trial
@@ -313,10 +313,9 @@ class Answering:
                     yield piece
             if not is_whole:
                 raise Fault("model", why="its stream broke off", remedy="ask again")
-        except BadInput:
-            raise
-        except Exception:
-            self._note(identity, began, None)
+        except Exception as error:
+            if not _is_refusal(error):
+                self._note(identity, began, None)
             raise
         finally:
             seat.end()
@@ -342,7 +341,7 @@ class Answering:
 
     def _own(self, identity: str, error: Exception) -> None:
         """A request that another could answer was not a bad one: it is this version that refused it."""
-        if isinstance(error, BadInput):
+        if _is_refusal(error):
             self._note(identity, self.service.clock(), None)
 
     def _seated(self) -> Answering:
@@ -356,3 +355,8 @@ class Answering:
         if live is self.seat:
             return None
         return Answering(self.service, replace(table, trial=None), live, self.key)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether it is the request that was found bad; an answer that breaks its own contract is the version's fault."""
+    return isinstance(error, BadInput) and not isinstance(error, BadRecord)

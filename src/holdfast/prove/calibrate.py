@@ -303,15 +303,27 @@ class Null:
 
 
 def null(
-    d: Draws, *, repetitions: int, alpha: float, low: float, high: float, mean: float = 0.0, rng: np.random.Generator
+    d: Draws,
+    *,
+    repetitions: int,
+    alpha: float,
+    low: float,
+    high: float,
+    mean: float = 0.0,
+    tasks: int | None = None,
+    rng: np.random.Generator,
 ) -> Null:
-    """Deal the differences of a pool of tasks out to repetitions, look after every task, and count the promotions."""
+    """Draw each repetition from a pool of tasks, none of them twice, look after every task, and count the promotions.
+
+    Without `tasks` the pool is dealt out, and the repetitions are independent; with more of them than that they share
+    some.
+    """
     if repetitions < 1:
         raise BadInput(f"repetitions = {repetitions}", why="must be at least 1")
     if d.size < LEAST_TASKS:
         remedy = f"at least {LEAST_TASKS} are needed, and {LEAST_TASKS * repetitions:,} for {repetitions} repetitions"
         raise BadInput(f"a pool of {d.size} tasks", why="is too small to draw from", remedy=remedy)
-    dealt, is_disjoint = deal(d, repetitions, rng)
+    dealt, is_disjoint = deal(d, repetitions, rng, tasks)
     promote, reject = verdicts(dealt, low=low, high=high, mean=mean, alpha=alpha)
     promoted = int((promote < reject).sum())
     most = int(stats.binom.ppf(LEVEL, repetitions, alpha))
@@ -330,9 +342,11 @@ def null(
     )
 
 
-def deal(d: Draws, repetitions: int, rng: np.random.Generator) -> tuple[Draws, bool]:
+def deal(d: Draws, repetitions: int, rng: np.random.Generator, tasks: int | None = None) -> tuple[Draws, bool]:
     """[repetitions, tasks], and whether no task is in two of them; in one repetition none is twice."""
-    tasks = max(LEAST_TASKS, d.size // repetitions)
+    tasks = max(LEAST_TASKS, d.size // repetitions) if tasks is None else tasks
+    if tasks > d.size:
+        raise BadInput(f"{tasks} tasks a repetition", why=f"there are {d.size}", remedy="draw fewer, or measure more")
     if tasks * repetitions <= d.size:
         return rng.permutation(d)[: tasks * repetitions].reshape(repetitions, tasks), True
     return np.stack([rng.choice(d, tasks, replace=False) for _ in range(repetitions)]), False

@@ -71,8 +71,10 @@ class Changes:
 
     def close(self) -> None:
         self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
+        with self._lock:  # whoever is starting it has started it
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         with self._lock:
             waiting, self._waiting = self._waiting, []
         settle((pending, None, None) for _, _, pending in waiting)

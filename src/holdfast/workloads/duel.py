@@ -205,7 +205,7 @@ def episodes_of(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:
     """Of baseline and candidate, as far as they have been looked at."""
     found = store.runs.get(run)
     if found.kind != KIND:
-        why, remedy = f"is a {found.kind}, and compared nothing", "'holdfast runs' lists those of the kind prove"
+        why, remedy = f"is of the kind {found.kind}, and compared nothing", "'holdfast runs' lists them"
         raise BadInput(f"run {found.id}", why=why, remedy=remedy)
     return episodes_in(store.updates.of_run(found.id))
 

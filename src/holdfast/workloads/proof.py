@@ -20,9 +20,9 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, decide
-from holdfast.prove import document
-from holdfast.prove.findings import ProofCriteria
-from holdfast.prove.report import publish
+from holdfast.prove.reports import document
+from holdfast.prove.reports.findings import ProofCriteria
+from holdfast.prove.reports.report import publish
 from holdfast.prove.weigh import Weighing, weigh
 
 
@@ -111,7 +111,7 @@ def _publish(
             suite=case.suite,
             baseline=before,
             trained=after,
-            checkpoints=(case.baseline, case.candidate),
+            checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
             criteria=ProofCriteria(
                 min_reward_delta=criteria.min_reward_delta,
                 max_safety_regression=criteria.max_safety_regression,
@@ -121,6 +121,7 @@ def _publish(
             seed=how.resample_seed,
             generated_at=datetime.fromtimestamp(now, UTC),
             decision=decision,
+            weighing=json.loads(json.dumps(asdict(how))),
         )
     return {"proof": str(path)}
 

@@ -97,7 +97,11 @@ def _release(store: Store, release: Release) -> Version:
     if kind == "checkpoint":
         return _checkpoint(store, release.id, rest)
     if kind in ("shelf", "weights"):
-        return _at(release.id, rest)
+        version, kept = _at(release.id, rest), release.manifest.get("sha256")
+        if kept not in (None, version.sha256):
+            why = f"its weights are {version.sha256[:12]}…, and it was registered with {str(kept)[:12]}…"
+            raise BadInput(f"release {release.id}", why=why, remedy="restore them, or register what lies there now")
+        return version
     if kind != "resources" or not rest.isdecimal():
         why = f"its source {release.source!r} cannot be run here"
         raise BadInput(f"release {release.id}", why=why, remedy=f"sources begin with {', '.join(SOURCES)}")
@@ -116,12 +120,12 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         if not number.isdecimal() or model is None:
             raise BadInput(f"source {name}", why="resources are a number, given to a model", remedy="add --model")
         return name, {"model": resolve(store, model).name, "resources": store.versions.get(int(number)).sha256}
+    if "@" in name and not Path(name).is_dir():
+        raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)
     manifest: dict[str, Any] = {"sha256": version.sha256}
     if name in shelf.NAMES:
         return f"shelf:{name}", manifest
     if Path(name).is_dir():
         return f"weights:{version.weights}", manifest
-    if "@" in name:
-        raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     return f"checkpoint:{name}", manifest

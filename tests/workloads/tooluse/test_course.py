@@ -120,6 +120,11 @@ def learn(lesson: Lesson, experiences: Sequence[Experience]) -> Learnt:
     return learnt
 
 
+def successes(found: Learnt) -> dict[int, float]:
+    """By the place of the task."""
+    return {int(one["task"].rpartition("-")[2]): one["success"] for one in found.body["episodes"]}
+
+
 @pytest.mark.parametrize(
     ("done", "name"),
     [
@@ -219,7 +224,7 @@ def test_the_wordings_of_the_measurements_are_met_nowhere_else(
 def test_a_missing_rollout_is_missing_in_a_measurement_and_not_wrong(course: Course, tmp_path: Path) -> None:
     lesson = lesson_after(course, tmp_path)
     found = learn(lesson, [attempt(lesson, 0, RIGHT), attempt(lesson, 1, (0.0, 1.0)), attempt(lesson, 2, None)])
-    assert found.body["scores"] == [1.0, 0.0, None, None]  # the third was given up, of the fourth nothing is known
+    assert successes(found) == {0: 1.0, 1: 0.0}  # the third was given up, of the others nothing is known
     assert (found.body["marks"]["success"], found.body["marks"]["format"]) == ([1, 2], [2, 2])
     assert (found.body["phase"], found.checkpoint) == ("baseline", None)  # nothing is learnt from a measurement
 
@@ -229,7 +234,20 @@ def test_a_rollout_in_which_the_agent_itself_failed_is_wrong(course: Course, tmp
     failed = attempt(lesson, 1, None, state=RolloutState.FAILED)
     given_up = attempt(lesson, 2, None, state=RolloutState.DEAD)
     found = learn(lesson, [attempt(lesson, 0, RIGHT), failed, given_up])
-    assert found.body["scores"] == [1.0, 0.0, None, None]
+    assert successes(found) == {0: 1.0, 1: 0.0}
+    assert found.body["marks"]["success"] == [1, 2]
+
+
+def test_held_out_tasks_are_tried_with_two_seeds_and_rates_rest_on_the_first(course: Course, tmp_path: Path) -> None:
+    lesson = lesson_after(course, tmp_path)
+    assert [job.name for job in lesson.tasks] == [f"baseline-{n}{seed}" for seed in ("", "-1") for n in range(4)]
+    assert asked_of(lesson)[:4] == asked_of(lesson)[4:]
+    assert len({job.metadata["group"] for job in lesson.tasks}) == 8  # they are not compared with one another
+    found = learn(lesson, [attempt(lesson, place, RIGHT if place < 4 else WRONG) for place in range(8)])
+    assert found.body["marks"]["success"] == [4, 4]  # tries at one task are not independent
+    tries = [(one["task"], one["seed"], one["success"]) for one in found.body["episodes"]]
+    families = [job.input["family"] for job in lesson.tasks[:4]]
+    assert tries == [(f"{families[n]}-{n}", seed, 1.0 - seed) for seed in (0, 1) for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -300,6 +318,44 @@ def test_practice_takes_nothing_that_other_weights_did(course: Course, pupil: Pu
     given = zip(marks, versions, strict=True)
     found = learn(lesson, [attempt(lesson, n, mark, version=made) for n, (mark, made) in enumerate(given)])
     assert (found.body["audit"]["taught"], found.body["audit"]["counts"]) == (2, {"stale_policy": 4})
+
+
+def before_the_end(course: Course, folder: Path, marks: tuple[float, float]) -> list[Mapping[str, Any]]:
+    """A course that measured this baseline and was then taught."""
+    lesson = lesson_after(course, folder)
+    baseline = learn(lesson, [attempt(lesson, place, marks) for place in range(8)]).body
+    lesson = lesson_after(course, folder, baseline)
+    cold = learn(lesson, [attempt(lesson, place, WRONG) for place in range(8)])
+    assert cold.checkpoint is not None
+    taught = {**cold.body, "checkpoint": cold.checkpoint.id}
+    finding = {"name": "no_secrets", "severity": "critical", "count": 1, "of": 6, "detail": "grpo-0-0-0: a key"}
+    return [baseline, taught, WARM, {**PRACTISED, "quality": [finding]}, {**PRACTISED, "quality": [finding]}]
+
+
+def test_what_was_learnt_is_brought_before_the_gate_with_all_that_was_found(course: Course, tmp_path: Path) -> None:
+    done = before_the_end(course, tmp_path, WRONG)
+    lesson = lesson_after(course, tmp_path, *done)
+    found = learn(lesson, [attempt(lesson, place, RIGHT) for place in range(8)])
+    asked = found.proposal
+    assert asked is not None
+    assert (asked.policy, asked.candidate) == (RUN, f"checkpoint:{done[1]['checkpoint']}")
+    assert asked.baseline.startswith("shelf:")
+    evidence = asked.weigh(f"{RUN}@1", f"{RUN}@2", "0" * 64)
+    assert (evidence.episodes, evidence.comparisons["success"].difference) == (4, 1.0)
+    assert evidence.comparisons["reward"].difference == pytest.approx(1.1)
+    assert set(evidence.bands) == {"seed", "sample"}
+    assert [(one.name, one.count, one.of) for one in evidence.audit or ()] == [("no_secrets", 2, 12)]
+    decision = asked.decide(evidence)
+    assert not decision.open
+    assert {"population_below_minimum", "data_quality_no_secrets"} <= {reason.code for reason in decision.reasons}
+
+
+def test_a_measurement_of_what_learnt_nothing_brings_nothing_forward(course: Course, tmp_path: Path) -> None:
+    done = before_the_end(course, tmp_path, WRONG)
+    for short in ([done[0], WARM, *done[3:]], [{**done[0], "episodes": []}, *done[1:]]):
+        lesson = lesson_after(course, tmp_path, *short)
+        assert learn(lesson, [attempt(lesson, place, RIGHT) for place in range(8)]).proposal is None
+    assert learn(lesson, []).proposal is None
 
 
 def test_the_plan_is_known_by_its_settings_and_counts_what_is_sure_to_come(settings: Quickstart) -> None:

@@ -24,10 +24,11 @@ def measured(
 ) -> dict[str, Any]:
     """The body of a measurement; the other rates are 3 of 4 and 2 of 10."""
     marks = {"success": list(success), "adoption": [3, 4], "format": [2, 10]}
+    tries = [{"task": f"calc-{n}", "seed": 0, "success": one} for n, one in enumerate(scores) if one is not None]
     return {
         "phase": phase,
         "marks": {**marks, "families": {name: {"success": list(counted)} for name, counted in families.items()}},
-        "scores": list(scores),
+        "episodes": tries,
     }
 
 
@@ -102,6 +103,16 @@ def test_the_gain_depends_on_its_seed_alone() -> None:
     gain = found(*bodies, seed=1).gain
     assert gain == found(*bodies, seed=1).gain != found(*bodies, seed=2).gain
     assert gain.low < np.mean(after) - np.mean(before) < gain.high
+
+
+def test_tries_at_one_task_count_as_one_task() -> None:
+    def tries(*successes: float | None) -> list[dict[str, Any]]:
+        return [{"task": f"calc-{n // 2}", "seed": n % 2, "success": one} for n, one in enumerate(successes)]
+
+    before = measured("baseline", (0, 2)) | {"episodes": tries(0.0, 0.0, 0.0, 0.0)}
+    after = measured("trained", (2, 2)) | {"episodes": tries(1.0, None, 0.0, 1.0)}  # None: there was no score for it
+    gain = found(before, after).gain
+    assert (gain.low, gain.high) == (0.5, 0.5)  # each task half solved: two pairs, not four
 
 
 @pytest.mark.parametrize("scores", [[None, None], [None, 1.0]])

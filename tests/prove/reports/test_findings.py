@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
-from holdfast.prove.findings import (
+from holdfast.prove.reports.findings import (
     SAFETY_NOT_PROVED,
     SAFETY_REGRESSION,
     How,
@@ -23,7 +23,7 @@ from holdfast.prove.findings import (
     find,
     find_safety,
 )
-from tests.prove.publication import AFTER, BEFORE, episodes, with_cost
+from tests.prove.reports.publication import AFTER, BEFORE, episodes, with_cost
 
 GOOD = {"delta": 0.05, "safety_delta": 0.05, "p_value": 0.05, "level": 0.95, "low": 0.001}
 CODES = {  # what breaks each documented criterion, and only that one

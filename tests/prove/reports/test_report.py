@@ -12,11 +12,22 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.records import decode
-from holdfast.prove.document import KINDS, PROOF, SAFETY, Retention
-from holdfast.prove.findings import ProofCriteria
-from holdfast.prove.report import publish
-from holdfast.prove.validate import validate
-from tests.prove.publication import AFTER, AT, BEFORE, OPENED, RUN, SUITE, published, read, reports_in, with_cost
+from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Retention
+from holdfast.prove.reports.findings import ProofCriteria
+from holdfast.prove.reports.report import publish
+from holdfast.prove.reports.validate import validate
+from tests.prove.reports.publication import (
+    AFTER,
+    AT,
+    BEFORE,
+    OPENED,
+    RUN,
+    SUITE,
+    published,
+    read,
+    reports_in,
+    with_cost,
+)
 
 
 def test_a_publication_has_every_file_in_its_place(tmp_path: Path) -> None:

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove import document
-from holdfast.prove.document import KINDS, REPORTS, Head, Retention, active_path, archived_path, catalogue, kind_of
+from holdfast.prove.reports import document
+from holdfast.prove.reports.document import (
+    KINDS,
+    REPORTS,
+    Head,
+    Retention,
+    active_path,
+    archived_path,
+    catalogue,
+    kind_of,
+)
 
 AT = datetime(2026, 3, 9, 23, 59, 59, tzinfo=UTC)
 HEAD = Head(run_id="m24-a-1", generated_at=AT, suite=("s", "1", "0" * 64), state=".holdfast")

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.archive import Action, Plan, carry_out, due
-from holdfast.prove.document import KINDS, PROOF, Retention
-from holdfast.prove.report import Published
-from holdfast.prove.validate import validate
-from tests.prove.publication import AT, published, read, reports_in, write
+from holdfast.prove.reports.archive import Action, Plan, carry_out, due
+from holdfast.prove.reports.document import KINDS, PROOF, Retention
+from holdfast.prove.reports.report import Published
+from holdfast.prove.reports.validate import validate
+from tests.prove.reports.publication import AT, published, read, reports_in, write
 
 KILLED = 77
 

@@ -17,9 +17,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from holdfast.contracts.errors import BadInput, StoreCorrupt
-from holdfast.prove import document
-from holdfast.prove.document import Found, Head
-from holdfast.prove.validate import sound_head
+from holdfast.prove.reports import document
+from holdfast.prove.reports.document import Found, Head
+from holdfast.prove.reports.validate import sound_head
 from holdfast.store.blobs import sha256_of, write_atomically
 
 

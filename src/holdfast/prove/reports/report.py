@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import encode
-from holdfast.prove import document
-from holdfast.prove.document import FAMILY, KEPT, KINDS, PROOF, SAFETY, Document, Head, Retention
-from holdfast.prove.findings import (
+from holdfast.prove.reports import document
+from holdfast.prove.reports.document import FAMILY, KEPT, KINDS, PROOF, SAFETY, Document, Head, Retention
+from holdfast.prove.reports.findings import (
     DOCUMENTED,
     Findings,
     How,
@@ -73,6 +74,7 @@ def significance_report(head: Head, found: Findings, hashes: Mapping[str, str]) 
         "metrics": metrics(found.trained.episodes),
         "reports": _references(("baseline", "trained"), head, hashes),
         "criteria": asdict(found.how.criteria),
+        "weighing": None if found.how.weighing is None else dict(found.how.weighing),
         "significance": {
             **_significance(found),
             "alpha": found.how.alpha,
@@ -182,6 +184,7 @@ def publish(
     alpha: float = 0.05,
     seed: int = 0,
     decision: Decision | None = None,
+    weighing: Mapping[str, Any] | None = None,
     retention: Retention = KEPT,
 ) -> Published:
     """Write all reports of a run below a folder of reports, the proof last: a publication that has one is whole.
@@ -196,7 +199,7 @@ def publish(
         Side(checkpoint=name, episodes=tuple(episodes))
         for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
     )
-    documents = build(head, before, after, How(criteria=criteria, alpha=alpha, seed=seed), decision)
+    documents = build(head, before, after, How(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing), decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
     for kind in KINDS:
         write_atomically(paths[kind], document.written(documents[kind]))

@@ -16,8 +16,8 @@ import numpy as np
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Comparison, Episode
 from holdfast.prove.compare import paired
-from holdfast.prove.document import Rule, demand, number, whole
 from holdfast.prove.matrix import scores
+from holdfast.prove.reports.document import Rule, demand, number, whole
 
 MOST = 1e100  # of a reward or a cost: sums of larger ones may not be finite
 LEAST_CONFIDENCE = 0.95  # of the documented criteria: no run may ask for less
@@ -56,6 +56,7 @@ class How:
     criteria: ProofCriteria = DOCUMENTED
     alpha: float = 0.05
     seed: int = 0
+    weighing: Mapping[str, Any] | None = None  # what a gate asked for besides, as it was asked; carried, not used
 
     def __post_init__(self) -> None:
         demand("", CHANCE, {"alpha": self.alpha, "seed": self.seed})

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.prove import document
-from holdfast.prove.document import KINDS, PROOF, SAFETY
-from holdfast.prove.report import Published
-from holdfast.prove.validate import Problem, validate
-from tests.prove.publication import at, episodes, leaves, other, published, put, read, reports_in, write
+from holdfast.prove.reports import document
+from holdfast.prove.reports.document import KINDS, PROOF, SAFETY
+from holdfast.prove.reports.leaves import Problem
+from holdfast.prove.reports.report import Published
+from holdfast.prove.reports.validate import validate
+from tests.prove.reports.publication import at, episodes, leaves, other, published, put, read, reports_in, write
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 

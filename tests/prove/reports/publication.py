@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.evidence import Decision, Episode, Reason
-from holdfast.prove import document
-from holdfast.prove.report import Published, publish
+from holdfast.prove.reports import document
+from holdfast.prove.reports.report import Published, publish
 
 RUN = "m24-small"
 AT = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)

@@ -16,10 +16,10 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import decode
-from holdfast.prove import document, findings, leaves, report
-from holdfast.prove.document import KINDS, PROOF, SAFETY, Document, Head, Retention, Rule
-from holdfast.prove.findings import Findings, How, ProofCriteria, Side
-from holdfast.prove.leaves import MISSING, Problem, differences, short
+from holdfast.prove.reports import document, findings, leaves, report
+from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Document, Head, Retention, Rule
+from holdfast.prove.reports.findings import Findings, How, ProofCriteria, Side
+from holdfast.prove.reports.leaves import MISSING, Problem, differences, short
 
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "baseline": (),
@@ -306,7 +306,9 @@ def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side
     if not _are_alike(files["trained"], baseline.episodes, trained.episodes):
         return None
     try:
-        return findings.find(baseline, trained, How(criteria=ProofCriteria(**criteria), **chance))
+        asked = read.data.get("weighing")
+        how = How(criteria=ProofCriteria(**criteria), **chance, weighing=asked if isinstance(asked, dict) else None)
+        return findings.find(baseline, trained, how)
     except BadInput as error:  # numbers so large that their sums are not finite
         files["trained"].say("$.samples", str(error))
         return None

@@ -1,0 +1,252 @@
+"""`holdfast release …`: versions are listed, explained, promoted and taken back; a refusal is exit code 1 and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.contracts.release import Stage
+from holdfast.store.store import Store, open_store
+from tests.cli.conftest import Answer, Cli
+from tests.conftest import Files
+from tests.operate.stage import POLICY, Line, proposed
+from tests.operate.test_keeper import GOOD, play
+
+COMMANDS = ["list", "add", "show", "history", "explain", "promote", "rollback", "serve"]
+
+
+class Releases:
+    """`holdfast release …` on one store."""
+
+    def __init__(self, cli: Cli, url: str) -> None:
+        self._cli, self._url = cli, url
+
+    def __call__(self, *words: object) -> Answer:
+        ran = self._cli("release", *words, "--store", self._url)
+        folded = [line for line in ran.lines if "--json" not in words and not line.startswith("proof:")]  # a path
+        assert max(map(len, folded), default=0) <= 80, ran.out
+        assert len(ran.err.splitlines()) <= 1, ran.err
+        return ran
+
+    def says(self, *words: object) -> str:
+        ran = self(*words)
+        assert (ran.code, ran.err) == (0, "")
+        return ran.out.rstrip("\n")
+
+    def fails(self, code: int, *words: object) -> str:
+        ran = self(*words)
+        assert (ran.code, ran.out) == (code, "")
+        return ran.err.removeprefix("holdfast: error: ").rstrip("\n")
+
+
+@pytest.fixture
+def url(files: Files) -> str:
+    return files.fresh()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url, poll_s=0.01) as opened:
+        yield opened
+
+
+@pytest.fixture
+def release(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
+    monkeypatch.setenv("LOGNAME", "ann")
+    return Releases(cli, url)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_in_80_columns(cli: Cli, command: str) -> None:
+    ran = cli("release", command, "--help")
+    assert ran.code == 0 and ran.lines[0].startswith(f"Usage: holdfast release {command}")
+    assert max(map(len, ran.lines)) <= 80
+    listed = cli("release", "--help")
+    assert f"  {command} " in listed.out
+
+
+def test_help_needs_neither_torch_nor_a_server() -> None:
+    code = (
+        "import sys; sys.argv = ['holdfast', 'release', 'serve', '--help']\n"
+        "from holdfast.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'starlette', 'numpy', 'sqlalchemy'} & set(sys.modules), sys.modules.keys()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_missing(
+    release: Releases, store: Store
+) -> None:
+    assert release("list").out.startswith("no versions in project default; ")
+    assert release("list", "--json").json == []
+    assert release.says("add", "sprout-weak", "--policy", "sprout") == "sprout@1: candidate, shelf:sprout-weak"
+    assert release.says("promote", "sprout@1", "--why", "first") == "sprout@1 is live now, with 100 %"
+    added = release("add", "sprout", "--policy", "sprout", "--parent", "sprout@1", "--json").json
+    assert (added["id"], added["parent"], added["stage"]) == ("sprout@2", "sprout@1", "candidate")
+    assert len(added["manifest"]["sha256"]) == 64
+    assert release("add", "sprout", "--policy", "sprout", "--json").json["id"] == "sprout@2"  # it is there already
+    refused = release("promote", "sprout@2")
+    assert (refused.code, refused.err) == (1, "")
+    assert refused.lines[:2] == ["sprout@2 stays candidate: closed", "  evidence_missing_all"]
+    assert release("promote", "sprout@2", "--json").json["decision"]["open"] is False
+    rows = [line.split() for line in release("list").lines]
+    assert [row[:2] for row in rows] == [["version", "stage"], ["sprout@2", "candidate"], ["sprout@1", "live"]]
+    assert rows[2][2:5] == ["100", "%", "yes"] and rows[1][-1] == "shelf:sprout"
+    assert [one["id"] for one in release("list", "--json").json] == ["sprout@2", "sprout@1"]
+    entries = store.releases.history("sprout")
+    assert [next(iter(one.body)) for one in entries] == ["add", "move", "add", "refuse", "refuse"]
+    assert {one.who for one in entries} == {"ann"}
+    told = release("history").out
+    assert "sprout@2 refused" in told and "sprout@1 candidate → live" in told
+    assert len(release("history", "--json").json) == 5
+
+
+def test_show_tells_where_a_version_is_what_its_evidence_says_and_what_the_guard_sees(
+    release: Releases, store: Store
+) -> None:
+    line = Line(store, 2)
+    asyncio.run(proposed(store, to=Stage.CANARY))
+    play(line, GOOD)
+    shown = release.says("show", "sprout@2").splitlines()
+    assert shown[0] == "sprout@2: canary with 5 %"
+    assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1" in shown
+    assert any(line.startswith("  guard    success  clear") for line in shown)
+    answer = release("show", "sprout@2", "--json").json
+    assert answer["release"]["share"] == 5 and answer["evidence"]["candidate"] == "sprout@2"
+    assert answer["guard"]["is_clear"] is True
+    first = release("show", "sprout@1", "--json").json
+    assert (first["evidence"], first["guard"]) == (None, None)
+
+
+def test_promote_goes_a_step_or_to_where_it_is_told(release: Releases, store: Store) -> None:
+    line = Line(store, 2)
+    asyncio.run(proposed(store, to=Stage.CANARY))
+    held = release("promote", "sprout@2")
+    assert held.code == 1 and held.lines[:2] == ["sprout@2 stays canary: closed", "  guard_open"]
+    play(line, GOOD)
+    assert release.says("promote", "sprout@2") == "sprout@2 is canary now, with 25 %"
+    play(line, GOOD)
+    moved = release("promote", "sprout@2", "--to", "live", "--json")
+    assert moved.code == 0 and moved.json["release"]["stage"] == "live" and moved.json["decision"] is None
+    assert line.at(1).stage is Stage.RETIRED
+
+
+def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases, store: Store) -> None:
+    line = Line(store, 3)
+    line.go(2, Stage.LIVE)
+    line.go(3, Stage.CANARY, 25)
+    assert release.says("rollback", "--why", "odd") == "sprout@3 is taken back; sprout@2 is live"
+    answer = release("rollback", "sprout", "--to", "sprout@1", "--json").json
+    assert answer["rolled_back"] == "sprout@2" and answer["live"]["id"] == "sprout@1"
+    said = release.fails(2, "rollback")
+    assert said.startswith("policy sprout: there is no other version that is known to be good")
+    assert store.releases.history(POLICY)[-1].body["why"] == "by hand"
+    assert "sprout@3 taken back, sprout@2 live" in release("history").out.replace("\n", " ")
+
+
+def test_explain_decides_once_more_and_says_whether_it_is_the_same(release: Releases, store: Store) -> None:
+    line = Line(store, 2)
+    made = asyncio.run(proposed(store))
+    told = release("explain", "sprout@2")
+    assert told.code == 0 and told.lines[0] == "sprout@2 is live with 100 % of the requests."
+    assert "decided once more from 400 stored episodes: open; it is the same" in told.out
+    assert "entries, the chain holds" in told.out
+    answer = release("explain", "sprout@2", "--json").json
+    assert answer["agrees"] is True and answer["recomputed"] == answer["decision"] and answer["proof"] == made["proof"]
+    line.back(2, 1)
+    back = release("explain", "sprout@1")
+    assert back.code == 0 and "sprout@2 taken back, sprout@1 live, by test" in back.out
+
+
+def test_explain_shows_refusals_with_their_codes(release: Releases, store: Store) -> None:
+    Line(store, 2)
+    made = asyncio.run(proposed(store, rate=0.1))
+    told = release("explain", "sprout@2")
+    assert told.code == 0 and "closed" in told.out
+    for reason in made["decision"]["reasons"]:
+        assert f"    {reason['code']}" in told.lines
+
+
+def test_explain_ends_with_1_where_the_samples_lead_elsewhere(release: Releases, store: Store) -> None:
+    from holdfast.contracts.evidence import Decision, Reason
+
+    line = Line(store, 2)
+    made = asyncio.run(proposed(store, rate=0.1))
+    waved = Decision(open=True, reasons=(Reason(code="open", text="trust me"),))
+    line.go(2, Stage.LIVE, evidence=made["evidence"], decision=waved)
+    told = release("explain", "sprout@2")
+    assert told.code == 1 and "it DIFFERS" in told.out
+    answer = release("explain", "sprout@2", "--json")
+    assert answer.code == 1 and answer.json["agrees"] is False
+
+
+def test_explain_names_what_was_changed(release: Releases, store: Store, url: str) -> None:
+    Line(store, 2)
+    made = asyncio.run(proposed(store))
+    path = store.blobs.path(made["evidence"])
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes() + b" ")
+    assert str(path) in release.fails(5, "explain", "sprout@2")
+    with sqlite3.connect(url) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE ledger SET who = 'mallory' WHERE seq = 2")
+    assert release.fails(5, "explain", "sprout@2").startswith("ledger: entry 2 was changed after it was written")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "says"),
+    [
+        (2, ["list", "other"], "policy 'other': has no versions; there is sprout"),
+        (2, ["history", "other"], "policy 'other': has no versions; there is sprout"),
+        (2, ["show", "sprout@9"], "release 'sprout@9': there is none in project 'default'"),
+        (2, ["show", "sprout"], "release 'sprout': there is none"),
+        (2, ["explain", "sprout@x"], "release 'sprout@x': there is none"),
+        (2, ["promote", "sprout@9"], "release 'sprout@9': there is none"),
+        (2, ["promote", "sprout@2", "--to", "candidate"], "--to candidate: is no stage ahead; use shadow, canary or"),
+        (2, ["promote", "sprout@1"], "release sprout@1: is live: there is no step ahead"),
+        (2, ["rollback", "--to", "sprout@9"], "release 'sprout@9': there is none"),
+        (2, ["rollback", "--to", "sprout@1"], "release sprout@1: cannot be rolled back to itself"),
+        (5, ["rollback", "--to", "sprout@2"], "release sprout@2: is candidate, and was not live before"),
+        (2, ["rollback", "other"], "policy 'other': has no versions"),
+        (2, ["add", "nothing", "--policy", "p"], "version 'nothing': is no model of the package, no folder, no check"),
+        (2, ["add", "sprout", "--policy", " "], "release of ' ': source 'shelf:sprout': neither may be blank"),
+        (2, ["add", "sprout", "--policy", "p", "--parent", "p@9"], "release 'p@9': there is none"),
+        (2, ["add", "sprout@1", "--policy", "p"], "source sprout@1: is a release already; name what it was made of"),
+        (2, ["add", "resources:1", "--policy", "p"], "source resources:1: resources are a number, given to a model"),
+        (2, ["serve", "other", "--port", "0"], "policy 'other': has no versions"),
+        (2, ["serve", "--host", "0.0.0.0", "--port", "0"], "host 0.0.0.0: everyone who reaches this machine"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_with_its_exit_code(
+    release: Releases, store: Store, code: int, words: list[str], says: str
+) -> None:
+    Line(store, 2)
+    entries = len(list(store.ledger.entries()))
+    assert says in release.fails(code, *words)
+    assert len(list(store.ledger.entries())) == entries
+
+
+def test_with_several_policies_one_has_to_be_named(release: Releases, store: Store) -> None:
+    assert release.fails(2, "rollback") == "POLICY: there is none; propose a version first"
+    for policy in ("sprout", "town"):
+        release.says("add", "sprout", "--policy", policy)
+    assert release.fails(2, "history") == "POLICY: there are 2; name one: sprout, town"
+    assert len(release("list", "--json").json) == 2
+    assert [one["id"] for one in release("list", "town", "--json").json] == ["town@1"]
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Path) -> None:
+    missing = tmp_path / "none.sqlite"
+    for words in (["list"], ["show", "a@1"], ["history"], ["explain", "a@1"], ["promote", "a@1"], ["rollback"]):
+        ran = cli("release", *words, "--store", missing)
+        assert ran.code in (2, 5) and str(missing) in ran.err and not missing.exists()
