@@ -48,7 +48,7 @@ bench: .venv/.stamp-dev services
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp
 
-## drill: kill, stop, fill, tear and corrupt under load, then count what was lost; and a bad canary, taken back
+## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
 	$(BIN)/python tests/drills/canary.py

@@ -17,7 +17,9 @@ def asked(model: str, seq: int = 1) -> Span:
     return Span(seq=seq, kind=SpanKind.MODEL, name="chat", started_at=1.0, ended_at=2.0, model=call)
 
 
-def attempt(scene: Scene, *spans: Span, value: float | None = 1.0, state: AttemptState = AttemptState.SUCCEEDED) -> None:
+def attempt(
+    scene: Scene, *spans: Span, value: float | None = 1.0, state: AttemptState = AttemptState.SUCCEEDED
+) -> None:
     claim = scene.claim()
     scene.store.traces.add(claim.attempt, spans, now=scene.clock.now).result()
     if value is not None:
@@ -54,7 +56,8 @@ def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [RolloutState.QUEUING, RolloutState.REQUEUING, RolloutState.RUNNING, RolloutState.DEAD, RolloutState.CANCELLED]
+    "state",
+    [RolloutState.QUEUING, RolloutState.REQUEUING, RolloutState.RUNNING, RolloutState.DEAD, RolloutState.CANCELLED],
 )
 def test_what_no_attempt_decided_has_none(scene: Scene, state: RolloutState) -> None:
     scene.brought_to(state)
