@@ -40,6 +40,7 @@ class Endpoint:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     script: deque[Scripted] = field(default_factory=deque)  # played first, one a request
+    models: Any = None  # what GET /v1/models answers; None: there is no such page
     reply: Reply = field(default=lambda body: completion(f"echo: {body['messages'][-1]['content']}"))
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -49,6 +50,9 @@ class Endpoint:
         await asyncio.sleep(step.pause_s)
         content = step.body if isinstance(step.body, bytes) else json.dumps(step.body).encode()
         return web.Response(status=step.status, body=content, content_type="application/json")
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.models, status=404 if self.models is None else 200)
 
 
 def completion(text: str, **more: Any) -> dict[str, Any]:
@@ -73,6 +77,7 @@ def serving() -> Iterator[Endpoint]:
     async def start() -> web.AppRunner:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", endpoint.answer)
+        app.router.add_get("/v1/models", endpoint.list_models)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -16,13 +16,18 @@ class PeerAbsent(Exception):
     """Why there is nothing to compare with."""
 
 
+def program(name: str) -> Path:
+    """One of the peers' environment."""
+    path = Path(os.environ.get("HOLDFAST_PEERS", ROOT / ".venv-peers")) / "bin" / name
+    if not path.exists():
+        raise PeerAbsent(f"{path} is not there: run 'make peers', or set HOLDFAST_PEERS to an environment")
+    return path
+
+
 class Peer:
     def __init__(self, script: str) -> None:
         """Start `benchmarks/peers/<script>` and wait until it has imported what it needs."""
-        python = Path(os.environ.get("HOLDFAST_PEERS", ROOT / ".venv-peers")) / "bin" / "python"
-        if not python.exists():
-            raise PeerAbsent(f"{python} is not there: run 'make peers', or set HOLDFAST_PEERS to an environment")
-        command = [python, ROOT / "benchmarks/peers" / script]
+        command = [program("python"), ROOT / "benchmarks/peers" / script]
         self._words = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True

@@ -99,6 +99,7 @@ def config(folder: Path, prompts: list[str], name: str = "config.json", **fields
 
 
 STORE = ("--store", "store.db")
+PROXY = ["--prompt-optimization-proxy-server", "--prompt-optimization-proxy-upstream-url"]
 
 
 @contextmanager
@@ -450,8 +451,29 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
         (["--resume", "run-1"], "store store.db: there is none; check the path; "),
         (
             ["--config", "good.json", "--prompt-optimization-proxy-server"],
-            "--prompt-optimization-proxy-*: the capture proxy is not part of this version; leave these flags out",
+            "--prompt-optimization-proxy-server: starts the capture proxy, and --config or --resume a run: they cannot",
         ),
+        (
+            ["--config", "good.json", "--prompt-optimization-proxy-bind", "127.0.0.1:0"],
+            "--prompt-optimization-proxy-bind: is for the capture proxy; give --prompt-optimization-proxy-server as w",
+        ),
+        (
+            ["--prompt-optimization-proxy-server"],
+            "--prompt-optimization-proxy-upstream-url: is missing; give the address that answers the calls",
+        ),
+        (
+            [*PROXY, "http://127.0.0.1:9", "--prompt-optimization-proxy-bind", "8788"],
+            "bind '8788': is not HOST:PORT; as in 127.0.0.1:8788",
+        ),
+        (
+            [*PROXY, "http://127.0.0.1:9", "--prompt-optimization-proxy-bind", "0.0.0.0:0"],
+            "host 0.0.0.0: everyone who reaches this machine could use the model; give a token",
+        ),
+        (
+            [*PROXY, "http://127.0.0.1:9", "--prompt-optimization-proxy-timeout-ms", "0"],
+            "--prompt-optimization-proxy-timeout-ms 0: must be above 0; give milliseconds",
+        ),
+        ([*PROXY, "ftp://x"], "upstream 'ftp://x': is not an http or https address without a password; "),
         (["--config", "good.json", "--project", " "], "project ' ': must be 1 to 100 characters, not blank"),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",

@@ -31,6 +31,7 @@ PARTS = [
     "attempts",
     "spans",
     "signals",
+    "budgets",
     "updates",
     "checkpoints",
     "releases",

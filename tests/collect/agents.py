@@ -137,4 +137,8 @@ DEEDS = {
     "talker": _leave_a_talker,
     "threads": _talk_from_many_threads,
     "ask": _ask,
+    "where": lambda task, context: [
+        context.base_url,
+        *(os.environ.get(f"{house}_BASE_URL") for house in ("OPENAI", "ANTHROPIC")),
+    ],
 }

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context, is_async, load_agent
+from holdfast.collect.purse import Purse
 from holdfast.collect.seats import LoopThread
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from tests.collect.scene import PATIENCE_S, assignment
@@ -30,6 +32,12 @@ def context(spans: list[Span] | None = None, **fields: Any) -> Context:
     record = (lambda span: None) if spans is None else spans.append
     given: dict[str, Any] = {"assignment": assignment(), "trace": Tracer(record, time.time), "model": None}
     return Context(**{**given, **fields})
+
+
+def test_the_base_url_is_the_proxys_with_the_attempts_own_identity() -> None:
+    assert context().base_url is None
+    given = context(assignment=assignment(rollout="run-1/t 2", number=3), proxy_url="http://127.0.0.1:8788/")
+    assert given.base_url == "http://127.0.0.1:8788/rollout/run-1%2Ft%202/attempt/3/v1"
 
 
 @pytest.fixture
@@ -219,3 +227,83 @@ async def test_an_async_agent_that_would_wait_for_itself_is_told_to_await() -> N
     with pytest.raises(BadInput) as caught:
         context(loop=asyncio.get_running_loop()).wait(nothing())
     assert str(caught.value) == "context.wait: this is an async agent: it would wait for itself; write await instead"
+
+
+# Thinking budgets
+
+
+class Thinker:
+    """Thinks all that it may, and is held to it while decoding, or cannot be."""
+
+    def __init__(self, *, limits_thinking: bool = True) -> None:
+        self.limits_thinking, self.fails = limits_thinking, False
+        self.asked: list[tuple[list[Mapping[str, Any]], dict[str, Any]]] = []
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        self.asked.append((list(messages), sampling))
+        if self.fails:
+            raise RuntimeError("no answer")
+        reply = {"role": "assistant", "content": "yes"}
+        how = {**sampling, "thinking_mode": "hard"} if "thinking" in sampling else sampling
+        used = sampling.get("thinking", 900)
+        return ModelCall(model="m", messages=tuple(messages), response=reply, sampling=how, thinking_tokens=used)
+
+
+def thinking_about(task: Any, model: Thinker, spans: list[Span]) -> tuple[Context, list[BudgetChange]]:
+    kept: list[BudgetChange] = []
+    return context(spans, model=model, budget=Purse("a", task, kept.append, time.time)), kept
+
+
+async def test_with_a_budget_a_call_may_think_what_is_left_of_it() -> None:
+    model, spans = Thinker(), list[Span]()
+    given, kept = thinking_about("hi", model, spans)
+    for _ in range(2):
+        await given.ask([{"role": "user", "content": "hi"}], temperature=0.5)
+    assert [sampling for _, sampling in model.asked] == [
+        {"temperature": 0.5, "thinking": 500},
+        {"temperature": 0.5, "thinking": 0},
+    ]
+    told = [span.attributes["thinking"] for span in spans]
+    assert [(one["granted"], one["used"], one["mode"]) for one in told] == [(500, 500, "hard"), (0, 0, "hard")]
+    assert (kept[-1].budget.spent, kept[-1].budget.overspent, kept[-1].budget.calls) == (500, 0, 2)
+
+
+async def test_an_agent_may_take_less_of_its_budget_and_never_more() -> None:
+    model = Thinker()
+    given, _ = thinking_about("hi", model, [])
+    for wanted in (100, 9000):
+        await given.ask([{"role": "user", "content": "hi"}], thinking=wanted)
+    assert [sampling["thinking"] for _, sampling in model.asked] == [100, 400]
+
+
+async def test_a_call_that_fails_gives_its_tokens_back() -> None:
+    model = Thinker()
+    given, kept = thinking_about("hi", model, [])
+    model.fails = True
+    with pytest.raises(RuntimeError):
+        await given.ask([{"role": "user", "content": "hi"}])
+    model.fails = False
+    await given.ask([{"role": "user", "content": "hi"}])
+    assert [sampling["thinking"] for _, sampling in model.asked] == [500, 500]
+    assert kept[-1].budget.calls == 1
+
+
+async def test_a_model_that_cannot_be_held_to_it_is_asked_to_and_what_it_does_is_measured() -> None:
+    model, spans = Thinker(limits_thinking=False), list[Span]()
+    given, kept = thinking_about("hi", model, spans)
+    call = await given.ask([{"role": "user", "content": "hi"}])
+    ((messages, sampling),) = model.asked
+    assert messages[0] == {"role": "system", "content": "Think for at most 500 tokens, then answer."}
+    assert "thinking" not in sampling
+    assert call.messages == tuple(messages)  # as it was sent
+    assert spans[0].attributes["thinking"]["mode"] == "hint"
+    assert spans[0].attributes["thinking"]["overspent"] == 400
+    assert (kept[-1].budget.spent, kept[-1].budget.overspent) == (900, 400)
+
+
+async def test_without_budgets_the_mode_is_told_where_thinking_was_limited() -> None:
+    model, spans = Thinker(), list[Span]()
+    given = context(spans, model=model)
+    await given.ask([{"role": "user", "content": "hi"}], thinking=7)
+    await given.ask([{"role": "user", "content": "hi"}])
+    assert [span.attributes for span in spans] == [{"thinking": {"granted": 7, "mode": "hard", "used": 7}}, {}]

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.client import Client, ModelRefused
+from holdfast.collect.client import EXTRAS, Client, ModelRefused
+from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -59,7 +60,31 @@ def test_ids_and_log_probs_are_kept_as_they_were_sampled(endpoint: Endpoint) -> 
 def test_the_request_carries_model_messages_and_sampling(endpoint: Endpoint) -> None:
     ask(endpoint, sampling={"temperature": 0.5})
     (asked,) = endpoint.asked
-    assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5}
+    extras = {"logprobs": True, "return_token_ids": True}
+    assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5, **extras}
+
+
+def test_what_was_not_asked_for_by_the_agent_is_not_recorded_as_its_sampling(endpoint: Endpoint) -> None:
+    assert ask(endpoint, sampling={"temperature": 0.5}).sampling == {"temperature": 0.5}
+    ask(endpoint, sampling={"logprobs": False})
+    assert endpoint.asked[-1].body["logprobs"] is False  # what the agent says goes
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["Unrecognized request argument supplied: return_token_ids", "'logprobs' is not supported with this model"],
+)
+def test_an_endpoint_that_gives_no_ids_is_asked_once_and_then_left_alone(endpoint: Endpoint, complaint: str) -> None:
+    endpoint.script.append(Scripted(400, {"error": {"message": complaint}}))
+
+    async def twice() -> None:
+        client = client_of(endpoint)
+        assert (await client(HELLO)).response["content"] == "echo: hello"
+        await client(HELLO)
+        await client.close()
+
+    asyncio.run(twice())
+    assert ["return_token_ids" in asked.body for asked in endpoint.asked] == [True, False, False]
 
 
 @pytest.mark.parametrize(("key", "header"), [("s3cret", "Bearer s3cret"), (None, None), ("", None)])
@@ -259,3 +284,50 @@ def test_one_client_serves_many_event_loops_at_once_and_leaves_nothing_open(
         f"echo: thread {n} {turn} {i}" for n in range(4) for turn in range(3) for i in range(5)
     )
     assert caplog.records == []
+
+
+def owned_by(owner: Any, name: str = "tiny") -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": "another", "owned_by": "nobody"}, {"id": name, "owned_by": owner}]}
+
+
+@pytest.mark.parametrize(
+    ("models", "how", "sent", "mode"),
+    [
+        (owned_by("holdfast"), {}, {"thinking": 9}, "parameter"),
+        (owned_by("vllm"), {"thinking": Mode.PARAMETER}, {"thinking_token_budget": 9}, "parameter"),
+        (owned_by("vllm"), {}, {"max_tokens": 9}, "forcing"),
+        (owned_by("openai"), {}, {}, "hint"),
+        (owned_by(7), {}, {}, "hint"),  # who knows what that is
+        ({"data": "none"}, {}, {}, "hint"),
+        (None, {}, {}, "hint"),  # it has no list
+        (owned_by("holdfast"), {"thinking": Mode.HINT}, {}, "hint"),
+        (None, {"thinking": Mode.FORCING}, {"max_tokens": 9}, "forcing"),
+    ],
+)
+def test_thinking_is_limited_in_the_way_that_the_endpoint_knows(
+    endpoint: Endpoint, models: Any, how: dict[str, Any], sent: dict[str, Any], mode: str
+) -> None:
+    endpoint.models = models
+    call = ask(endpoint, sampling={"thinking": 9}, **how)
+    (asked,) = endpoint.asked
+    assert {name: value for name, value in asked.body.items() if name not in ("model", "messages", *EXTRAS)} == sent
+    assert ("Think for at most 9 tokens" in str(asked.body["messages"])) == (mode == "hint")
+    assert (call.sampling["thinking"], call.sampling["thinking_mode"]) == (9, mode)
+
+
+async def test_who_serves_the_model_is_asked_once_and_not_without_need(endpoint: Endpoint) -> None:
+    endpoint.models = owned_by("holdfast")
+    client = client_of(endpoint)
+    await client(HELLO)
+    endpoint.models = owned_by("vllm")
+    await client(HELLO, thinking=3)
+    endpoint.models = owned_by("holdfast")
+    call = await client(HELLO, thinking=3)
+    assert call.sampling["thinking_mode"] == "forcing"
+    await client.close()
+
+
+def test_thinking_tokens_are_those_that_the_endpoint_counted(endpoint: Endpoint) -> None:
+    usage = {"prompt_tokens": 4, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 2}}
+    endpoint.reply = lambda body: completion("hi", usage=usage)
+    assert ask(endpoint).thinking_tokens == 2

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,20 @@ import pytest
 
 from holdfast.collect import pool as pool_module
 from holdfast.collect.agent import Context
+from holdfast.collect.client import Client
 from holdfast.collect.pool import Pool
 from holdfast.collect.processes import ProcessPlace, Recipe
-from holdfast.collect.seats import Seat
-from holdfast.contracts.errors import StoreError
+from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.budget import Mode
+from holdfast.contracts.errors import Fault, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
 from holdfast.contracts.run import Wanted
+from holdfast.contracts.trace import ModelCall
+from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
 from tests.collect.agents import no_model, no_score, ones
 from tests.collect.scene import PATIENCE_S, QUICK, Bench, until
+from tests.endpoint import serving
 
 
 async def echo(task: Any, context: Context) -> Any:
@@ -648,3 +654,51 @@ def test_a_full_disk_stops_the_pool_and_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path / "store.db")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.stdout == "StoreFull\n", ran.stderr
+
+
+# Thinking budgets
+
+
+async def thinks(messages: Any, /, **sampling: Any) -> ModelCall:
+    reply = {"role": "assistant", "content": "yes"}
+    how = {**sampling, "thinking_mode": "hard"}
+    return ModelCall(model="m", messages=tuple(messages), response=reply, sampling=how, thinking_tokens=120)
+
+
+async def unlucky(task: Any, context: Context) -> str:
+    """Its first attempt is lost, after it has thought."""
+    await context.ask([{"role": "user", "content": "hello"}])
+    if context.assignment.number == 1:
+        raise Fault("the line", why="broke")
+    return "yes"
+
+
+async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(bench: Bench) -> None:
+    bench.enqueue("q", max_attempts=2)
+    home = Home(unlucky, ones, thinks, time.time, has_budgets=True)
+    bench.homes.append(home)
+    await bench.work_off(bench.pool_of(lambda: Seat(home.place()), 1))
+    assert bench.states() == ["fault", "succeeded"]
+    first, second = (bench.store.budgets.get(attempt.token) for attempt in bench.attempts())
+    assert first is not None and second is not None
+    assert [(use.budget.spent, use.has_failed, use.waste) for use in (first, second)] == [
+        (120, True, 120),
+        (120, False, 0),
+    ]
+    assert [event.kind for event in bench.store.budgets.events(second)] == ["allocate", "spend"]
+    spans = bench.store.traces.spans(second.token)
+    assert [span.attributes["thinking"]["mode"] for span in spans if span.model is not None] == ["hard"]
+    assert [part.problems for part in check(bench.store) if part.problems] == []
+
+
+async def test_budgets_of_agents_in_processes_come_back_to_the_store(file_bench: Bench) -> None:
+    with serving() as endpoint:
+        endpoint.models = {"data": [{"id": "tiny", "owned_by": "holdfast"}]}
+        connect = partial(Client, "tiny", endpoint.url)
+        recipe = Recipe("tests.collect.agents:do_async", no_score, connect, has_budgets=True)
+        file_bench.enqueue({"do": "ask"})
+        await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 1))
+        assert endpoint.asked[0].body["thinking"] == 500
+    (use,) = file_bench.store.budgets.of_run(file_bench.run)
+    assert (use.budget.calls, use.budget.mode, use.budget.spent) == (1, Mode.PARAMETER, 0)
+    assert use.budget.attempt == file_bench.attempts()[0].id

@@ -100,6 +100,14 @@ async def test_what_an_agent_raises_there_is_its_failure_and_its_process_goes_on
     assert (await booth.do("tell")).output["pid"] == before
 
 
+@pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
+async def test_an_agents_own_clients_find_the_proxy_in_its_environment(open_booth: Open, recipe: Recipe) -> None:
+    booth = open_booth(Recipe(recipe.agent, no_score, no_model, "http://127.0.0.1:8788"))
+    for number in (1, 2):
+        base = f"http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/{number}"
+        assert (await booth.do("where", number=number)).output == [f"{base}/v1", f"{base}/v1", base]
+
+
 async def test_a_model_can_be_asked_from_there(open_booth: Open) -> None:
     with serving() as endpoint:
         booth = open_booth(Recipe(ASYNC.agent, no_score, partial(Client, "tiny", endpoint.url, api_key="s3cret")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,3 +182,13 @@ def test_what_a_stream_leaves_out_is_said_before_its_end(thought: int, text: int
         assert "".join(piece.get(name, "") for piece in heard if isinstance(piece, dict)) == response[name]
     begun = [delta for piece in heard if isinstance(piece, dict) for delta in piece.get("tool_calls", ())]
     assert [delta["id"] for delta in begun if "id" in delta] == [call["id"] for call in calls]
+
+
+def test_usage_tells_thinking_apart_where_it_was_counted() -> None:
+    thought = replace(CALL, thinking_tokens=2)
+    assert usage([thought, thought]) == {
+        "prompt_tokens": 2,
+        "completion_tokens": 6,
+        "total_tokens": 8,
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }

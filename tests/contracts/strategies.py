@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast.contracts.adapt import Triplet
+from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Tier, Traits, Trigger
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.evidence import (
     Band,
@@ -69,6 +70,7 @@ def many(strategy: st.SearchStrategy[Any], least: int = 0, most: int = 3, **kwar
 @st.composite
 def model_calls(draw: st.DrawFn) -> ModelCall:
     ids = draw(maybe(many(count)))
+    scrubbed = draw(many(st.just(0), 1)) if ids is None else ()  # a prompt of which nothing is left
     return ModelCall(
         model=draw(text),
         messages=draw(many(message)),
@@ -76,8 +78,10 @@ def model_calls(draw: st.DrawFn) -> ModelCall:
         finish_reason=draw(maybe(text)),
         prompt_tokens=draw(maybe(count)),
         completion_tokens=draw(maybe(count)),
-        prompt_ids=draw(maybe(many(count))),
+        thinking_tokens=draw(maybe(count)),
+        prompt_ids=scrubbed or draw(maybe(many(count))),
         completion_ids=ids,
+        scrubbed=((0, len(scrubbed)),) if scrubbed else (),
         logprobs=None if ids is None else draw(maybe(many(st.floats(-1e6, 0), len(ids), len(ids)))),
         sampling=draw(mapping),
     )
@@ -389,6 +393,51 @@ served = st.builds(
     safety_cost=maybe(positive),
 )
 
+tokens = st.integers(0, 10**6)
+assessments = st.builds(
+    Assessment,
+    tier=st.sampled_from(Tier),
+    confidence=level,
+    reasons=many(text),
+    traits=st.builds(Traits, **dict.fromkeys(["tool_count", "context_size", "step_count"], count)),
+)
+
+
+@st.composite
+def budgets(draw: st.DrawFn) -> Budget:
+    ceiling, more, room = draw(st.tuples(tokens, tokens, tokens))
+    spent = draw(tokens)
+    return Budget(
+        attempt=draw(text),
+        assessment=draw(assessments),
+        ceiling=ceiling,
+        allowed=ceiling + more,
+        cap=ceiling + more + room,
+        spent=spent,
+        overspent=draw(st.integers(0, spent)),
+        calls=draw(count),
+        escalations=draw(count),
+        escalated_at=draw(st.dictionaries(st.sampled_from([str(one) for one in Trigger]), time, max_size=2)),
+        mode=draw(maybe(st.sampled_from(Mode))),
+        events=draw(number),
+        created_at=draw(time),
+        changed_at=draw(time),
+    )
+
+
+budget_events = st.builds(
+    BudgetEvent,
+    attempt=text,
+    seq=number,
+    kind=st.sampled_from(BudgetEventKind),
+    at=time,
+    **dict.fromkeys(["tokens", "allowed", "spent", "overspent"], count),
+    mode=maybe(st.sampled_from(Mode)),
+    trigger=maybe(st.sampled_from(Trigger)),
+    confidence=maybe(finite),
+    why=text,
+)
+
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
     "rollout": rollouts,
@@ -424,6 +473,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "exposure": st.builds(Exposure, trial=text, unit=text, arm=text, at=time),
     "served": served,
     "flag": flags(),
+    "budget": budgets(),
+    "budget-event": budget_events,
     "command": commands,
     "alert": alerts,
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.contracts.episode import Ended
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 
 
 def call(finish: str) -> ModelCall:
@@ -35,6 +37,12 @@ def experience(*finishes: str, ended: Ended | None = None) -> Experience:
 
 def test_its_model_calls_come_in_order_and_tool_calls_are_none_of_them() -> None:
     assert [c.finish_reason for c in experience("tool_calls", "stop").calls] == ["tool_calls", "stop"]
+
+
+def test_a_call_that_was_cut_short_is_no_turn() -> None:
+    whole = experience("stop", "stop")
+    cut = replace(whole.spans[-1], attributes={PARTIAL: "the client left"})
+    assert [c.finish_reason for c in replace(whole, spans=(*whole.spans[:-1], cut)).calls] == ["stop"]
 
 
 @pytest.mark.parametrize(

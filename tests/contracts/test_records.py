@@ -417,6 +417,19 @@ def test_the_published_bounds_are_these() -> None:
         "Release.share": {"minimum": 0, "maximum": 100},
         "Served.success": {"minimum": 0, "maximum": 1},
         "Served.safety_cost": {"minimum": 0},
+        "Budget.ceiling": {"minimum": 0},
+        "Budget.cap": {"minimum": 0},
+        "Budget.allowed": {"minimum": 0},
+        "Budget.spent": {"minimum": 0},
+        "Budget.overspent": {"minimum": 0},
+        "Budget.calls": {"minimum": 0},
+        "Budget.escalations": {"minimum": 0},
+        "Budget.events": {"minimum": 1},
+        "BudgetEvent.seq": {"minimum": 1},
+        "BudgetEvent.tokens": {"minimum": 0},
+        "BudgetEvent.allowed": {"minimum": 0},
+        "BudgetEvent.spent": {"minimum": 0},
+        "BudgetEvent.overspent": {"minimum": 0},
     }
 
 

@@ -71,6 +71,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "agent": None,
         "model": None,
         "base_url": None,
+        "proxy_url": None,
         "worker_count": 2,
         "worker_kind": "tasks",
         "max_attempts": 3,
@@ -84,6 +85,8 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "completion_poll_interval_ms": 60,
         "completion_timeout_secs": None,
         "seed": 0,
+        "thinking_budgets": False,
+        "thinking_mode": "auto",
         "rl_optimizer": None,
         "improve": None,
     }
@@ -95,6 +98,7 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
         "agent": "pkg.mod:agent",
         "model": "openai/gpt-4o-mini",
         "base_url": "http://127.0.0.1:8000/v1",
+        "proxy_url": "http://127.0.0.1:8788",
         "worker_kind": "processes",
         "max_attempts": 5,
         "attempt_timeout_secs": 1.5,
@@ -103,6 +107,8 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
         "queue_limit": 100,
         "lease_secs": 2.5,
         "seed": 7,
+        "thinking_budgets": True,
+        "thinking_mode": "forcing",
         "rl_optimizer": {
             "enabled": False,
             "gae": {

@@ -56,6 +56,28 @@ BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     # a probability above 1
     ({"completion_ids": (1,), "logprobs": (0.1,)}, "model call: logprobs: must be finite and at most 0"),
     ({"completion_ids": (1,), "logprobs": (-INF,)}, "model call: logprobs: must be finite and at most 0"),
+    # scrubbed ranges: of nothing, empty, out of order, beyond the end, and no ranges at all
+    ({"scrubbed": ((0, 1),)}, "model call: scrubbed: (0, 1) is empty, out of order or beyond 0 ids"),
+    (
+        {"prompt_ids": (0,), "scrubbed": ((0, 0),)},
+        "model call: scrubbed: (0, 0) is empty, out of order or beyond 1 ids",
+    ),
+    (
+        {"prompt_ids": (0, 0), "scrubbed": ((1, 2), (0, 1))},
+        "model call: scrubbed: (0, 1) is empty, out of order or beyond 2 ids",
+    ),
+    (
+        {"prompt_ids": (0,), "scrubbed": ((0, 2),)},
+        "model call: scrubbed: (0, 2) is empty, out of order or beyond 1 ids",
+    ),
+    ({"prompt_ids": (0,), "scrubbed": ((0,),)}, "model call: scrubbed: (0,) is not a start and an end"),
+    # what was said is still there
+    ({"prompt_ids": (0, 7), "scrubbed": ((0, 2),)}, "model call: scrubbed: the ids of (0, 2) must be 0"),
+    # the model would be blamed for what it did not say
+    (
+        {"prompt_ids": (0,), "completion_ids": (0, 0), "forced": (0,), "scrubbed": ((0, 3),)},
+        "model call: scrubbed: completion ids of (0, 3) must be forced",
+    ),
 ]
 
 
@@ -70,6 +92,9 @@ def test_the_edges_of_spans_and_calls_are_allowed() -> None:
     span(seq=1, ended_at=1.0)
     span(parent=1)
     ModelCall(model="m", messages=(), response={}, prompt_ids=(0,), completion_ids=(0,), logprobs=(0.0,))
+    ModelCall(model="m", messages=(), response={}, prompt_ids=(1, 0), scrubbed=((1, 2),))
+    across: dict[str, Any] = {"prompt_ids": (7, 0), "completion_ids": (0, 9), "forced": (0,), "scrubbed": ((1, 3),)}
+    assert ModelCall(model="m", messages=(), response={}, **across).scrubbed == ((1, 3),)
 
 
 def test_model_and_tool_calls_are_the_decisions() -> None:

@@ -107,3 +107,12 @@ def test_the_signal_that_the_reward_is_made_of_is_named() -> None:
 def test_one_signal_alone_does_not_dominate() -> None:
     attempts = [attempt("a", FINE, signals=[signal(1.0)]), attempt("b", FINE, signals=[signal(0.0)])]
     assert audit(attempts, {}, None).dominant is None
+
+
+def test_prompts_that_did_not_go_on_are_told_by_their_kind() -> None:
+    calls = (call([1, 2], [3]), call([1, 4], [3]))
+    attempts = [attempt(str(i), *calls, signals=[signal(float(i))]) for i in range(2)]
+    found = compare(attempts, Intake(), Grpo())
+    account = audit(attempts, found.reasons, found.samples, breaks=found.breaks)
+    assert json.loads(json.dumps(account.to_dict()))["breaks"] == {"edited": 2}
+    assert "2 prompts did not go on from what was there: 2 edited" in account.lines

@@ -36,14 +36,14 @@ def test_calls_that_go_on_from_one_another_are_one_sequence() -> None:
     assert one.turns.tolist() == [-1, -1, 0, 0, -1, -1, 1]
     assert one.starts == ((0, 2), (1, 6))
     assert np.isnan(one.logprobs).tolist() == [True, True, False, False, True, True, False]  # type: ignore[arg-type]
-    assert reading.breaks == 0
+    assert reading.breaks == {}
 
 
 def test_a_rewritten_prompt_begins_a_new_sequence_and_is_counted() -> None:
     reading = read(attempt("a", call([1, 2], [3, 4]), call([1, 7, 3, 4, 9], [5]), signals=GOOD), Intake())
     assert [one.ids.tolist() for one in reading.samples] == [[1, 2, 3, 4], [1, 7, 3, 4, 9, 5]]
     assert [one.turns.max() for one in reading.samples] == [0, 1]
-    assert reading.breaks == 1
+    assert reading.breaks == {"edited": 1}
 
 
 def test_two_conversations_that_take_turns_are_told_apart() -> None:

@@ -241,6 +241,26 @@ async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
     assert pieces and last.completion_ids == made[0].ids
 
 
+async def test_no_thinking_bans_the_models_own_mark_and_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.policies.local import Local
+    from holdfast.policies.voices import ByteVoice
+
+    class Other(ByteVoice):
+        think: tuple[int, int] | None = (65, 66)
+
+    monkeypatch.setattr(hub, "voice", Other())
+    with Local(hub, slots=1) as local:
+        call = await local([{"role": "user", "content": "2+2?"}], seed=1, max_tokens=30, thinking=0)
+        assert local.limits_thinking
+    assert call.sampling["banned"] == [65] and 65 not in (call.completion_ids or ())
+    assert (call.sampling["thinking_mode"], call.thinking_tokens) == ("hard", 0)
+    monkeypatch.setattr(Other, "think", None)
+    with Local(hub, slots=1) as local:
+        assert not local.limits_thinking  # whoever wants it limited can only ask
+        call = await local([{"role": "user", "content": "2+2?"}], seed=1, max_tokens=3)
+    assert call.thinking_tokens is None
+
+
 def test_a_tokenizer_brings_its_own_template(folder: Path, tmp_path: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

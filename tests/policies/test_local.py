@@ -42,7 +42,7 @@ async def test_a_call_records_what_was_sampled() -> None:
     assert call.response == tokens.read(expected.ids)
     assert call.sampling == {
         "temperature": 0.8, "top_p": 0.9, "top_k": 50, "max_tokens": 9, "stop": [], "thinking": 0, "seed": 3,
-        "banned": [tokens.THINK],
+        "banned": [tokens.THINK], "thinking_mode": "hard",
     }  # fmt: skip
     found = recomputed(model, call.prompt_ids, expected, how)
     torch.testing.assert_close(found, torch.tensor(call.logprobs), atol=1e-4, rtol=0)
@@ -232,3 +232,19 @@ async def test_deterministic_calls_give_the_same_bits_in_any_order_and_at_any_ti
             calls = await asyncio.gather(*(later(local, n, rng.random() * 0.02) for n in order))
             runs.append([call for _, call in sorted(zip(order, calls, strict=True), key=lambda pair: pair[0])])
     assert runs[0] == runs[1] == runs[2]  # the log-probs too, to the last bit
+
+
+async def test_a_thinking_budget_is_kept_and_what_was_put_there_is_told() -> None:
+    model = small(favour={tokens.THINK: 4.0})
+    with Local(model, slots=8) as local:
+        calls = [await local(ask(f"q{n}"), seed=n, max_tokens=30, thinking=4) for n in range(8)]
+        free = await local(ask("q0"), seed=0, max_tokens=30)
+        assert local.limits_thinking
+    assert any(call.forced for call in calls)
+    for call in calls:
+        assert call.completion_ids is not None and call.logprobs is not None
+        assert 0 <= (call.thinking_tokens or 0) <= 4
+        assert {call.completion_ids[place] for place in call.forced} <= {tokens.UNTHINK}
+        assert {call.logprobs[place] for place in call.forced} <= {0.0}
+        assert call.sampling["thinking_mode"] == "hard"
+    assert free.forced == () and "thinking_mode" not in free.sampling

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.policies.voices import ByteVoice, TemplateVoice
+from holdfast.policies.voices import ByteVoice, TemplateVoice, thinking_tokens
 
 OPEN, CLOSE, EOS = 256, 257, 258
 HELLO = [{"role": "user", "content": "hé"}]
@@ -115,3 +115,29 @@ def test_the_marks_of_a_thought_are_known_where_they_are_tokens(voice: TemplateV
 
     assert TemplateVoice(Plain(), frozenset({EOS})).think is None
     assert voice.spell(OPEN) == b"<think>"
+
+
+THINK, UNTHINK, END = tokens.THINK, tokens.UNTHINK, tokens.END
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "expected"),
+    [
+        ([1], [THINK, 65, 66, UNTHINK, 67, END], 2),
+        ([1], [65, 66, END], 0),
+        ([1, THINK, 64], [65, UNTHINK, 66, END], 1),  # the prompt had begun the thought
+        ([THINK, 64, UNTHINK, 1], [65, END], 0),  # and had ended it
+        ([1], [THINK, 65, END], 1),  # any mark ends a thought
+        ([1], [THINK, 65, tokens.CALL, 66, END], 1),
+        ([1], [THINK, 65, UNTHINK, THINK, 66, 67], 3),
+    ],
+)
+def test_tokens_inside_thoughts_are_counted(prompt: list[int], ids: list[int], expected: int) -> None:
+    assert thinking_tokens(ByteVoice(), prompt, ids) == expected
+
+
+def test_a_foreign_models_thoughts_are_counted_by_its_own_marks(voice: TemplateVoice) -> None:
+    assert thinking_tokens(voice, [1], [OPEN, 300, 400, CLOSE, 5, EOS]) == 2
+    assert thinking_tokens(voice, [1, OPEN], [300, 400, CLOSE, 5]) == 2
+    voice.think = None
+    assert thinking_tokens(voice, [1], [OPEN, 300]) is None

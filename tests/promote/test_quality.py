@@ -246,3 +246,9 @@ def test_a_thousand_experiences_take_a_moment() -> None:
     began = time.perf_counter()
     audit(many)
     assert time.perf_counter() - began < 5.0
+
+
+def test_what_is_scored_later_needs_no_score_yet() -> None:
+    bare = experience(sheet=None)
+    assert audit([bare]).quarantined == {bare.rollout: ("required_fields",)}
+    assert audit([bare], standards=Standards(needs_score=False)).ready == (bare.rollout,)

@@ -89,6 +89,8 @@ def test_stats_count_rows_and_bytes(store: Store, clock: Clock) -> None:
         "attempts": 3,
         "spans": 6,
         "signals": 3,
+        "budgets": 0,
+        "budget_events": 0,
         "resources": 0,
         "workers": 0,
         "blobs": 1,

@@ -71,7 +71,7 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
-    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "updates", "checkpoints"]
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "updates", "checkpoints"]
     names += ["releases", "trials", "sources", "arms", "flags", "ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]

@@ -17,6 +17,7 @@ from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
 from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, serving, signal, span
+from tests.store.test_budgets import allocated
 
 CALL = Span(
     seq=2,
@@ -64,6 +65,8 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
     claim = scene.claim()
     store.traces.add(claim.attempt, [span(1), CALL], now=now).result()
     store.traces.score(claim.attempt, [signal(value=0.5)], now=now).result()
+    change = allocated(claim.attempt)
+    store.budgets.record(claim.attempt, change, now=now).result()
     scene.finish(claim, AttemptState.SUCCEEDED, reward=0.5, output={"answer": 4})
     data = exported(store)
     assert kinds(data) == [
@@ -76,6 +79,8 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
         "span",
         "span",
         "signal",
+        "budget",
+        "budget-event",
         "ledger-entry",
         "end",
     ]
@@ -89,6 +94,8 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
         last,
         *store.traces.spans(last.token),
         *store.traces.sheet(last.token).signals,
+        change.budget,
+        *change.events,
         *store.ledger.entries(),
     ]
     assert (data[4]["output"], data[5]["output"]) == (None, {"answer": 4})

@@ -188,7 +188,18 @@ FIXED = {
         "project trial id arm unit at error latency_s tokens",
         "success reward safety_cost",
     ),
+    "budgets": (
+        "a budget is immutable",
+        "attempt tier assessment ceiling cap created_at",
+        "allowed spent overspent calls escalations escalated_at mode events changed_at",
+    ),
+    "budget_events": ("a budget event is immutable", "attempt seq kind at tokens allowed spent overspent body", ""),
 }
+BUDGET = (
+    "INSERT INTO budgets (attempt, tier, assessment, ceiling, cap, allowed, spent, overspent, calls, escalations, "
+    "escalated_at, events, created_at, changed_at) "
+    "VALUES (1, 'standard', '{{}}', 2000, 4000, {allowed}, {spent}, {overspent}, 1, 0, '{{}}', 2, 1, 1)"
+)
 
 
 @pytest.mark.parametrize("table", list(FIXED))
@@ -196,6 +207,8 @@ def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
     raw.release("p")
     for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED):
         raw.run(statement)
+    raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
+    raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
     message, fixed, free = FIXED[table]
     assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
     for column in fixed.split():
@@ -218,6 +231,30 @@ def test_a_trial_ends_once_and_feedback_is_told_once(raw: Raw) -> None:
     assert raw.refuses("UPDATE served SET success = 1, reward = 0.5") is None  # the same again is harmless
     for change in ("success = 0", "success = NULL", "reward = 0.25"):
         assert "feedback is told once" in (raw.refuses(f"UPDATE served SET {change}") or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_fine"),
+    [
+        ({"allowed": 2000, "spent": 0, "overspent": 0}, True),
+        ({"allowed": 4000, "spent": 9000, "overspent": 5000}, True),  # what was spent is not the limit's to hide
+        ({"allowed": 4001, "spent": 0, "overspent": 0}, False),
+        ({"allowed": 1999, "spent": 0, "overspent": 0}, False),
+        ({"allowed": 2000, "spent": 1, "overspent": 2}, False),
+    ],
+)
+def test_a_budget_is_born_within_its_limits(raw: Raw, given: dict[str, int], is_fine: bool) -> None:
+    refusal = raw.refuses(BUDGET.format(**given))
+    assert (refusal is None) == is_fine
+    assert is_fine or "a budget beyond its limits" in str(refusal)
+
+
+def test_nothing_of_a_budget_is_taken_back(raw: Raw) -> None:
+    raw.run(BUDGET.format(allowed=3000, spent=100, overspent=10))
+    for change in ("allowed = 2999", "spent = 99", "overspent = 9", "calls = 0", "events = 1"):
+        assert "nothing of a budget is taken back" in (raw.refuses(f"UPDATE budgets SET {change}") or ""), change
+    assert raw.refuses("UPDATE budgets SET allowed = 4000, spent = 101, overspent = 11, calls = 2, events = 3") is None
+    assert "a budget beyond its limits" in (raw.refuses("UPDATE budgets SET allowed = 4001") or "")
 
 
 def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:

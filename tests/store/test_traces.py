@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.contracts.errors import StoreError
+from holdfast.contracts.errors import Conflict, StaleLease, StoreError
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from tests.contracts import strategies
-from tests.store.scene import Scene, span
+from tests.store.scene import LEASE_S, Scene, span
 
 MODEL = ModelCall(
     model="m",
@@ -76,6 +78,39 @@ def test_a_name_that_cannot_be_kept_is_kept_as_far_as_it_can(scene: Scene) -> No
     scene.store.traces.score(attempt, [bad], now=scene.clock.now).result()
     assert [s.name for s in scene.store.traces.spans(attempt.token)] == ["a\ufffdb\ufffd"]
     assert [(s.name, s.source) for s in scene.store.traces.sheet(attempt.token).signals] == [("n\ufffd", "s\ufffd")]
+
+
+def test_a_span_that_has_begun_is_numbered_amended_and_closed_once(scene: Scene) -> None:
+    scene.enqueue("t")
+    attempt = scene.claim().attempt
+    traces, now = scene.store.traces, scene.clock.now
+    traces.add(attempt, [span(1), span(2)], now=now).result()
+    begun = Span(seq=100, kind=SpanKind.MODEL, name="a", started_at=3.0, model=MODEL)
+    numbers = [traces.open(attempt, begun, now=now) for _ in range(3)]
+    assert [number.result() for number in numbers] == [100, 101, 102]
+    assert traces.open(attempt, replace(begun, seq=2), now=now).result() == 103  # free from its own number on
+    amended = replace(begun, seq=101, name="b", attributes={"n": 1})
+    traces.amend(attempt, amended, now=now).result()
+    closed = replace(amended, name="c", ended_at=4.0, attributes={})
+    traces.amend(attempt, closed, now=now).result()
+    assert traces.spans(attempt.token)[2:4] == [begun, closed]
+    for late, why in ((amended, "it has ended"), (replace(begun, seq=999), "there is none such")):
+        with pytest.raises(Conflict, match=why):
+            traces.amend(attempt, late, now=now).result()
+    assert traces.spans(attempt.token)[3] == closed
+
+
+def test_a_span_is_opened_and_amended_only_while_the_lease_lasts(scene: Scene) -> None:
+    scene.enqueue("t")
+    attempt = scene.claim().attempt
+    begun = Span(seq=100, kind=SpanKind.MODEL, name="a", started_at=3.0, model=MODEL)
+    scene.store.traces.open(attempt, begun, now=scene.clock.now).result()
+    now = scene.clock.advance(LEASE_S)
+    with pytest.raises(StaleLease, match="its lease ran out"):
+        scene.store.traces.open(attempt, begun, now=now).result()
+    with pytest.raises(StaleLease, match="its lease ran out"):
+        scene.store.traces.amend(attempt, replace(begun, ended_at=5.0), now=now).result()
+    assert scene.store.traces.spans(attempt.token) == [begun]
 
 
 def test_spans_that_come_together_are_kept_together(scene: Scene) -> None:

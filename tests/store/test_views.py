@@ -79,6 +79,7 @@ def test_attempts_are_in_order(scene: Scene) -> None:
     scene.enqueue("t")
     for _ in range(3):
         scene.finish(scene.claim(), A.RELEASED)
+    assert [scene.store.views.attempt(f"{scene.run}/t", n) for n in (1, 2, 3)] == scene.attempts("t")
     assert [(a.number, a.id) for a in scene.attempts("t")] == [(n, f"{scene.run}/t:attempt-{n}") for n in (1, 2, 3)]
 
 
@@ -127,3 +128,9 @@ def test_looking_changes_nothing(mixed: Scene) -> None:
 
     assert everything() == everything()
     assert [store.changes.seen(topic) for topic in ("queue", "room", "done", "orders")] == seen
+
+
+def test_an_attempt_that_is_not_there_is_named(mixed: Scene) -> None:
+    for name, number in (("ghost", 1), ("t0", 2)):
+        with pytest.raises(NotFound, match=f"attempt {number} at {mixed.run}/{name}: there is none"):
+            mixed.store.views.attempt(f"{mixed.run}/{name}", number)

@@ -118,6 +118,13 @@ async def test_a_model_is_asked_at_its_endpoint_with_the_key_from_the_environmen
     assert endpoint.asked[0].headers["Authorization"] == "Bearer s3cret"
 
 
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_agents_are_told_where_the_proxy_is(kind: str) -> None:
+    plan = planned(agent="tests.collect.agents:do", worker_kind=kind, proxy_url="http://127.0.0.1:8788")
+    found = await outcome(plan, {"do": "where"})
+    assert found.output[0] == "http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/1/v1"
+
+
 async def test_a_model_of_another_house_keeps_its_whole_name(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,3 +219,15 @@ def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
         over = LearnUpdate(run="run-1", step=1, at=0.0, body={})
         assert plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[over])) is None
         plan.close()
+
+
+async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(endpoint: Endpoint) -> None:
+    endpoint.models = {"data": [{"id": "org/tiny", "owned_by": "vllm"}]}
+    fields = {"model": "org/tiny", "base_url": endpoint.url, "thinking_mode": "parameter"}
+    for on, expected in ((True, 500), (False, None)):
+        plan = planned(**fields, thinking_budgets=on)
+        try:
+            await plan.seats().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
+        finally:
+            plan.close()
+        assert endpoint.asked[-1].body.get("thinking_token_budget") == expected

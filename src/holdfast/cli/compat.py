@@ -146,9 +146,9 @@ def _runs_as_documented(ran: Ran, words: list[str], root: Path) -> bool:
 
 
 def _refused_as_canonical(ran: Ran, words: list[str], root: Path) -> bool:
-    """There is no proxy to run yet: the older names must be refused exactly as today's are."""
+    """With a config beside it, which is an error: the older names must be refused exactly as today's are."""
     today = _run([ALIASES.get(word, word) for word in words], root)
-    told = "the capture proxy is not part of this version" in ran.err
+    told = "they cannot be given together" in ran.err
     return told and (ran.code, ran.out, _warned(ran, words)) == (2, today.out, today.err)
 
 
@@ -176,6 +176,7 @@ CHECKS: tuple[tuple[str, list[str], Holds], ...] = (
             *("--training-proxy-upstream-url", "http://127.0.0.1:9"),
             *("--training-proxy-state-dir", "{folder}"),
             *("--training-proxy-timeout-ms", "30000"),
+            *("--train-config", "{folder}/config.json"),
         ],
         _refused_as_canonical,
     ),

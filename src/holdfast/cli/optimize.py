@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,7 +62,21 @@ def optimize(
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
     """
-    _refuse_proxy(proxy_server, proxy_bind, proxy_upstream_url, proxy_state_dir, proxy_timeout_ms)
+    flags_of_proxy = {
+        "bind": proxy_bind,
+        "upstream-url": proxy_upstream_url,
+        "state-dir": proxy_state_dir,
+        "timeout-ms": proxy_timeout_ms,
+    }
+    if proxy_server:
+        if config is not None or resume is not None:
+            why = "starts the capture proxy, and --config or --resume a run: they cannot be given together"
+            raise BadInput(f"{_PROXY}server", why=why, remedy="start the two with two commands")
+        _proxy(flags_of_proxy, store, project)
+        return
+    for name, value in flags_of_proxy.items():
+        if value is not None:
+            raise BadInput(f"{_PROXY}{name}", why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
     from holdfast.contracts.settings import load_settings, override
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
@@ -94,8 +110,21 @@ def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
     raise typer.Exit(code)
 
 
-def _refuse_proxy(*given: object) -> None:
-    if any(value not in (None, False) for value in given):
-        raise BadInput(
-            f"{_PROXY}*", why="the capture proxy is not part of this version", remedy="leave these flags out"
-        )
+def _proxy(given: Mapping[str, Any], store: str, project: str) -> None:
+    """`holdfast proxy` under its documented flags."""
+    from holdfast.cli import proxy
+
+    url, timeout_ms = given["upstream-url"], given["timeout-ms"]
+    if not (url or "").strip():
+        raise BadInput(f"{_PROXY}upstream-url", why="is missing", remedy="give the address that answers the calls")
+    if timeout_ms is not None and timeout_ms < 1:
+        raise BadInput(f"{_PROXY}timeout-ms {timeout_ms}", why="must be above 0", remedy="give milliseconds")
+    proxy.run(
+        upstreams=[url.strip()],
+        address=proxy.read_bind(given["bind"] or f"{proxy.HOST}:{proxy.PORT}"),
+        token=os.environ.get("HOLDFAST_TOKEN") or None,
+        state_dir=given["state-dir"] or proxy.STATE_DIR,
+        timeout_s=(timeout_ms or proxy.TIMEOUT_MS) / 1000,
+        store=store,
+        project=project,
+    )

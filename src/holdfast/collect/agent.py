@@ -13,11 +13,16 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait as wait_for
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.collect.budget import thinking_tokens
+from holdfast.collect.proxy import identity
+from holdfast.collect.purse import Purse, mode_of
+from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer, told
+from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
@@ -50,20 +55,55 @@ class Context:
     model: Complete | None
     cancelled: threading.Event = field(default_factory=threading.Event)  # set when the work is no longer wanted
     loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
+    proxy_url: str | None = None  # of the capture proxy, when the run has one
+    budget: Purse | None = None  # what it may think, when the run has thinking budgets
 
     @property
     def resources(self) -> Mapping[str, Any]:
         """The named resources (prompts and the like) of the version in force."""
         return self.assignment.resources
 
+    @property
+    def base_url(self) -> str | None:
+        """For any client of OpenAI's API: calls that go there are kept as this attempt's own. None without a proxy."""
+        if self.proxy_url is None:
+            return None
+        return f"{identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)}/v1"
+
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
-        """Call the model and record the call as a decision."""
+        """Call the model and record the call as a decision.
+
+        `thinking=` is how many tokens it may think. With thinking budgets it is all that is left of this attempt's, or
+        as much of that as is asked for.
+        """
         if self.model is None:
             raise BadInput("this agent", why="needs a model and none was given", remedy="give --model and --base-url")
-        started_at = self.trace.clock()
-        call = await self.model(messages, **sampling)
-        self.trace.model(call, started_at=started_at)
+        started_at, granted = self.trace.clock(), 0
+        call: ModelCall | None = None
+        if self.budget is not None:
+            granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
+            sampling["thinking"] = granted
+        thought: dict[str, Any] = {}
+        try:
+            call = await self._limited(self.model, messages, sampling)
+        finally:
+            if self.budget is not None:
+                thought = self.budget.settle(granted, call)
+        if not thought and (mode := mode_of(call)) is not None:
+            thought = {"granted": sampling.get("thinking"), "mode": mode.value, "used": thinking_tokens(call)}
+        self.trace.model(call, started_at=started_at, **({"thinking": thought} if thought else {}))
         return call
+
+    async def _limited(
+        self, model: Complete, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]
+    ) -> ModelCall:
+        """A model that cannot be held to a number of tokens is asked to keep to it."""
+        limit = sampling.get("thinking")
+        if limit is None or getattr(model, "limits_thinking", True):
+            return await model(messages, **sampling)
+        rest = {name: value for name, value in sampling.items() if name != "thinking"}
+        call = await model(hinted(messages, limit), **rest)
+        return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import aiohttp
 
+from holdfast.collect.thinking import Way, limited, way_for
+from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
@@ -21,6 +23,7 @@ from holdfast.contracts.trace import ModelCall
 
 NO_ANSWER = 0  # in place of an HTTP status
 BUSY = frozenset({408, 409, 425, 429})
+EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # what nothing can be learnt without
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name: no agent can help that
 
 
@@ -38,7 +41,9 @@ class Client:
         timeout_s: float = 120.0,
         tries: int = 4,
         backoff: Backoff = Backoff(initial_s=0.25, cap_s=8.0),
+        thinking: Mode | None = None,
     ) -> None:
+        """`thinking` is how the endpoint is held to a number of thinking tokens; None: by what it says it is."""
         if not base_url.startswith(("http://", "https://")):
             raise BadInput(
                 f"base URL {base_url!r}",
@@ -46,18 +51,28 @@ class Client:
                 remedy="for example http://127.0.0.1:8000/v1",
             )
         self.model = model
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._base = base_url.rstrip("/")
+        self._url = f"{self._base}/chat/completions"
+        self._wanted, self._way = thinking, (None if thinking not in (Mode.FORCING, Mode.HINT) else Way(thinking))
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tries, self._backoff = tries, backoff
+        self._extras: Mapping[str, Any] = EXTRAS
         self._chance = random.Random()  # spreads retries; no result depends on it
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[Sessions, aiohttp.ClientSession]] = {}
 
-    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+    async def __call__(
+        self, messages: Sequence[Mapping[str, Any]], /, *, thinking: int | None = None, **sampling: Any
+    ) -> ModelCall:
+        if thinking is None:
+            return await self._ask(messages, sampling)
+        return await limited(self._ask, messages, sampling, thinking, await self._way_to_limit())
+
+    async def _ask(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
         body = {"model": self.model, "messages": list(messages), **sampling}
         status, answer = NO_ANSWER, None
         for number in range(1, self._tries + 1):
-            status, answer = await self._post(body)
+            status, answer = await self._exactly(body)
             if status == 200:
                 return _model_call(self.model, messages, sampling, answer, self._url)
             if not _may_pass(status):
@@ -73,11 +88,35 @@ class Client:
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
 
+    async def _way_to_limit(self) -> Way:
+        """Asked once: the list of models tells who serves them. Whoever does not say is only asked to think less."""
+        if self._way is not None:
+            return self._way
+        session = await self._session()
+        try:
+            async with session.get(f"{self._base}/models") as response:
+                listed = json.loads(await response.read()) if response.status == 200 else {}
+                way = way_for(_owner(listed, self.model), self._wanted)
+                if not _may_pass(response.status):
+                    self._way = way
+                return way
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return way_for(None, self._wanted)
+
     async def close(self) -> None:
         """Let go of this event loop's connections now, not at the loop's end."""
         kept = self._sessions.get(asyncio.get_running_loop())
         if kept is not None:
             await kept[0].aclose()
+
+    async def _exactly(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Ids and log-probs are asked for, too. An endpoint that refuses them by name is no longer asked for them."""
+        extras = self._extras
+        status, answer = await self._post({**extras, **body})
+        if extras and status in (400, 422) and any(name in _reason(answer) for name in ("token_ids", "logprobs")):
+            self._extras = {}
+            status, answer = await self._post(body)
+        return status, answer
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         session = await self._session()
@@ -130,6 +169,7 @@ def _model_call(
             finish_reason=choice.get("finish_reason"),
             prompt_tokens=usage.get("prompt_tokens"),
             completion_tokens=usage.get("completion_tokens"),
+            thinking_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
             prompt_ids=None if answer.get("prompt_token_ids") is None else tuple(answer["prompt_token_ids"]),
             completion_ids=None if ids is None else tuple(ids),
             logprobs=logprobs if ids is not None and logprobs is not None and len(ids) == len(logprobs) else None,
@@ -142,6 +182,15 @@ def _model_call(
         raise Fault(
             f"model endpoint {url}", why=f"not a chat completion ({type(error).__name__}: {error}): {_reason(answer)}"
         ) from error
+
+
+def _owner(listed: Any, model: str) -> str | None:
+    """Who serves this model, or any of the list."""
+    models = listed.get("data") if isinstance(listed, Mapping) else None
+    known = [one for one in models or () if isinstance(one, Mapping)] if isinstance(models, list) else []
+    known.sort(key=lambda one: one.get("id") != model)
+    owner = known[0].get("owned_by") if known else None
+    return owner if isinstance(owner, str) else None
 
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:

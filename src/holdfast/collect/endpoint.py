@@ -78,8 +78,7 @@ def app(
         envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
         REQUEST.set(envelope.id)
         chosen = complete if choose_version is None else choose_version(request.user or key)
-        answer = _streamed if request.stream else _whole
-        return await _unless_left(asked.receive, answer(chosen, request, envelope))
+        return await unless_left(asked.receive, answered(chosen, request, envelope))
 
     async def models(asked: Asked) -> Response:
         door.admit(asked)
@@ -125,7 +124,8 @@ class Door:
 
     def admit(self, asked: Asked) -> None:
         if self._token is not None:
-            if not hmac.compare_digest(asked.headers.get("authorization", "").encode(), self._token):
+            given = asked.headers.get("authorization") or f"Bearer {asked.headers.get('x-api-key', '')}"
+            if not hmac.compare_digest(given.encode(), self._token):
                 raise HTTPException(401, "the token is missing or wrong; send 'Authorization: Bearer …'")
         elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a page of elsewhere, pointed at us
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
@@ -137,19 +137,22 @@ class Door:
         return request
 
     async def json(self, asked: Asked) -> Any:
+        try:
+            return orjson.loads(await self.content(asked))
+        except orjson.JSONDecodeError as error:
+            raise BadInput("request", why=f"is not JSON: {error}") from None
+
+    async def content(self, asked: Asked) -> bytes:
+        """The bytes of a request that may be made here and says that it is JSON."""
         self.admit(asked)
         if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
         try:
             async with asyncio.timeout(self._wait_s):
-                content = await self._body(asked)
+                return await self._body(asked)
         except TimeoutError:
             late = f"the request did not come within {self._wait_s:g} s; send it again"
             raise HTTPException(408, late, {"Connection": "close"}) from None
-        try:
-            return orjson.loads(content)
-        except orjson.JSONDecodeError as error:
-            raise BadInput("request", why=f"is not JSON: {error}") from None
 
     async def _body(self, asked: Asked) -> bytes:
         announced = asked.headers.get("content-length", "0")
@@ -195,11 +198,16 @@ class Events(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await _unless_left(receive, self.stream_response(send))
+            await unless_left(receive, self.stream_response(send))
         except ClientDisconnect:
             pass  # its call is cancelled with it
         finally:
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
+async def answered(complete: Complete, request: Request, envelope: Envelope) -> Response:
+    """The answer as a response: whole, or the events of a stream, whose call ends with its iterator."""
+    return await (_streamed if request.stream else _whole)(complete, request, envelope)
 
 
 async def _whole(complete: Complete, request: Request, envelope: Envelope) -> Response:
@@ -267,7 +275,7 @@ async def _merged(streams: Sequence[AsyncGenerator[Piece | ModelCall, None]]) ->
         await _cancelled(*tasks)
 
 
-async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What the work gives; it is cancelled when the client leaves first."""
 
     async def leaving() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.collect.agent import Assignment
 from holdfast.collect.seats import Seat
 from holdfast.collect.worker import Clock, Outcome
+from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import Wanted
@@ -199,8 +200,11 @@ class Pool:
         claim, began = held.claim, self._clock()
         writes: list[Pending[None]] = []
 
-        def record(span: Span) -> None:
-            writes.append(self.store.traces.add(claim.attempt, [span], now=self._clock()))
+        def record(news: Span | BudgetChange) -> None:
+            if isinstance(news, BudgetChange):
+                writes.append(self.store.budgets.record(claim.attempt, news, now=self._clock()))
+            else:
+                writes.append(self.store.traces.add(claim.attempt, [news], now=self._clock()))
 
         timer = asyncio.create_task(self._end_in_time(held))
         try:

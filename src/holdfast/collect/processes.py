@@ -26,6 +26,7 @@ from typing import Any
 from holdfast.collect.agent import Assignment, Score, is_async, load_agent
 from holdfast.collect.seats import Home, Record, Report, finish_now, plainly
 from holdfast.collect.worker import Outcome, run_one
+from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.records import dumps
@@ -44,6 +45,8 @@ class Recipe:
     agent: str  # module:function
     score: Score
     connect: Callable[[], Complete | None]
+    proxy_url: str | None = None  # where the agent's own clients find their model: see _point_clients
+    has_budgets: bool = False  # for thinking
 
 
 class ProcessPlace:
@@ -143,10 +146,17 @@ def work(pipe: Connection, recipe: Recipe) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     inbox: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
-    home = Home(load_agent(recipe.agent), recipe.score, recipe.connect(), time.time)
+    home = Home(
+        load_agent(recipe.agent),
+        recipe.score,
+        recipe.connect(),
+        time.time,
+        proxy_url=recipe.proxy_url,
+        has_budgets=recipe.has_budgets,
+    )
     one_at_a_time, me = threading.Lock(), os.getpid()
 
-    def send(attempt: str, message: Span | Outcome) -> None:
+    def send(attempt: str, message: Span | BudgetChange | Outcome) -> None:
         if os.getpid() != me:
             os._exit(1)  # an agent that forked: the copy has no business here
         if isinstance(message, Span):
@@ -158,12 +168,20 @@ def work(pipe: Connection, recipe: Recipe) -> None:
     while True:
         assignment = inbox.get()
         context = home.context(assignment, partial(send, assignment.attempt))
+        _point_clients(context.base_url)
         if is_async(home.agent):
             done = asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop)
             outcome = done.result()
         else:
             outcome = finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
         send(assignment.attempt, outcome)
+
+
+def _point_clients(base_url: str | None) -> None:
+    """An agent that knows nothing of us asks where its environment says; a process has one attempt at a time."""
+    if base_url is not None:
+        os.environ["OPENAI_BASE_URL"] = base_url
+        os.environ["ANTHROPIC_BASE_URL"] = base_url.removesuffix("/v1")  # whose client adds it itself
 
 
 def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:

@@ -70,13 +70,15 @@ def finish_reason(call: ModelCall) -> str:
     return "tool_calls" if reason == "stop" and call.response.get("tool_calls") else reason
 
 
-def usage(calls: Sequence[ModelCall]) -> dict[str, int] | None:
+def usage(calls: Sequence[ModelCall]) -> dict[str, Any] | None:
     """Tokens read once and written in all choices; nothing when the model does not count them."""
     read = calls[0].prompt_tokens
     written = [call.completion_tokens for call in calls if call.completion_tokens is not None]
     if read is None or len(written) < len(calls):
         return None
-    return {"prompt_tokens": read, "completion_tokens": sum(written), "total_tokens": read + sum(written)}
+    counted = {"prompt_tokens": read, "completion_tokens": sum(written), "total_tokens": read + sum(written)}
+    thought = [call.thinking_tokens for call in calls if call.thinking_tokens is not None]
+    return {**counted, "completion_tokens_details": {"reasoning_tokens": sum(thought)}} if thought else counted
 
 
 class Chunks:

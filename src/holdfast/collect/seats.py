@@ -18,14 +18,16 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.collect.agent import Agent, Assignment, Context, Score, is_async
+from holdfast.collect.purse import Purse
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Clock, Outcome, run_one
+from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Interrupted
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import Span
 
 GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
-Record = Callable[[Span], None]
+Record = Callable[[Span | BudgetChange], None]
 Report = Callable[[Outcome | None, BaseException | None], None]  # may be called from any thread
 
 
@@ -169,8 +171,18 @@ class LoopThread:
 class Home:
     """What the in-process places of a pool share: the agent and the current agents' loop."""
 
-    def __init__(self, agent: Agent, score: Score, model: Complete | None, clock: Clock) -> None:
-        self.agent, self.score, self.model, self.clock = agent, score, model, clock
+    def __init__(
+        self,
+        agent: Agent,
+        score: Score,
+        model: Complete | None,
+        clock: Clock,
+        *,
+        proxy_url: str | None = None,
+        has_budgets: bool = False,
+    ) -> None:
+        self.agent, self.score, self.model, self.clock, self.proxy_url = agent, score, model, clock, proxy_url
+        self.has_budgets = has_budgets  # for thinking
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
 
@@ -179,7 +191,14 @@ class Home:
 
     def context(self, assignment: Assignment, record: Record) -> Context:
         trace = Tracer(record, self.clock)
-        return Context(assignment=assignment, trace=trace, model=self.model, loop=self.current.loop)
+        return Context(
+            assignment=assignment,
+            trace=trace,
+            model=self.model,
+            loop=self.current.loop,
+            proxy_url=self.proxy_url,
+            budget=Purse(assignment.attempt, assignment.input, record, self.clock) if self.has_budgets else None,
+        )
 
     def replace(self, stuck: LoopThread) -> None:
         """A fresh loop for all who come after; whoever blocks the old one keeps it, the others there are sent away."""

@@ -44,9 +44,9 @@ class Tracer:
                 _parent.reset(token)
             self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
 
-    def model(self, call: ModelCall, *, started_at: float) -> None:
+    def model(self, call: ModelCall, *, started_at: float, **attributes: Any) -> None:
         """A decision: the model answered."""
-        self._instant(SpanKind.MODEL, f"model.{call.model}", started_at, model=call)
+        self._instant(SpanKind.MODEL, f"model.{call.model}", started_at, model=call, attributes=attributes)
 
     def tool(self, call: ToolCall, *, started_at: float | None = None) -> None:
         """A decision: a tool was called."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.contracts.episode import Ended
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,9 @@ class Experience:
 
     @property
     def calls(self) -> tuple[ModelCall, ...]:
-        """The model calls in order: call i is turn i."""
-        ordered = sorted((s for s in self.spans if s.kind is SpanKind.MODEL), key=lambda s: s.seq)
+        """The model calls in order: call i is turn i. One that was cut short decided nothing, and is no turn."""
+        whole = (s for s in self.spans if s.kind is SpanKind.MODEL and PARTIAL not in s.attributes)
+        ordered = sorted(whole, key=lambda s: s.seq)
         return tuple(span.model for span in ordered if span.model is not None)
 
     @property

@@ -13,6 +13,7 @@ from reprlib import Repr
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.contracts.adapt import Triplet
+from holdfast.contracts.budget import Budget, BudgetEvent
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import (
@@ -77,6 +78,8 @@ PUBLISHED: Mapping[str, type] = {
     "exposure": Exposure,
     "served": Served,
     "flag": Flag,
+    "budget": Budget,
+    "budget-event": BudgetEvent,
     "command": Command,
     "alert": Alert,
 }

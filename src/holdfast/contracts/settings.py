@@ -66,10 +66,10 @@ def _agent(value: str) -> str:
     return value
 
 
-def _url(value: str) -> str:
+def _url(value: str, at: str = "base_url") -> str:
     if "@" in value.partition("://")[2].partition("/")[0]:
         why = "carries a user name or password, and settings are stored"
-        raise _rule(why, "put the key into the environment", at="base_url")
+        raise _rule(why, "put the key into the environment", at=at)
     if not ADDRESS.fullmatch(value):
         raise _rule("is not an http or https address", "write it as in http://127.0.0.1:8000/v1")
     return value
@@ -201,6 +201,7 @@ class OptimizeSettings(BaseModel):
     agent: Annotated[str, AfterValidator(_agent)] | None = None
     model: Name | None = None
     base_url: Annotated[str, AfterValidator(_url)] | None = None
+    proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
     worker_kind: Literal["tasks", "processes"] = "tasks"
     max_attempts: Count = 3
@@ -214,6 +215,8 @@ class OptimizeSettings(BaseModel):
     completion_poll_interval_ms: Milliseconds = 60
     completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    thinking_budgets: bool = False  # every attempt gets a number of thinking tokens, by how hard its task is
+    thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
     rl_optimizer: RlOptimizer | None = None
     improve: ImproveBlock | None = None
 

@@ -22,11 +22,19 @@ class SpanKind(StrEnum):
 
 
 DECISIONS = frozenset({SpanKind.MODEL, SpanKind.TOOL})
+PARTIAL = "partial"  # the attribute of a span that is not whole; its value says why
+NEUTRAL = 0  # the token id that stands where one was scrubbed: every vocabulary has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """One call of a language model. Ids and log-probs are there when the endpoint gave them."""
+    """One call of a language model. Ids and log-probs are there when the endpoint gave them.
+
+    `scrubbed` are ranges, from start up to before end, counted over prompt_ids and then completion_ids
+    (over completion_ids alone where there are no prompt_ids). What was said there is not kept: the ids are NEUTRAL, and
+    in the completion they are `forced` with log-prob 0. Equal ids in such ranges do not say that the texts were equal,
+    and what follows one was decided after something else than what is there now: nothing may be merged across it.
+    """
 
     SCHEMA: ClassVar[int] = 1
 
@@ -36,10 +44,12 @@ class ModelCall:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    thinking_tokens: int | None = None  # of these, inside thoughts; None: nobody counted them
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None  # of completion_ids under the sampling that was in force
     forced: tuple[int, ...] = ()  # places in completion_ids that were put there, not sampled: never learnt from
+    scrubbed: tuple[tuple[int, ...], ...] = ()  # (start, end) pairs in order; places in prompt_ids + completion_ids
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,6 +64,24 @@ class ModelCall:
                 raise BadRecord("model call: logprobs", why=f"{len(self.logprobs)} values for {found} completion ids")
             if not all(isfinite(p) and p <= 0.0 for p in self.logprobs):
                 raise BadRecord("model call: logprobs", why="must be finite and at most 0")
+        if self.scrubbed:
+            self._check_scrubbed()
+
+    def _check_scrubbed(self) -> None:
+        ids = (*(self.prompt_ids or ()), *(self.completion_ids or ()))
+        before, forced, reached = len(self.prompt_ids or ()), set(self.forced), 0
+        for pair in self.scrubbed:
+            if len(pair) != 2:
+                raise BadRecord("model call: scrubbed", why=f"{pair} is not a start and an end")
+            start, end = pair
+            if not reached <= start < end <= len(ids):
+                why = f"({start}, {end}) is empty, out of order or beyond {len(ids)} ids"
+                raise BadRecord("model call: scrubbed", why=why)
+            if any(token != NEUTRAL for token in ids[start:end]):
+                raise BadRecord("model call: scrubbed", why=f"the ids of ({start}, {end}) must be {NEUTRAL}")
+            if any(place - before not in forced for place in range(max(start, before), end)):
+                raise BadRecord("model call: scrubbed", why=f"completion ids of ({start}, {end}) must be forced")
+            reached = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

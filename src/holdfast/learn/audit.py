@@ -16,6 +16,7 @@ from torch import nn
 from holdfast.contracts.experience import Experience
 from holdfast.learn.account import Update
 from holdfast.learn.batch import Reason, Samples, counted, learnt
+from holdfast.learn.threads import Break
 
 DOMINANT = 0.9  # share of the reward's variance above which the other signals hardly count
 
@@ -33,7 +34,7 @@ class Audit:
     samples: int
     tokens: int  # decided and weighed
     idle_tokens: int  # decided, read and without any weight
-    breaks: int  # prompts that did not go on from what was there
+    breaks: Mapping[str, int]  # prompts that did not go on from what was there, by kind
     shares: Mapping[str, float]  # of the reward's variance, by signal; they add up to 1
     dominant: str | None  # the one signal that nearly all of the variance comes from
     zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
@@ -47,6 +48,9 @@ class Audit:
         """For people."""
         said = [f"{self.taught} of {self.rollouts} rollouts gave a gradient, by {self.tokens} tokens"]
         said += [f"{count} gave none: {reason.replace('_', ' ')}" for reason, count in self.counts.items()]
+        if self.breaks:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.breaks.items())
+            said.append(f"{sum(self.breaks.values())} prompts did not go on from what was there: {kinds}")
         if self.zero_gradient:
             said.append("the gradient was exactly zero")
         if self.dominant is not None:
@@ -60,7 +64,7 @@ def audit(
     samples: Samples | None,
     *,
     channels: tuple[str, ...] | None = None,
-    breaks: int = 0,
+    breaks: Mapping[Break, int] | None = None,
     update: Update | None = None,
     model: nn.Module | None = None,
 ) -> Audit:
@@ -82,7 +86,7 @@ def audit(
         samples=0 if samples is None else len(samples),
         tokens=weighed,
         idle_tokens=idle,
-        breaks=breaks,
+        breaks={str(kind): count for kind, count in (breaks or {}).items()},
         shares=shares,
         dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
         zero_gradient=None if update is None else update.grad_norm == 0.0,

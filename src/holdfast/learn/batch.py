@@ -2,14 +2,15 @@
 
 An experience is one attempt as the store knows it. Its model calls become samples: as long as each prompt begins with
 all that was read and said before it, the calls are one sequence; where a prompt was rewritten, a new one begins and the
-break is counted. Ids and log-probs are those that were sampled, never derived from text. Which numbers are then put on
-the tokens (advantages, cloning weights, value targets) is decided in `grpo`, `clone` and `turns`.
+break is counted by its kind (`threads`). Ids and log-probs are those that were sampled, never derived from text. Which
+numbers are then put on the tokens (advantages, cloning weights, value targets) is decided in `grpo`, `clone`, `turns`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
+from holdfast.learn.threads import Break, Thread, broken
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -44,6 +46,7 @@ class Reason(StrEnum):
     NO_IDS = "no_token_ids"
     NO_LOGPROBS = "no_logprobs"
     ALL_FORCED = "all_forced"  # nothing in it was sampled after something else
+    SCRUBBED = "scrubbed"  # all of it was decided after something that is not kept
     GREEDY = "greedy"  # temperature 0: the choice has no gradient
     TOO_LONG = "too_long"
     FOREIGN = "foreign_tokens"  # ids that the model does not have
@@ -179,7 +182,7 @@ class Reading:
     """The samples of one experience, or why there is none."""
 
     samples: tuple[Sample, ...] = ()
-    breaks: int = 0  # prompts that did not go on from what was there
+    breaks: Mapping[Break, int] = field(default_factory=dict)  # prompts that did not go on from what was there
     reason: Reason | None = None
 
 
@@ -196,22 +199,31 @@ def read(experience: Experience, intake: Intake) -> Reading:
         return Reading(reason=Reason.NO_LOGPROBS)
     if (reason := _oddity(experience, calls, intake)) is not None:
         return Reading(reason=reason)
-    threads: list[_Thread] = []
-    for turn, call in enumerate(calls):
-        thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
-        if thread is None:
-            threads.append(thread := _Thread(is_sampled=intake.is_sampled))
-        thread.add(turn, call)
+    threads, breaks = _threads(calls)
     rules = tuple(map(rule_of, calls))
-    samples = [thread.close(experience, rules) for thread in threads]
-    breaks = len(threads) - 1
+    samples = [_sample(thread, experience, rules, is_sampled=intake.is_sampled) for thread in threads]
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
     kept = tuple(one for one in short if one.decided[1:].any())
     if kept:
         return Reading(samples=kept, breaks=breaks)
     is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
-    reason = Reason.TOO_LONG if not short else Reason.GREEDY if is_greedy else Reason.ALL_FORCED
-    return Reading(breaks=breaks, reason=reason)
+    is_scrubbed = intake.is_sampled and any(thread.scrubbed is not None for thread in threads)
+    none = Reason.GREEDY if is_greedy else Reason.SCRUBBED if is_scrubbed else Reason.ALL_FORCED
+    return Reading(breaks=breaks, reason=none if short else Reason.TOO_LONG)
+
+
+def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
+    """The conversations that the calls make, and why there are more of them than were begun."""
+    threads: list[Thread] = []
+    breaks: Counter[Break] = Counter()
+    for turn, call in enumerate(calls):
+        thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
+        if thread is None:
+            if (kind := broken(call, threads)) is not None:
+                breaks[kind] += 1
+            threads.append(thread := Thread())
+        thread.add(turn, call)
+    return threads, breaks
 
 
 def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: Intake) -> Reason | None:
@@ -238,8 +250,8 @@ class Gathered:
     reasons: Mapping[str, Reason | None]  # by rollout; None: it is kept
 
     @property
-    def breaks(self) -> int:
-        return sum(reading.breaks for _, reading in self.kept)
+    def breaks(self) -> Mapping[Break, int]:
+        return sum((Counter(reading.breaks) for _, reading in self.kept), Counter[Break]())
 
 
 def gather(experiences: Iterable[Experience], intake: Intake) -> Gathered:
@@ -267,44 +279,30 @@ def rule_of(call: ModelCall) -> Rule:
     )
 
 
-class _Thread:
-    """Model calls that go on from one another, end to end."""
-
-    def __init__(self, *, is_sampled: bool) -> None:
-        self._is_sampled = is_sampled
-        self._ids: list[int] = []
-        self._pieces: list[tuple[int, int, ModelCall]] = []  # turn, where its completion begins, the call
-
-    def leads_to(self, call: ModelCall) -> bool:
-        return list((call.prompt_ids or ())[: len(self._ids)]) == self._ids
-
-    def add(self, turn: int, call: ModelCall) -> None:
-        self._ids += (call.prompt_ids or ())[len(self._ids) :]
-        self._pieces.append((turn, len(self._ids), call))
-        self._ids += call.completion_ids or ()
-
-    def close(self, experience: Experience, rules: tuple[Rule, ...]) -> Sample:
-        count = len(self._ids)
-        decided, turns = np.zeros(count, dtype=np.bool_), np.full(count, -1, dtype=np.int32)
-        logprobs = np.full(count, np.nan, dtype=np.float32)
-        for turn, start, call in self._pieces:
-            end = start + len(call.completion_ids or ())
-            turns[start:end] = turn
-            # The most likely token at temperature 0 was not drawn: there is no chance that could be raised.
-            decided[start:end] = not self._is_sampled or rules[turn].temperature > 0.0
-            decided[[start + place for place in call.forced]] = False
-            if call.logprobs is not None:
-                logprobs[start:end] = call.logprobs
-        return Sample(
-            rollout=experience.rollout,
-            task=experience.task,
-            ids=np.asarray(self._ids, dtype=np.int32),
-            decided=decided,
-            turns=turns,
-            rules=rules,
-            starts=tuple((turn, start) for turn, start, _ in self._pieces),
-            logprobs=logprobs if self._is_sampled else None,
-        )
+def _sample(thread: Thread, experience: Experience, rules: tuple[Rule, ...], *, is_sampled: bool) -> Sample:
+    count = len(thread.ids)
+    decided, turns = np.zeros(count, dtype=np.bool_), np.full(count, -1, dtype=np.int32)
+    logprobs = np.full(count, np.nan, dtype=np.float32)
+    for turn, start, call in thread.pieces:
+        end = start + len(call.completion_ids or ())
+        turns[start:end] = turn
+        # The most likely token at temperature 0 was not drawn: there is no chance that could be raised.
+        decided[start:end] = not is_sampled or rules[turn].temperature > 0.0
+        decided[[start + place for place in call.forced]] = False
+        if call.logprobs is not None:
+            logprobs[start:end] = call.logprobs
+    if is_sampled and thread.scrubbed is not None:
+        decided[thread.scrubbed :] = False  # their log-probs are those after a text that is no longer there
+    return Sample(
+        rollout=experience.rollout,
+        task=experience.task,
+        ids=np.asarray(thread.ids, dtype=np.int32),
+        decided=decided,
+        turns=turns,
+        rules=rules,
+        starts=tuple((turn, start) for turn, start, _ in thread.pieces),
+        logprobs=logprobs if is_sampled else None,
+    )
 
 
 def pack(samples: Sequence[Sample]) -> Samples:

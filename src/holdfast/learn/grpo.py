@@ -18,6 +18,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, reward
 from holdfast.learn.objective import Objective
 from holdfast.learn.returns import group_relative, turn_credit
+from holdfast.learn.threads import Break
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ class Compared:
     reasons: Mapping[str, Reason | None]  # why each rollout gave nothing
     groups: int  # tasks with at least two scored attempts
     skipped_groups: int  # of them, without spread
-    breaks: int  # prompts that did not go on from what was there
+    breaks: Mapping[Break, int]  # prompts that did not go on from what was there
 
 
 def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo) -> Compared:

@@ -112,6 +112,7 @@ class Summary:
     stopped_early: str | None = None  # by which limit
     restored: str | None = None  # why the update was taken back
     reasons: Mapping[str, str] = field(default_factory=dict)  # rollouts that taught nothing
+    breaks: Mapping[str, int] | None = None  # prompts that did not go on from what was there, by kind; None: all did
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written down; what is not there is left out."""
@@ -135,18 +136,24 @@ def optimize_turns(
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
+    breaks = {str(kind): count for kind, count in gathered.breaks.items()} or None
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
         return Summary(
-            executed=False, trajectories=trajectories, samples=turns, skipped_reason=skipped, reasons=reasons
+            executed=False,
+            trajectories=trajectories,
+            samples=turns,
+            skipped_reason=skipped,
+            reasons=reasons,
+            breaks=breaks,
         )
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
     trainer = Trainer(
         model, _settings(settings.ppo, conversations / turns), seed=seed, critic=critic or _critic(model), device=device
     )
     batch = _advised(gathered.kept, trainer, intake, settings.gae)
-    return _summary(trainer.step(batch), trajectories, turns, reasons)
+    return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks)
 
 
 def fitted(intake: Intake, model: nn.Module | None) -> Intake:

@@ -21,12 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.choice import Completion, Sampling
 from holdfast.policies.decoder import Decoder, Limits, Request, check
 from holdfast.policies.lm import Transformer
-from holdfast.policies.voices import ByteVoice, Voice
+from holdfast.policies.voices import ByteVoice, Voice, thinking_tokens
 
 NAMES = tuple(each.name for each in fields(Sampling))
 BYTES = ByteVoice()
@@ -142,6 +143,11 @@ class Local:
             yield _call(f"{self._name}@{version}", messages, request, completion, voice)
         finally:
             answer.cancel()
+
+    @property
+    def limits_thinking(self) -> bool:
+        """Whether `thinking=…` can be kept to: a foreign model may have no tokens around its thoughts."""
+        return self._voice.think is not None
 
     def _request(
         self,
@@ -381,8 +387,10 @@ def _call(
         call["id"] = f"call_{mark}_{number}"
     calls = "tool_calls" in response and completion.finish == "stop"
     record = {name: getattr(drawn, name) for name in NAMES} | {"stop": list(drawn.stop), "seed": int(request.key)}
-    if drawn.banned:
-        record["banned"] = list(drawn.banned)
+    if drawn.thinking == 0 and voice.think is not None:
+        record["banned"] = [voice.think[0]]
+    if drawn.thinking is not None:
+        record["thinking_mode"] = Mode.HARD.value
     return ModelCall(
         model=model,
         messages=tuple(messages),
@@ -390,6 +398,7 @@ def _call(
         finish_reason="tool_calls" if calls else completion.finish,
         prompt_tokens=len(request.ids),
         completion_tokens=len(completion.ids),
+        thinking_tokens=thinking_tokens(voice, request.ids, completion.ids),
         prompt_ids=tuple(request.ids),
         completion_ids=completion.ids,
         logprobs=completion.logprobs,

@@ -33,6 +33,10 @@ class Voice(Protocol):
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
     def spell(self, token: int) -> bytes: ...
+    def is_mark(self, token: int) -> bool:
+        """Whether it is none of what is said or thought: such a token begins or ends a thought."""
+        ...
+
     def save(self, folder: Path) -> None: ...
 
 
@@ -56,6 +60,9 @@ class ByteVoice:
 
     def spell(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else tokens.SPELLING[token].encode()
+
+    def is_mark(self, token: int) -> bool:
+        return token >= 256
 
     def save(self, folder: Path) -> None:
         pass  # nothing to keep: no tokenizer means bytes
@@ -109,8 +116,28 @@ class TemplateVoice:
     def spell(self, token: int) -> bytes:
         return str(self._tokenizer.decode([token])).encode()
 
+    def is_mark(self, token: int) -> bool:
+        return token in self.ends or token in (self.think or ())
+
     def save(self, folder: Path) -> None:
         self._tokenizer.save_pretrained(folder)
+
+
+def thinking_tokens(voice: Voice, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
+    """How many of an answer's tokens are inside thoughts, the marks around them left out; a prompt may have begun one.
+
+    None: no token of this model begins a thought.
+    """
+    if voice.think is None:
+        return None
+    inside = next((token == voice.think[0] for token in reversed(prompt) if voice.is_mark(token)), False)
+    count = 0
+    for token in ids:
+        if voice.is_mark(token):
+            inside = token == voice.think[0]
+        else:
+            count += inside
+    return count
 
 
 def _for_template(message: Message) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.contracts import detect
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import SpanKind
-from holdfast.promote import detect
 from holdfast.promote.likeness import twins
 
 GATES: Mapping[str, str] = {  # name → severity
@@ -65,6 +65,7 @@ class Standards:
     rubric: tuple[str, ...] = ()  # names of scores that every sheet has to have, each within 0 and 1
     reward_range: tuple[float, float] | None = None  # of the total
     needs_logprobs: bool = True  # False for data that is only imitated
+    needs_score: bool = True  # False for data that is scored later, or only imitated
     versions: Collection[str] | None = None  # that are fresh enough; None: any
     likeness: float = 0.9  # above which two are near-duplicates
 
@@ -186,11 +187,11 @@ def _total(one: Experience) -> float | None:
     return None if one.sheet is None else one.sheet.total
 
 
-def _lacking(one: Experience, _: Standards) -> Answer:
+def _lacking(one: Experience, standards: Standards) -> Answer:
     lacks = {
         "task": not one.task.strip(),
         "decision": not any(span.is_decision for span in one.spans),
-        "score": one.sheet is None or not one.sheet.signals,
+        "score": standards.needs_score and (one.sheet is None or not one.sheet.signals),
     }
     return ", ".join(f"no {what}" for what, is_lacking in lacks.items() if is_lacking)
 

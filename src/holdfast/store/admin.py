@@ -52,6 +52,8 @@ SOME = select(_r.key).where(_run).limit(CHUNK)
 REMOVE_BELOW = (
     delete(schema.spans).where(schema.spans.c.attempt.in_(_attempts_of)),
     delete(schema.signals).where(schema.signals.c.attempt.in_(_attempts_of)),
+    delete(schema.budget_events).where(schema.budget_events.c.attempt.in_(_attempts_of)),
+    delete(schema.budgets).where(schema.budgets.c.attempt.in_(_attempts_of)),
     delete(schema.attempts).where(_a.rollout == bindparam("rollout")),
     delete(schema.rollouts).where(_r.key == bindparam("rollout")),
 )

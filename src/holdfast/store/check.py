@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, func, or_, select, text
+from sqlalchemy import Select, and_, case, func, or_, select, text
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
@@ -120,6 +120,31 @@ def _orphans(table: Any) -> Select[Any]:
     return select(table.c.attempt, func.count()).select_from(source).where(_a.key.is_(None)).group_by(table.c.attempt)
 
 
+_b, _spent = schema.budgets.c, schema.budget_events.alias("spent")
+_told = (
+    select(
+        _spent.c.attempt,
+        func.sum(case((_spent.c.kind == "spend", _spent.c.tokens), else_=0)).label("spent"),
+        func.max(_spent.c.seq).label("last"),
+        func.count().label("n"),
+        func.max(_spent.c.allowed).label("allowed"),
+    )
+    .group_by(_spent.c.attempt)
+    .subquery()
+)
+ADD_UP = (
+    select(_b.attempt, _b.spent, func.coalesce(_told.c.spent, 0), _b.events, func.coalesce(_told.c.n, 0))
+    .select_from(schema.budgets.outerjoin(_told, _told.c.attempt == _b.attempt))
+    .where(
+        or_(
+            _told.c.n.is_(None),
+            _b.spent != _told.c.spent,
+            _b.allowed != _told.c.allowed,
+            _b.events != _told.c.n,
+            _b.events != _told.c.last,
+        )
+    )
+)
 _k, _parent = schema.checkpoints.c, schema.checkpoints.alias("parent")
 HAS_PARENT = (
     select(_k.id, _k.parent)
@@ -233,6 +258,17 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ),
     ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
     ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
+    (
+        "budgets",
+        (
+            _rule(_orphans(schema.budgets), lambda r: f"attempt {r[0]}: is not there, but has a budget"),
+            _rule(_orphans(schema.budget_events), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} events"),
+            _rule(
+                ADD_UP,
+                lambda r: f"attempt {r[0]}: its budget says {r[1]} tokens in {r[3]} events, they {r[2]} in {r[4]}",
+            ),
+        ),
+    ),
     (
         "updates",
         (

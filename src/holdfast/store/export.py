@@ -29,6 +29,7 @@ VERSION = 1
 PAGE = 100  # rollouts whose spans are held in memory at once
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
 _s, _g = schema.spans.c, schema.signals.c
+_b, _h = schema.budgets.c, schema.budget_events.c
 _final = schema.attempts.alias("final")
 _all: BindParameter[int] = bindparam("all")  # 1: of any project
 
@@ -99,6 +100,18 @@ SIGNALS = (
     .select_from(_below.join(schema.signals, _g.attempt == _a.key))
     .where(*_page)
     .order_by(_g.attempt, _g.seq)
+)
+BUDGETS = (
+    select(schema.budgets)
+    .select_from(_below.join(schema.budgets, _b.attempt == _a.key))
+    .where(*_page)
+    .order_by(_b.attempt)
+)
+BUDGET_EVENTS = (
+    select(schema.budget_events)
+    .select_from(_below.join(schema.budget_events, _h.attempt == _a.key))
+    .where(*_page)
+    .order_by(_h.attempt, _h.seq)
 )
 
 
@@ -197,6 +210,7 @@ def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[...
     params = {"run": page[0][-2], "first": page[0][0], "last": page[-1][0]}
     attempts = _by(0, view.all(ATTEMPTS, params))
     spans, signals = _by(0, view.all(SPANS, params)), _by(0, view.all(SIGNALS, params))
+    budgets, events = _by(0, view.all(BUDGETS, params)), _by(0, view.all(BUDGET_EVENTS, params))
     for row in page:
         rollout = rows.rollout(row, run, row[-1])
         line("rollout", rollout)
@@ -208,6 +222,10 @@ def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[...
             for _, _, name, value, weight, source, turn in signals.get(attempt.token, ()):
                 signal = Signal(name=name, value=value, weight=weight, source=source, turn=turn)
                 line("signal", signal, attempt=attempt.id)
+            for values in budgets.get(attempt.token, ()):
+                line("budget", rows.budget(values, attempt.id))
+            for values in events.get(attempt.token, ()):
+                line("budget-event", rows.budget_event(values, attempt.id))
 
 
 def _by(place: int, found: list[Any]) -> dict[int, list[Any]]:

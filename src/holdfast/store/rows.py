@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Column
 
+from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Trigger
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.policy import Checkpoint
@@ -15,7 +16,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
 from holdfast.contracts.run import LearnUpdate, LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
-from holdfast.contracts.shapes import Unfit
+from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import schema
 from holdfast.store.sql import from_json
@@ -66,6 +67,7 @@ SERVED: tuple[Column[Any], ...] = (
     _s.reward,
     _s.safety_cost,
 )
+ASSESSMENT = shape(Assessment)
 P = ParamSpec("P")
 T = TypeVar("T")
 _SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
@@ -274,3 +276,44 @@ def served_request(row: Any, trial: str) -> Served:
 def flag(row: Any) -> Flag:
     """From the column `body`."""
     return decode(Flag, from_json(row[0]))
+
+
+@whole
+def budget(row: Any, attempt: str) -> Budget:
+    """From all columns of `budgets` in their order, and the attempt's id."""
+    return Budget(
+        attempt=attempt,
+        assessment=ASSESSMENT.decode(from_json(row[2])),
+        ceiling=row[3],
+        cap=row[4],
+        allowed=row[5],
+        spent=row[6],
+        overspent=row[7],
+        calls=row[8],
+        escalations=row[9],
+        escalated_at=from_json(row[10]),
+        mode=None if row[11] is None else Mode(row[11]),
+        events=row[12],
+        created_at=row[13],
+        changed_at=row[14],
+    )
+
+
+@whole
+def budget_event(row: Any, attempt: str) -> BudgetEvent:
+    """From all columns of `budget_events` in their order, and the attempt's id."""
+    rest = from_json(row[8]) if row[8] else {}
+    return BudgetEvent(
+        attempt=attempt,
+        seq=row[1],
+        kind=BudgetEventKind(row[2]),
+        at=row[3],
+        tokens=row[4],
+        allowed=row[5],
+        spent=row[6],
+        overspent=row[7],
+        mode=Mode(rest["mode"]) if "mode" in rest else None,
+        trigger=Trigger(rest["trigger"]) if "trigger" in rest else None,
+        confidence=rest.get("confidence"),
+        why=rest.get("why", ""),
+    )

@@ -141,6 +141,42 @@ signals = Table(
     sqlite_with_rowid=False,
 )
 
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("attempt", Big, primary_key=True, autoincrement=False),
+    Column("tier", Text, nullable=False),
+    Column("assessment", Text, nullable=False),
+    Column("ceiling", Big, nullable=False),
+    Column("cap", Big, nullable=False),
+    Column("allowed", Big, nullable=False),
+    Column("spent", Big, nullable=False),
+    Column("overspent", Big, nullable=False),
+    Column("calls", Big, nullable=False),
+    Column("escalations", Big, nullable=False),
+    Column("escalated_at", Text, nullable=False),
+    Column("mode", Text),
+    Column("events", Big, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("changed_at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+budget_events = Table(
+    "budget_events",
+    metadata,
+    Column("attempt", Big, primary_key=True, autoincrement=False),
+    Column("seq", Big, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("tokens", Big, nullable=False),
+    Column("allowed", Big, nullable=False),
+    Column("spent", Big, nullable=False),
+    Column("overspent", Big, nullable=False),
+    Column("body", Text),  # the rest of the record; NULL when there is no rest
+    sqlite_with_rowid=False,
+)
+
 resources = Table(
     "resources",
     metadata,

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from holdfast.contracts.errors import BadInput
 from holdfast.store.blobs import Blobs
+from holdfast.store.budgets import Budgets
 from holdfast.store.checkpoints import Checkpoints
 from holdfast.store.db import Db, open_db
 from holdfast.store.experiences import Experiences
@@ -36,6 +37,7 @@ class Store:
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
         self.traces = Traces(db)
+        self.budgets = Budgets(db, self.runs, project)
         self.views = Views(db, self.runs)
         self.experiences = Experiences(self.views, self.traces)
         self.versions = Versions(db, project)

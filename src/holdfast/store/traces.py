@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, exists, func, insert, select, update
 
+from holdfast.contracts.errors import Conflict
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.shapes import shape
@@ -29,6 +30,21 @@ def _fenced_insert(table: Any) -> Any:
 
 ADD_SPAN = _fenced_insert(schema.spans)
 ADD_SIGNAL = _fenced_insert(schema.signals)
+_s = schema.spans.c
+# Whoever numbers spans of an attempt waits for the others who do: two processes must not give one number twice.
+LAST_SEQ_LOCK = select(schema.attempts.c.key).where(FENCE).with_for_update(key_share=True)
+LAST_SEQ = select(func.max(_s.seq)).where(_s.attempt == bindparam("token"), _s.seq >= bindparam("seq"))
+AMEND_SPAN = (
+    update(schema.spans)
+    .where(
+        _s.attempt == bindparam("token"),
+        _s.seq == bindparam("span_seq"),
+        _s.ended_at.is_(None),
+        exists().where(FENCE),
+    )
+    .values(name=bindparam("span_name"), ended_at=bindparam("span_end"), body=bindparam("span_body"))
+)
+SPAN = select(_s.ended_at).where(_s.attempt == bindparam("token"), _s.seq == bindparam("span_seq"))
 SPANS = select(schema.spans).where(schema.spans.c.attempt == bindparam("token")).order_by(schema.spans.c.seq)
 SIGNALS = select(schema.signals).where(schema.signals.c.attempt == bindparam("token")).order_by(schema.signals.c.seq)
 _KINDS = {str(kind): kind for kind in SpanKind}
@@ -41,6 +57,43 @@ class Traces:
     def add(self, attempt: Attempt, spans: Iterable[Span], *, now: float) -> Pending[None]:
         """Record spans of a running attempt; all of them, or StaleLease."""
         return self._insert(ADD_SPAN, attempt, [_span_params(span, attempt, now) for span in spans], now)
+
+    def open(self, attempt: Attempt, span: Span, *, now: float) -> Pending[int]:
+        """Record a span that has begun; it gets the first free number from its own on, which is the answer."""
+        params = _span_params(span, attempt, now)
+
+        def operation(tx: Transaction) -> int:
+            if tx.one(LAST_SEQ_LOCK, params) is None:
+                raise stale(tx, attempt, now)
+            last = tx.one(LAST_SEQ, params)[0]
+            seq: int = span.seq if last is None else last + 1
+            if tx.run(ADD_SPAN, params | {"seq": seq}).rowcount != 1:
+                raise stale(tx, attempt, now)
+            return seq
+
+        return self._db.write(operation)
+
+    def amend(self, attempt: Attempt, span: Span, *, now: float) -> Pending[None]:
+        """Put this in place of an open span with its number; with `ended_at` it is closed, and stays as it is."""
+        params = {
+            "token": attempt.token,
+            "now": now,
+            "span_seq": span.seq,
+            "span_name": plain_text(span.name),
+            "span_end": span.ended_at,
+            "span_body": _body(span),
+        }
+
+        def operation(tx: Transaction) -> None:
+            if tx.run(AMEND_SPAN, params).rowcount == 1:
+                return
+            row = tx.one(SPAN, params)
+            if row is None or row[0] is not None:
+                why = "there is none such" if row is None else "it has ended"
+                raise Conflict(f"span {span.seq} of {attempt.id}", why=f"cannot be amended: {why}")
+            raise stale(tx, attempt, now)
+
+        return self._db.write(operation)
 
     def score(self, attempt: Attempt, signals: Iterable[Signal], *, now: float, first: int = 1) -> Pending[None]:
         """Record reward signals, numbered from `first`."""

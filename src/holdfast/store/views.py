@@ -30,6 +30,11 @@ PAGE = (
 ONE = select(*_with_final).select_from(_source).where(_mine, _r.name == bindparam("name"))
 KEY = select(_r.key).where(_mine, _r.name == bindparam("name"))
 ATTEMPTS = select(*rows.ATTEMPT).where(_a.rollout == bindparam("rollout")).order_by(_a.number)
+ATTEMPT = (
+    select(*rows.ATTEMPT)
+    .select_from(schema.attempts.join(schema.rollouts, _r.key == _a.rollout))
+    .where(_mine, _r.name == bindparam("name"), _a.number == bindparam("number"))
+)
 OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
 COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
 REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
@@ -71,6 +76,13 @@ class Views:
     def attempts(self, rollout_id: str) -> list[Attempt]:
         run, _, name = rollout_id.partition("/")
         return [rows.attempt(row, rollout_id) for row in self._db.all(ATTEMPTS, {"rollout": self._key(run, name)})]
+
+    def attempt(self, rollout_id: str, number: int) -> Attempt:
+        run, _, name = rollout_id.partition("/")
+        row = self._db.one(ATTEMPT, {"run": self._runs.key(run), "name": name, "number": number})
+        if row is None:
+            raise NotFound(f"attempt {number} at {rollout_id}", why="there is none", remedy="was it ever claimed?")
+        return rows.attempt(row, rollout_id)
 
     def output(self, attempt: Attempt) -> Any:
         """What the agent returned."""

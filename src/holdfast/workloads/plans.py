@@ -15,6 +15,7 @@ from holdfast.collect.plan import Course, Lesson, Plan, Standing, once
 from holdfast.collect.pool import Pace
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff, Split, Task
@@ -158,7 +159,11 @@ def _connect(settings: OptimizeSettings) -> Callable[[], Complete | None]:
         base_url = OPENAI
     # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
     return partial(
-        Client, name if provider == "openai" else settings.model, base_url, api_key=os.environ.get("OPENAI_API_KEY")
+        Client,
+        name if provider == "openai" else settings.model,
+        base_url,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        thinking=None if settings.thinking_mode == "auto" else Mode(settings.thinking_mode),
     )
 
 
@@ -175,7 +180,7 @@ def _places(
 ) -> tuple[Callable[[], Seat], Callable[[], None]]:
     """Where the agents run, and how to let go of what they share."""
     if settings.worker_kind == "processes":
-        recipe = Recipe(reference, score, connect)
+        recipe = Recipe(reference, score, connect, settings.proxy_url, settings.thinking_budgets)
         return (lambda: Seat(ProcessPlace(recipe))), (lambda: None)
-    home = Home(agent, score, connect(), time.time)
+    home = Home(agent, score, connect(), time.time, proxy_url=settings.proxy_url, has_budgets=settings.thinking_budgets)
     return (lambda: Seat(home.place())), home.close

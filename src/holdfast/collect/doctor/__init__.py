@@ -1,0 +1,1 @@
+"""Whether an endpoint is fit to be trained on."""

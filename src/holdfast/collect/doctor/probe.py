@@ -1,0 +1,275 @@
+"""A chat endpoint asked to the letter: whatever it answers comes back raw, whole or streamed, with nothing tidied away.
+
+`Client` is for agents: it retries, and drops what cannot be used. Here that is what is looked for; `examine` judges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError
+from holdfast.contracts.trace import ModelCall
+
+LONGEST = 300  # letters of a complaint
+LARGEST = 32 * 2**20  # bytes of an answer
+AT_ONCE = 16  # requests
+
+Heard = Callable[[str], object]  # told the name of each check as it begins
+
+
+class Refused(HoldfastError):
+    """The endpoint answered, and not with a completion."""
+
+    def __init__(self, status: int, says: str) -> None:
+        super().__init__("endpoint", why=f"HTTP {status}: {says}" if status != 200 else says)
+        self.status, self.says = status, says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One choice, as it came. None: it was not there."""
+
+    asked: Mapping[str, Any]  # the request's body
+    message: Mapping[str, Any]
+    finish: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    spelled: tuple[bytes, ...] | None = None  # each token's own letters, where they are told
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+
+    @property
+    def text(self) -> str:
+        return str(self.message.get("content") or "")
+
+    @property
+    def calls(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.message.get("tool_calls") or ())
+
+    def call(self) -> ModelCall:
+        """As it would be recorded."""
+        sampling = {name: value for name, value in self.asked.items() if name not in ("model", "messages", "stream")}
+        return ModelCall(
+            model=self.model,
+            messages=tuple(self.asked["messages"]),
+            response=self.message,
+            finish_reason=self.finish,
+            prompt_ids=self.prompt_ids,
+            completion_ids=self.ids,
+            logprobs=self.logprobs,
+            sampling=sampling,
+        )
+
+
+class Probe:
+    """`async with Probe(url) as probe: await probe.ask(body)`"""
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 60.0) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            why = "is not http:// or https://"
+            raise BadInput(f"endpoint {base_url!r}", why=why, remedy="for example http://127.0.0.1:8377/v1")
+        self.url = base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def __aenter__(self) -> Probe:
+        self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def models(self) -> list[str]:
+        """What it says it serves; nothing where it does not say."""
+        try:
+            answer = await self._read("GET", "/models")
+        except Refused:
+            return []
+        listed = answer.get("data") if isinstance(answer, Mapping) else None
+        return [str(one["id"]) for one in listed or () if isinstance(one, Mapping) and "id" in one]
+
+    async def ask(self, body: Mapping[str, Any]) -> Answer:
+        return whole(body, await self._read("POST", "/chat/completions", body))
+
+    async def hear(self, body: Mapping[str, Any]) -> Answer:
+        """The same, streamed and put together."""
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        text = await self._fetch("POST", "/chat/completions", {**body, **options})
+        return joined(body, list(events(text)))
+
+    async def _read(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        text = await self._fetch(method, path, body)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise Refused(200, f"not JSON: {_short(text)}") from None
+
+    async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> str:
+        try:
+            async with self._session.request(method, self.url + path, json=body) as response:
+                content = bytearray()
+                async for part in response.content.iter_any():
+                    content += part
+                    if len(content) > LARGEST:
+                        raise Refused(response.status, f"an answer of more than {LARGEST} bytes")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
+        text = content.decode(errors="replace")
+        if response.status != 200:
+            raise Refused(response.status, _complaint(text))
+        return text
+
+
+class Patient:
+    """The endpoint under examination: short questions, and what it would not take."""
+
+    def __init__(self, probe: Probe, model: str, heard: Heard) -> None:
+        self._probe, self._model, self.heard = probe, model, heard
+        self._extras: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self.refusals: list[str] = []
+
+    async def ask(
+        self, messages: Sequence[str | Mapping[str, Any]], *, stream: bool = False, **sampling: Any
+    ) -> Answer:
+        """Texts are the user's. What we add is left out from where the endpoint refuses it."""
+        said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+        body = {"model": self._model, "messages": said, "max_tokens": 64, "temperature": 0.0, **sampling}
+        hear = self._probe.hear if stream else self._probe.ask
+        while True:
+            extras = dict(self._extras)
+            try:
+                async with self._turn:
+                    return await hear(body | extras)
+            except Refused as refused:
+                named = [name for name in extras if name.removeprefix("return_") in refused.says]
+                if refused.status not in (400, 422) or not named:
+                    raise
+                self.refusals.append(refused.says)
+                for name in named:
+                    self._extras.pop(name, None)
+
+
+def whole(body: Mapping[str, Any], answer: Any) -> Answer:
+    """The first choice of a chat completion."""
+    try:
+        choice = answer["choices"][0]
+        return Answer(
+            asked=body,
+            message=dict(choice["message"]),
+            finish=choice.get("finish_reason"),
+            prompt_ids=_ids(answer.get("prompt_token_ids")),
+            usage=dict(answer.get("usage") or {}),
+            model=str(answer.get("model") or ""),
+            **_tokens(choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(200, f"not a chat completion ({type(error).__name__}): {_short(json.dumps(answer))}") from None
+
+
+def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> Answer:
+    """The first choice of a stream, put together as clients do."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: dict[int, dict[str, Any]] = {}
+    finish, model, prompt = None, "", None
+    usage: Mapping[str, Any] = {}
+    ids: list[Any] | None = None
+    entries: list[Any] | None = None
+    try:
+        for chunk in chunks:
+            if "error" in chunk:
+                raise Refused(200, _complaint(json.dumps(chunk)))
+            model, usage = str(chunk.get("model") or model), chunk.get("usage") or usage
+            prompt = chunk.get("prompt_token_ids") or prompt
+            for choice in chunk.get("choices") or ():
+                delta = choice.get("delta") or {}
+                for name in ("content", "reasoning_content", "reasoning"):
+                    if delta.get(name):
+                        message[name] = message.get(name, "") + delta[name]
+                for part in delta.get("tool_calls") or ():
+                    _add(calls.setdefault(int(part["index"]), {}), part)
+                finish = choice.get("finish_reason") or finish
+                if choice.get("token_ids") is not None:
+                    ids = [*(ids or ()), *choice["token_ids"]]
+                if (new := (choice.get("logprobs") or {}).get("content")) is not None:
+                    entries = [*(entries or ()), *new]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(200, f"not a stream of a chat completion ({type(error).__name__})") from None
+    if not any(chunk.get("choices") for chunk in chunks):
+        raise Refused(200, "a stream without a choice")
+    if calls:
+        message["tool_calls"] = [call for _, call in sorted(calls.items())]
+    tokens = _tokens(ids, entries)
+    return Answer(
+        asked=body, message=message, finish=finish, prompt_ids=_ids(prompt), usage=usage, model=model, **tokens
+    )
+
+
+def events(text: str) -> Iterator[Any]:
+    """The data of server-sent events, decoded, up to [DONE]."""
+    for line in text.split("\n"):  # not at the other line breaks of Unicode, which JSON may hold as they are
+        if line.startswith("data:"):
+            data = line.removeprefix("data:").strip()
+            if data == "[DONE]":
+                return
+            try:
+                yield json.loads(data)
+            except ValueError:
+                raise Refused(200, f"an event that is not JSON: {_short(data)}") from None
+
+
+def _add(call: dict[str, Any], part: Mapping[str, Any]) -> None:
+    function = call.setdefault("function", {"name": "", "arguments": ""})
+    new = part.get("function") or {}
+    call |= {name: part[name] for name in ("id", "type") if part.get(name)}
+    function["name"] += new.get("name") or ""
+    function["arguments"] += new.get("arguments") or ""
+
+
+def _tokens(ids: Any, entries: Any) -> dict[str, Any]:
+    """Ids, log-probs and letters of a choice. vLLM can also write ids in place of letters, as in `token_id:17`."""
+    found: dict[str, Any] = {"ids": _ids(ids)}
+    if entries is None:
+        return found
+    found["logprobs"] = tuple(float(entry["logprob"]) for entry in entries)
+    written = [str(entry.get("token", "")) for entry in entries]
+    if written and all(word.startswith("token_id:") for word in written):
+        found["ids"] = found["ids"] or tuple(int(word.removeprefix("token_id:")) for word in written)
+    elif entries and all(entry.get("bytes") is not None for entry in entries):
+        found["spelled"] = tuple(bytes(entry["bytes"]) for entry in entries)
+    elif entries and all("token" in entry for entry in entries):
+        found["spelled"] = tuple(word.encode() for word in written)
+    return found
+
+
+def _ids(given: Any) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in given):
+        raise ValueError("a token id that is no number")
+    return tuple(given)
+
+
+def _complaint(text: str) -> str:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return _short(text)
+    error = answer.get("error", answer) if isinstance(answer, Mapping) else answer
+    return _short(str(error.get("message", error) if isinstance(error, Mapping) else error))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -1,0 +1,345 @@
+"""GenAI's semantic conventions: which span is a model call or a tool call, and what was said in it; and back again.
+
+Read are the names of today (`gen_ai.input.messages` and the like, as of semantic conventions 1.38 and after) and those
+before: events for each message, prompts and completions by number, usage as `prompt_tokens`. Written are today's. Token
+ids and log-probs have no name there: they go under `holdfast.`, so that what was sampled can be learnt from exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from holdfast.collect.otlp.wire import Foreign
+from holdfast.collect.proxy.said import Said, count, kind, part, written
+from holdfast.contracts.trace import ModelCall, ToolCall
+
+MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
+OTHER_OPERATIONS = frozenset({"embeddings", "create_agent", "invoke_agent", "invoke_workflow", "retrieval"})
+SAMPLING = {  # theirs → ours
+    "gen_ai.request.temperature": "temperature",
+    "gen_ai.request.top_p": "top_p",
+    "gen_ai.request.top_k": "top_k",
+    "gen_ai.request.max_tokens": "max_tokens",
+    "gen_ai.request.stop_sequences": "stop",
+    "gen_ai.request.frequency_penalty": "frequency_penalty",
+    "gen_ai.request.presence_penalty": "presence_penalty",
+    "gen_ai.request.seed": "seed",
+    "gen_ai.openai.request.seed": "seed",
+}
+USAGE = {
+    "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+    "completion_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    "thinking_tokens": ("gen_ai.usage.reasoning.output_tokens", "gen_ai.usage.details.reasoning_tokens"),
+}
+REASONS = {"tool_call": "tool_calls", "end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+DETAILS = "gen_ai.client.inference.operation.details"
+IDS = ("prompt_ids", "completion_ids", "logprobs", "forced")
+INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,5})\.(.+)")
+# What a call is read from: it is in the call then, and nowhere else.
+SAID = re.compile(
+    r"gen_ai\.(input\.messages|output\.messages|system_instructions|tool\.definitions|prompt|completion)(\.|$)"
+    r"|gen_ai\.tool\.call\.(arguments|result)$|gen_ai\.request\.(?!stream$)|gen_ai\.usage\."
+    r"|(events|all_messages_events|tool_arguments|tool_response|model_request_parameters|logfire\.json_schema)$"
+    r"|holdfast\.(prompt_ids|completion_ids|logprobs|forced|scrubbed|sampling)$"
+)
+
+
+def model_call(span: Foreign) -> ModelCall | None:
+    """The call of a model that this span is; None where it is none."""
+    given = dict(span.attributes)
+    for event in span.events:
+        if event.name == DETAILS:
+            given |= event.attributes
+    operation = given.get("gen_ai.operation.name")
+    model = given.get("gen_ai.response.model") or given.get("gen_ai.request.model")
+    if operation in OTHER_OPERATIONS or operation == "execute_tool" or not isinstance(model, str):
+        return None
+    messages, response, reason = _conversation(given, span)
+    if operation not in MODEL_OPERATIONS and not messages and response is None:
+        return None
+    reasons = given.get("gen_ai.response.finish_reasons")
+    reason = (reasons[0] if isinstance(reasons, list) and reasons else None) or reason
+    sampling: dict[str, Any] = _parsed(given.get("holdfast.sampling")) or {}
+    sampling |= {ours: given[theirs] for theirs, ours in SAMPLING.items() if given.get(theirs) is not None}
+    if tools := [tool for one in _listed(given.get("gen_ai.tool.definitions")) if (tool := _tool(one))]:
+        sampling["tools"] = tools
+    return ModelCall(
+        model=model,
+        messages=tuple(messages),
+        response=response or {},
+        finish_reason=REASONS.get(reason, reason) if isinstance(reason, str) else None,
+        sampling=sampling,
+        **_usage(given),
+        **_ids(given),
+    )
+
+
+def tool_call(span: Foreign) -> ToolCall | None:
+    """The call of a tool that this span is; None where it is none."""
+    given = span.attributes
+    name = given.get("gen_ai.tool.name")
+    if not isinstance(name, str) or given.get("gen_ai.operation.name", "execute_tool") != "execute_tool":
+        return None
+    arguments = _parsed(given.get("gen_ai.tool.call.arguments", given.get("tool_arguments")))
+    identity = given.get("gen_ai.tool.call.id")
+    result = _parsed(given.get("gen_ai.tool.call.result", given.get("tool_response")))
+    return ToolCall(
+        tool=name,
+        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"": arguments},
+        result=result,
+        error=span.error,
+        call_id=identity if isinstance(identity, str) else None,
+    )
+
+
+def _conversation(given: Mapping[str, Any], span: Foreign) -> tuple[list[Any], dict[str, Any] | None, Any]:
+    """What was said before, what the model said, and why it ended; in the first form in which it is there."""
+    inputs, outputs = _listed(given.get("gen_ai.input.messages")), _listed(given.get("gen_ai.output.messages"))
+    if inputs or outputs:
+        instructions = [{"role": "system", "parts": _listed(given.get("gen_ai.system_instructions"))}]
+        before = [m for one in [*instructions, *inputs] for m in _from_parts(one)]
+        answers = [one for one in outputs if isinstance(one, dict)]
+        said = next((m for one in answers for m in _from_parts(one) if m["role"] == "assistant"), None)
+        return before, said, answers[0].get("finish_reason") if answers else None
+    told = [(event.name, event.attributes) for event in span.events]
+    told += [(str(one.get("event.name")), one) for one in _listed(given.get("events")) if isinstance(one, dict)]
+    messages = [_from_event(ROLES[name], body) for name, body in told if name in ROLES]
+    choices = [body for name, body in told if name == "gen_ai.choice"]
+    if messages or choices:
+        body = choices[0] if choices else {}
+        message = _parsed(body.get("message", body.get("gen_ai.event.content")))
+        said = _from_event("assistant", message if isinstance(message, dict) else body) if choices else None
+        return messages, said, body.get("finish_reason")
+    return _from_numbers(given, told)
+
+
+def _from_numbers(
+    given: Mapping[str, Any], told: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[list[Any], dict[str, Any] | None, Any]:
+    """`gen_ai.prompt.0.content` and so on; or both whole, as attributes or in events of their own."""
+    everything = dict(given)
+    for name, body in told:
+        if name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
+            everything |= body
+    rows: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
+    for key, value in everything.items():
+        if found := INDEXED.fullmatch(key):
+            _put(rows[found[1]].setdefault(int(found[2]), {}), found[3].split("."), value)
+        elif key in ("gen_ai.prompt", "gen_ai.completion"):
+            whole = _parsed(value)
+            for place, one in enumerate(whole if isinstance(whole, list) else [{"content": whole}]):
+                if isinstance(one, dict):
+                    rows[key.removeprefix("gen_ai.")][place] = one
+    messages = [_from_event(row.get("role", "user"), row) for _, row in sorted(rows["prompt"].items())]
+    answers = [row for _, row in sorted(rows["completion"].items())]
+    said = _from_event("assistant", answers[0]) if answers else None
+    return messages, said, answers[0].get("finish_reason") if answers else None
+
+
+def _put(row: dict[str, Any], path: list[str], value: Any) -> None:
+    """`tool_calls.0.name` into the row, as a list of objects."""
+    if len(path) == 3 and path[1].isdecimal():
+        row.setdefault(path[0], {}).setdefault(int(path[1]), {})[path[2]] = value
+    else:
+        row[".".join(path)] = value
+
+
+def _from_event(role: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    role = body.get("role") or role
+    content, calls = body.get("content"), body.get("tool_calls")
+    if isinstance(content, str) and content.startswith("[{"):
+        content = _texts(_parsed(content)) or content
+    if role == "tool":
+        return {"role": "tool", "tool_call_id": body.get("id") or body.get("tool_call_id"), "content": content}
+    if role != "assistant":
+        return {"role": role if isinstance(role, str) else "user", "content": "" if content is None else content}
+    said = Said()
+    said.thought(body.get("reasoning_content") or body.get("reasoning"))
+    said.text(content if isinstance(content, str) else _texts(content))
+    calls = [one for _, one in sorted(calls.items())] if isinstance(calls, dict) else _listed(calls)
+    for one in calls:
+        function = part(one, "function") or one
+        said.call(part(one, "id"), part(function, "name"), _spelled(part(function, "arguments")))
+    return said.message()
+
+
+def _texts(parts: Any) -> str:
+    found = [part(one, "text") or part(one, "content") for one in parts] if isinstance(parts, list) else []
+    return "".join(text for text in found if isinstance(text, str))
+
+
+def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
+    """Results of tools are messages of their own in chat form, whoever they are said to come from."""
+    role, parts = part(message, "role"), _listed(part(message, "parts"))
+    if role == "assistant":
+        said = Said()
+        for one in parts:
+            _say(said, one)
+        yield said.message()
+        return
+    rest: list[dict[str, Any]] = []
+    for one in parts:
+        if kind(one) == "tool_call_response":
+            result = one.get("response", one.get("result"))
+            text = result if isinstance(result, str) else "" if result is None else written(result)
+            yield {"role": "tool", "tool_call_id": one.get("id"), "content": text}
+        elif isinstance(one, dict):
+            rest.append(_chat_part(one))
+    if rest:
+        is_text = all(one["type"] == "text" for one in rest)
+        said_by = role if isinstance(role, str) else "user"
+        yield {"role": said_by, "content": "".join(one["text"] for one in rest) if is_text else rest}
+
+
+def _say(said: Said, one: Any) -> None:
+    sort = kind(one)
+    if sort == "text":
+        said.text(one.get("content"))
+    elif sort in ("reasoning", "thinking"):
+        said.thought(one.get("content"))
+    elif sort == "refusal":
+        said.text(one.get("content"), "refusal")
+    elif sort == "tool_call":
+        said.call(one.get("id"), one.get("name"), _spelled(one.get("arguments")))
+    elif isinstance(one, dict):
+        said.item(one)
+
+
+def _chat_part(one: dict[str, Any]) -> dict[str, Any]:
+    sort = kind(one, "unknown")
+    if sort == "text":
+        return {"type": "text", "text": one["content"] if isinstance(one.get("content"), str) else ""}
+    if sort == "uri" and one.get("modality") == "image":
+        return {"type": "image_url", "image_url": {"url": one.get("uri")}}
+    if sort == "blob" and one.get("modality") == "image":
+        return {"type": "image_url", "image_url": {"url": f"data:{one.get('mime_type')};base64,{one.get('content')}"}}
+    return {**one, "type": sort}
+
+
+def _spelled(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else "{}" if arguments is None else written(arguments)
+
+
+def _tool(one: Any) -> dict[str, Any] | None:
+    if not isinstance(one, dict):
+        return None
+    if isinstance(one.get("function"), dict):
+        return {"type": "function", "function": one["function"]}
+    function = {name: one[name] for name in ("name", "description", "parameters", "strict") if one.get(name)}
+    return {"type": "function", "function": function}
+
+
+def _usage(given: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = {ours: [count(given.get(name)) for name in names] for ours, names in USAGE.items()}
+    return {ours: next((size for size in found if size is not None), None) for ours, found in sizes.items()}
+
+
+def _ids(given: Mapping[str, Any]) -> dict[str, Any]:
+    ids: dict[str, Any] = {name: tuple(given[f"holdfast.{name}"]) for name in IDS if f"holdfast.{name}" in given}
+    if ranges := given.get("holdfast.scrubbed"):
+        ids["scrubbed"] = tuple(zip(ranges[::2], ranges[1::2], strict=True))
+    return ids
+
+
+def _parsed(value: Any) -> Any:
+    """What is JSON within a text becomes what it says; a text that is none stays."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+
+
+def _listed(value: Any) -> list[Any]:
+    value = _parsed(value)
+    return value if isinstance(value, list) else []
+
+
+def model_attributes(call: ModelCall) -> dict[str, Any]:
+    """A call in today's names."""
+    system = [m for m in call.messages[:1] if m.get("role") == "system" and isinstance(m.get("content"), str)]
+    given: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "holdfast",
+        "gen_ai.request.model": call.model,
+        "gen_ai.response.model": call.model,
+        "gen_ai.input.messages": _json([_as_parts(message) for message in call.messages[len(system) :]]),
+    }
+    if system:
+        given["gen_ai.system_instructions"] = _json([{"type": "text", "content": system[0]["content"]}])
+    if call.response:
+        answer = {**_as_parts({"role": "assistant", **call.response}), "finish_reason": call.finish_reason or ""}
+        given["gen_ai.output.messages"] = _json([answer])
+    if call.finish_reason is not None:
+        given["gen_ai.response.finish_reasons"] = [call.finish_reason]
+    given |= {names[0]: getattr(call, ours) for ours, names in USAGE.items()}
+    rest = dict(call.sampling)
+    if tools := rest.pop("tools", None):
+        given["gen_ai.tool.definitions"] = _json([{"type": "function", **tool.get("function", tool)} for tool in tools])
+    for theirs, ours in SAMPLING.items():
+        if ours in rest:
+            given[theirs] = rest.pop(ours)
+    if rest:
+        given["holdfast.sampling"] = _json(rest)
+    given |= {f"holdfast.{name}": list(ids) for name in IDS if (ids := getattr(call, name))}
+    if call.scrubbed:
+        given["holdfast.scrubbed"] = [place for pair in call.scrubbed for place in pair]
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def tool_attributes(call: ToolCall) -> dict[str, Any]:
+    given = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": call.tool,
+        "gen_ai.tool.call.id": call.call_id,
+        "gen_ai.tool.call.arguments": _json(call.arguments),
+        "gen_ai.tool.call.result": None if call.result is None else _json(call.result),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _as_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    role, content = message.get("role", "user"), message.get("content")
+    if role == "tool":
+        return {
+            "role": role,
+            "parts": [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}],
+        }
+    parts: list[dict[str, Any]] = []
+    if thought := message.get("reasoning_content"):
+        parts.append({"type": "reasoning", "content": thought})
+    if isinstance(content, list):
+        parts += [_otel_part(one) for one in content]
+    elif content is not None:
+        parts.append({"type": "text", "content": content})
+    if refusal := message.get("refusal"):
+        parts.append({"type": "refusal", "content": refusal})
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        text = function.get("arguments") or ""
+        arguments = _parsed(text)
+        exact = arguments if isinstance(arguments, dict) and written(arguments) == text else text
+        parts.append({"type": "tool_call", "id": call.get("id"), "name": function.get("name"), "arguments": exact})
+    return {"role": role, "parts": parts + list(message.get("items") or ())}
+
+
+def _otel_part(one: Any) -> dict[str, Any]:
+    if kind(one) == "text":
+        return {"type": "text", "content": one.get("text")}
+    if kind(one) == "image_url":
+        return {"type": "uri", "modality": "image", "uri": part(one.get("image_url"), "url")}
+    return one if isinstance(one, dict) else {"type": "unknown", "content": one}
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return json.dumps(value)

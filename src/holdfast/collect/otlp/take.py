@@ -1,0 +1,294 @@
+"""Spans of other tracers into the store: as spans of the attempt that they name, or each trace as a rollout of its own.
+
+Who names an attempt says so in the address, in headers, in the resource (`holdfast.rollout`, `holdfast.attempt`) or in
+the trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`,
+which ends when its root arrives; what arrives later is refused, what arrives again is not kept twice. A model call that
+the proxy or a worker has kept already is telemetry here, since nothing may be learnt from twice. All that was taken is
+on disk before it is answered. Reading requests is `wire`'s business, HTTP is `route`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
+from holdfast.collect.otlp.wire import NS, Foreign
+from holdfast.collect.proxy.identity import NUMBER, Identity
+from holdfast.collect.proxy.said import part
+from holdfast.contracts.errors import BadRecord, HoldfastError, NotFound, StaleLease, StoreError
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Attempt, AttemptState, Task
+from holdfast.contracts.run import RunState
+from holdfast.contracts.trace import PARTIAL, Span, SpanEvent, SpanKind
+from holdfast.store.store import Store
+
+# Numbers of an attempt's spans here: far above those of its worker, and below those that the proxy gives.
+FIRST, LAST = 500_001, 1_000_000
+MOST = 2_000  # attempts whose spans are remembered
+SCORE = "gen_ai.evaluation.result"
+CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"})
+
+
+@dataclass(slots=True)
+class Known:
+    """An attempt, and which spans of it have come."""
+
+    attempt: Attempt
+    is_ours: bool = False  # a trace that is a rollout of its own
+    is_ended: bool = False
+    heard_at: float = 0.0
+    last: int = FIRST - 1
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    signals: list[Signal] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What became of a request's spans."""
+
+    kept: int = 0
+    refused: int = 0
+    why: str = ""
+
+    def refuse(self, number: int, why: str) -> None:
+        self.refused += number
+        self.why = self.why or why
+
+
+class Taker:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        scrub: Callable[[Span], Span] | None = None,
+        lease_s: float = 600.0,
+        quiet_s: float = 300.0,
+    ) -> None:
+        """A trace whose root does not come within `quiet_s` of its last span is taken as it is."""
+        self._store, self._clock, self._scrub = store, clock, scrub
+        self._lease_s, self._quiet_s = lease_s, quiet_s
+        self._run: str | None = None
+        self._known: OrderedDict[str, Known] = OrderedDict()  # by rollout and number, or by trace
+        self._turn = asyncio.Lock()
+
+    async def take(self, spans: Iterable[Foreign], whose: Identity | None = None) -> Taken:
+        """Keep them; where the request itself names an attempt that does not run, NotFound or StaleLease."""
+        taken = Taken()
+        groups: dict[str, tuple[Identity | None, list[Foreign]]] = {}
+        for span in spans:
+            named = whose or identity_of(span)
+            key = span.trace_id if named is None else f"{named.rollout} {named.number}"
+            groups.setdefault(key, (named, []))[1].append(span)
+        async with self._turn:
+            for key, (named, group) in groups.items():
+                try:
+                    known = await self._find(key, named)
+                    await self._keep(known, group, taken)
+                except (NotFound, StaleLease) as error:
+                    if whose is not None:
+                        raise
+                    taken.refuse(len(group), str(error))
+                except StoreError:
+                    if named is not None:  # perhaps another process numbers spans of it too: look again next time
+                        self._known.pop(key, None)
+                    raise
+            await self._end_quiet()
+        return taken
+
+    async def close(self) -> None:
+        """Traces that are still open are taken as they are."""
+        async with self._turn:
+            for known in list(self._known.values()):
+                await self._end(known)
+            if self._run is not None:
+                await self._store.runs.end(self._run, RunState.COMPLETED, who="otlp", now=self._clock())
+                self._run = None
+
+    async def _find(self, key: str, named: Identity | None) -> Known:
+        known = self._known.get(key)
+        if known is None:
+            if named is None:
+                known = await self._begin(key)
+            else:
+                known = Known(self._store.views.attempt(named.rollout, named.number))
+                self._remember(known)
+            self._known[key] = known
+        self._known.move_to_end(key)
+        while len(self._known) > MOST:
+            await self._end(self._known.popitem(last=False)[1])
+        return known
+
+    def _remember(self, known: Known) -> None:
+        for span in self._store.traces.spans(known.attempt.token):
+            if FIRST <= span.seq <= LAST:
+                known.last = max(known.last, span.seq)
+                known.numbers[span.trace_id or "", span.span_id or ""] = span.seq
+
+    async def _begin(self, trace_id: str) -> Known:
+        """A trace is a rollout with one attempt, which is ours."""
+        now = self._clock()
+        if self._run is None:
+            salt = secrets.token_hex(3)
+            run = await self._store.runs.begin(
+                kind="otlp", model_ref="otlp", settings={}, salt=salt, who="otlp", now=now
+            )
+            self._run = run.id
+        task = Task(name=trace_id, input={"trace_id": trace_id}, max_attempts=1)
+        await self._store.queue.enqueue(self._run, [task], now=now)
+        (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
+        return Known(claim.attempt, is_ours=True)
+
+    async def _keep(self, known: Known, group: list[Foreign], taken: Taken) -> None:
+        numbers = known.numbers
+        new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
+        taken.kept += len(group) - len(new)
+        if new and known.is_ended:
+            raise StaleLease(f"trace of {known.attempt.rollout}", why="its root has come: it is over")
+        given: dict[tuple[str, str], int] = {}
+        made: list[Span] = []
+        for key, one in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
+            above = (one.trace_id, one.parent_id or "")
+            seq = known.last + len(made) + 1
+            if seq > LAST:
+                taken.refuse(1, f"attempt {known.attempt.id} has {LAST - FIRST + 1} spans of other tracers already")
+                continue
+            try:
+                span = as_span(one, seq, given.get(above, numbers.get(above)))
+                made.append(span if self._scrub is None else self._scrub(span))
+                given[key] = seq
+            except (BadRecord, ValueError, TypeError, RecursionError) as error:
+                taken.refuse(1, f"span {one.name!r} ({one.span_id}): {error}")
+        if not known.is_ours and any(span.model is not None for span in made):
+            kept = [span for span in self._store.traces.spans(known.attempt.token) if not FIRST <= span.seq <= LAST]
+            made = [told_once(span, kept) for span in made]
+        now = self._clock()
+        if known.is_ours and new:
+            await self._store.queue.beat(
+                known.attempt.rollout.partition("/")[0], [known.attempt.token], now=now, lease_s=self._lease_s
+            )
+        if made:
+            await self._store.traces.add(known.attempt, made, now=now)
+            known.last += len(made)
+            numbers |= given
+            taken.kept += len(made)
+        known.heard_at = now
+        known.signals += [signal for one in new.values() for signal in _signals(one)]
+        if known.is_ours and any(one.parent_id is None for one in new.values()):
+            await self._end(known)
+
+    async def _end(self, known: Known) -> None:
+        if not known.is_ours or known.is_ended:
+            return
+        known.is_ended = True
+        now, attempt = self._clock(), known.attempt
+        try:
+            if known.signals:
+                await self._store.traces.score(attempt, known.signals, now=now)
+            reward = Sheet(signals=tuple(known.signals)).total if known.signals else None
+            await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
+        except StaleLease:
+            pass  # it was given up long ago
+
+    async def _end_quiet(self) -> None:
+        before = self._clock() - self._quiet_s
+        for known in list(self._known.values()):
+            if known.heard_at < before:
+                await self._end(known)
+
+
+def identity_of(span: Foreign) -> Identity | None:
+    """The attempt that a span names by itself; None where it names none, or nothing that can be one."""
+    for given in (span.attributes, span.resource):
+        rollout, attempt = given.get("holdfast.rollout"), given.get("holdfast.attempt")
+        if attempt is not None:
+            return _named(rollout, str(attempt))
+    for member in span.state.split(","):
+        name, _, value = member.strip().partition("=")
+        if name == "holdfast":
+            return _named(None, value)
+    return None
+
+
+def _named(rollout: Any, attempt: str) -> Identity | None:
+    found = NUMBER.fullmatch(attempt)
+    named = rollout if isinstance(rollout, str) else found["rollout"] if found else None
+    if found is None or named is None or found["rollout"] not in (None, named):
+        return None
+    return Identity(rollout=named, number=int(found["number"]))
+
+
+def as_span(one: Foreign, seq: int, parent: int | None) -> Span:
+    """A span of ours; what was said in a call is in the call, and not among the attributes as well."""
+    model = model_call(one)
+    tool = None if model is not None else tool_call(one)
+    attributes: dict[str, Any] = {name: value for name, value in one.attributes.items() if not SAID.match(name)}
+    is_message = attributes.pop("holdfast.kind", None) == "message"
+    for name in ("holdfast.rollout", "holdfast.attempt"):
+        attributes.pop(name, None)
+    if one.parent_id is not None:
+        attributes["parent_span_id"] = one.parent_id
+    if service := one.resource.get("service.name"):
+        attributes["service.name"] = service
+    if one.error is not None:
+        attributes["error"] = one.error
+    if model is not None and (one.error is not None or not model.response):
+        attributes.setdefault(PARTIAL, one.error or "no answer was recorded")
+    kind = (
+        SpanKind.MODEL if model else SpanKind.TOOL if tool else SpanKind.MESSAGE if is_message else SpanKind.TELEMETRY
+    )
+    return Span(
+        seq=seq,
+        kind=kind,
+        name=one.name or "span",
+        started_at=one.started_ns / NS,
+        ended_at=max(one.ended_ns, one.started_ns) / NS,
+        parent=parent,
+        attributes=attributes,
+        events=tuple(
+            SpanEvent(name=event.name, at=event.at_ns / NS, attributes=event.attributes)
+            for event in one.events
+            if event.name not in CONTENT
+        ),
+        model=model,
+        tool=tool,
+        trace_id=one.trace_id,
+        span_id=one.span_id,
+    )
+
+
+def told_once(span: Span, kept: Iterable[Span]) -> Span:
+    """The span, or a note that this call is there already: one that ran at the same time and said the same."""
+    if span.model is None or span.ended_at is None:
+        return span
+    for other in kept:
+        is_at_once = other.started_at < span.ended_at and (other.ended_at or span.ended_at) > span.started_at
+        if other.model is not None and is_at_once and _spoken(other) == _spoken(span):
+            attributes = {**span.attributes, "told_in_span": other.seq}
+            return replace(span, kind=SpanKind.TELEMETRY, model=None, attributes=attributes)
+    return span
+
+
+def _spoken(span: Span) -> tuple[str, list[Any]]:
+    response = span.model.response if span.model is not None else {}
+    calls = [part(part(call, "function"), "name") for call in response.get("tool_calls") or ()]
+    return response.get("content") or "", calls
+
+
+def _signals(one: Foreign) -> Iterable[Signal]:
+    """Scores that an evaluator has noted: a trace that is a rollout of its own is rewarded with them."""
+    for event in one.events:
+        given: Mapping[str, Any] = event.attributes
+        value, weight = given.get("gen_ai.evaluation.score.value"), given.get("holdfast.weight", 1.0)
+        if event.name == SCORE and type(value) in (int, float) and type(weight) in (int, float):
+            name = str(given.get("gen_ai.evaluation.name") or "score")
+            source = str(given.get("holdfast.source") or f"otlp:{name}")
+            try:
+                yield Signal(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
+            except HoldfastError:
+                continue

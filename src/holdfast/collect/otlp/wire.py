@@ -1,0 +1,312 @@
+"""OTLP's trace requests as plain records, read and written as protobuf or as JSON.
+
+https://opentelemetry.io/docs/specs/otlp/ . What the attributes mean is `conventions`' business. JSON needs nothing
+besides; protobuf needs the extra `otlp`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from holdfast.contracts.errors import BadInput
+
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+DEEPEST = 32  # values within values
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """An event of a span."""
+
+    name: str
+    at_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A span as OpenTelemetry has it."""
+
+    trace_id: str  # 32 hexadecimal digits
+    span_id: str  # 16
+    parent_id: str | None = None  # None: the root of its trace
+    name: str
+    started_ns: int  # unix nanoseconds
+    ended_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[Noted, ...] = ()
+    error: str | None = None  # the status is an error, and says this
+    state: str = ""  # the trace's, as W3C's tracestate
+    resource: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(body: bytes, media_type: str) -> tuple[list[Foreign], int]:
+    """The spans of a request, and how many could not be read; BadInput where it is no request at all."""
+    if media_type == JSON:
+        try:
+            request = orjson.loads(body)
+            return _gathered(_from_json(request))
+        except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+            raise BadInput("request", why=f"is no OTLP request in JSON: {error}") from None
+    if media_type == PROTOBUF:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        message = ExportTraceServiceRequest()
+        try:
+            message.ParseFromString(body)
+        except DecodeError as error:
+            raise BadInput("request", why=f"is no OTLP request: {error}") from None
+        return _gathered(_from_protobuf(message))
+    raise BadInput(f"Content-Type {media_type!r}", why="is unknown", remedy=f"send {PROTOBUF} or {JSON}")
+
+
+def written(spans: Iterable[Foreign], media_type: str) -> bytes:
+    """A request with these spans, one resource after the other."""
+    request = {"resourceSpans": [_group(resource, group) for resource, group in _by_resource(spans)]}
+    if media_type == JSON:
+        return orjson.dumps(request)
+    from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    for group in request["resourceSpans"]:
+        for span in group["scopeSpans"][0]["spans"]:
+            for name in ("traceId", "spanId", "parentSpanId"):  # protobuf's own JSON has bytes in another alphabet
+                if name in span:
+                    span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
+    return bytes(ParseDict(request, ExportTraceServiceRequest()).SerializeToString())
+
+
+def answer(media_type: str, rejected: int, why: str) -> bytes:
+    """What a request is answered with: nothing, or how many spans were not taken and why."""
+    if media_type == JSON:
+        told = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected or why else {}
+        return orjson.dumps(told)
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    response = ExportTraceServiceResponse()
+    if rejected or why:
+        response.partial_success.rejected_spans = rejected
+        response.partial_success.error_message = why
+    return bytes(response.SerializeToString())
+
+
+def _gathered(found: Iterator[Foreign | None]) -> tuple[list[Foreign], int]:
+    spans, unread = [], 0
+    for one in found:
+        if one is None:
+            unread += 1
+        else:
+            spans.append(one)
+    return spans, unread
+
+
+def _from_json(request: Any) -> Iterator[Foreign | None]:
+    for group in _list(request, "resourceSpans"):
+        resource = _attributes(_get(_get(group, "resource") or {}, "attributes"))
+        for scope in _list(group, "scopeSpans"):
+            for span in _list(scope, "spans"):
+                try:
+                    yield _json_span(span, resource)
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    yield None
+
+
+def _json_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
+    status = _get(span, "status") or {}
+    return Foreign(
+        trace_id=_hex(_get(span, "traceId"), 32),
+        span_id=_hex(_get(span, "spanId"), 16),
+        parent_id=_hex(_get(span, "parentSpanId"), 16) if _get(span, "parentSpanId") else None,
+        name=str(_get(span, "name") or ""),
+        started_ns=_time(_get(span, "startTimeUnixNano")),
+        ended_ns=_time(_get(span, "endTimeUnixNano")),
+        attributes=_attributes(_get(span, "attributes")),
+        events=tuple(
+            Noted(
+                name=str(_get(event, "name") or ""),
+                at_ns=_time(_get(event, "timeUnixNano") or 0),
+                attributes=_attributes(_get(event, "attributes")),
+            )
+            for event in _list(span, "events")
+        ),
+        error=str(_get(status, "message") or "error") if _get(status, "code") in (2, "STATUS_CODE_ERROR") else None,
+        state=str(_get(span, "traceState") or ""),
+        resource=resource,
+    )
+
+
+def _from_protobuf(message: Any) -> Iterator[Foreign | None]:
+    for group in message.resource_spans:
+        resource = {one.key: _plain(one.value) for one in group.resource.attributes}
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                try:
+                    yield _protobuf_span(span, resource)
+                except (ValueError, RecursionError):
+                    yield None
+
+
+def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
+    return Foreign(
+        trace_id=_hex(span.trace_id.hex(), 32),
+        span_id=_hex(span.span_id.hex(), 16),
+        parent_id=_hex(span.parent_span_id.hex(), 16) if span.parent_span_id else None,
+        name=span.name,
+        started_ns=_time(span.start_time_unix_nano),
+        ended_ns=_time(span.end_time_unix_nano),
+        attributes={one.key: _plain(one.value) for one in span.attributes},
+        events=tuple(
+            Noted(
+                name=event.name,
+                at_ns=event.time_unix_nano,
+                attributes={one.key: _plain(one.value) for one in event.attributes},
+            )
+            for event in span.events
+        ),
+        error=(span.status.message or "error") if span.status.code == 2 else None,
+        state=span.trace_state,
+        resource=resource,
+    )
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A protobuf AnyValue."""
+    kind = value.WhichOneof("value")
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    if kind == "array_value":
+        return [_plain(one, depth + 1) for one in value.array_value.values]
+    if kind == "kvlist_value":
+        return {one.key: _plain(one.value, depth + 1) for one in value.kvlist_value.values}
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    return None if kind is None else _finite(getattr(value, kind))
+
+
+def _from_any(value: Any, depth: int = 0) -> Any:
+    """An AnyValue in JSON: whole numbers come as text there."""
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    if not isinstance(value, dict) or not value:
+        return None
+    kind, inner = next(iter(value.items()))
+    kind = _camel(kind)
+    if kind == "intValue":
+        return int(inner)
+    if kind == "doubleValue":
+        return _finite(float(inner))
+    if kind == "arrayValue":
+        return [_from_any(one, depth + 1) for one in _list(inner, "values")]
+    if kind == "kvlistValue":
+        return _attributes(_get(inner, "values"), depth + 1)
+    if kind == "bytesValue":
+        base64.b64decode(inner, validate=True)
+    return inner if isinstance(inner, str | bool) else None
+
+
+def _finite(value: Any) -> Any:
+    """No record can hold another number."""
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+
+def _attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
+    return {str(one["key"]): _from_any(one.get("value"), depth) for one in pairs or () if one.get("key")}
+
+
+def _any(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)} if -(2**63) <= value < 2**63 else {"doubleValue": float(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": _pairs(value)}}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [_any(one) for one in value]}}
+    return {} if value is None else {"stringValue": str(value)}
+
+
+def _pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": str(key), "value": _any(value)} for key, value in attributes.items() if value is not None]
+
+
+def _by_resource(spans: Iterable[Foreign]) -> list[tuple[Mapping[str, Any], list[Foreign]]]:
+    groups: list[tuple[Mapping[str, Any], list[Foreign]]] = []
+    for span in spans:
+        if not groups or groups[-1][0] != span.resource:
+            groups.append((span.resource, []))
+        groups[-1][1].append(span)
+    return groups
+
+
+def _group(resource: Mapping[str, Any], spans: list[Foreign]) -> dict[str, Any]:
+    scope = {"scope": {"name": "holdfast"}, "spans": [_span(span) for span in spans]}
+    return {"resource": {"attributes": _pairs(resource)}, "scopeSpans": [scope]}
+
+
+def _span(span: Foreign) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
+        "name": span.name,
+        "kind": 1,  # internal
+        "startTimeUnixNano": str(span.started_ns),
+        "endTimeUnixNano": str(span.ended_ns),
+        "attributes": _pairs(span.attributes),
+        "events": [
+            {"name": event.name, "timeUnixNano": str(event.at_ns), "attributes": _pairs(event.attributes)}
+            for event in span.events
+        ],
+        "status": {} if span.error is None else {"code": 2, "message": span.error},
+    }
+    if span.parent_id is not None:
+        written["parentSpanId"] = span.parent_id
+    if span.state:
+        written["traceState"] = span.state
+    return written
+
+
+def _get(value: Any, name: str) -> Any:
+    """Of a JSON object, under its name in camel case or, as some write it, with underscores."""
+    if name in value:
+        return value[name]
+    return value.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    found = _get(value, name)
+    if found is not None and not isinstance(found, list):
+        raise TypeError(f"{name} is no list")
+    return found or []
+
+
+def _hex(text: Any, length: int) -> str:
+    try:
+        if isinstance(text, str) and len(text) == length and any(bytes.fromhex(text)):
+            return text.lower()
+    except (ValueError, binascii.Error):
+        pass
+    raise ValueError(f"{text!r} is no id of {length} hexadecimal digits")
+
+
+def _time(value: Any) -> int:
+    """Unix nanoseconds."""
+    at = int(value)
+    if not 0 <= at < 2**63:
+        raise ValueError(f"{value!r} is no time")
+    return at

@@ -1,0 +1,186 @@
+"""OpenAI's chat completions, with what vLLM adds for training under vLLM's names. The rest of the dialect is passed on.
+
+Kept is the first choice of an answer: of several nobody here can know which the agent went on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.collect.proxy.dialect import Asked, loads, read_object, spliced, token_ids
+from holdfast.collect.proxy.sse import Event
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.trace import ModelCall
+
+# Of no influence on the answer, or said elsewhere in the record.
+APART = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "store", "logprobs"}) | {
+    "return_token_ids"
+}
+ADDED = {"return_token_ids": True, "logprobs": True}
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+
+
+class Chat:
+    path = "/v1/chat/completions"
+    key_variable = "OPENAI_API_KEY"
+    forwarded = frozenset({"openai-organization", "openai-project", "openai-beta"})
+
+    def credentials(self, key: str) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    def read_request(self, body: bytes) -> Asked:
+        given = read_object(body)
+        model, messages, choices = given.get("model"), given.get("messages"), given.get("n")
+        if not isinstance(model, str) or not model:
+            raise BadInput("model", why="is missing, or no text", remedy="name the model")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
+        return Asked(
+            model=model,
+            messages=tuple(messages),
+            sampling={name: value for name, value in given.items() if name not in APART and value is not None},
+            is_streamed=given.get("stream") is True,
+            choices=choices if isinstance(choices, int) else 1,
+            user=given["user"] if isinstance(given.get("user"), str) else None,
+            body=body,
+            extended=spliced(body, given, ADDED),
+        )
+
+    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+        answer = loads(body)
+        try:
+            choice = answer["choices"][0]
+            message = dict(choice["message"])
+        except (LookupError, TypeError, ValueError):
+            raise ValueError("no chat completion") from None
+        return _call(asked, answer, choice, message, choice.get("token_ids"), _entries(choice.get("logprobs")))
+
+    def stream(self, asked: Asked) -> Chunks:
+        return Chunks(asked)
+
+
+class Chunks:
+    """The chunks of one completion."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self.is_ended = self.has_begun = False
+        self._head: dict[str, Any] = {}  # of the answer, not of a choice
+        self._choice: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._ids: list[int] | None = None
+        self._entries: list[Any] | None = None
+
+    def feed(self, event: Event) -> None:
+        if event.data == b"[DONE]":
+            self.is_ended = True
+            return
+        try:
+            chunk = loads(event.data)
+        except ValueError:
+            return  # passed on as it is; there is nothing in it to keep
+        if isinstance(chunk, dict):
+            self._take(chunk)
+
+    def _take(self, chunk: dict[str, Any]) -> None:
+        for name in ("model", "usage", "prompt_token_ids", "error"):
+            if chunk.get(name) is not None:
+                self._head[name] = chunk[name]
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("index", 0) == 0:
+                self._choose(choice)
+
+    def _choose(self, choice: dict[str, Any]) -> None:
+        for name in ("finish_reason", "forced"):
+            if choice.get(name) is not None:
+                self._choice[name] = choice[name]
+        if isinstance(choice.get("token_ids"), list):
+            self._ids = (self._ids or []) + choice["token_ids"]
+        entries = _entries(choice.get("logprobs"))
+        if entries is not None:
+            self._entries = (self._entries or []) + entries
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            self._add(delta)
+
+    def _add(self, delta: dict[str, Any]) -> None:
+        for name in TEXTS:
+            text = delta.get(name)
+            if isinstance(text, str):
+                self._texts.setdefault(name, []).append(text)
+                self.has_begun |= text != ""
+        calls = delta.get("tool_calls")
+        for part in calls if isinstance(calls, list) else ():
+            if isinstance(part, dict):
+                self.has_begun = True
+                _join(self._calls, part)
+
+    def result(self) -> ModelCall:
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        message |= {name: "".join(parts) for name, parts in self._texts.items() if name == "content" or any(parts)}
+        if self._calls:
+            message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
+        return _call(self._asked, self._head, self._choice, message, self._ids, self._entries)
+
+
+def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    """One more part of the call with this index: ids and names come once, arguments in pieces."""
+    index = part.get("index")
+    call = calls.setdefault(
+        index if type(index) is int else len(calls),
+        {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
+    )
+    for name in ("id", "type"):
+        if isinstance(part.get(name), str):
+            call[name] = part[name]
+    function = part.get("function")
+    if isinstance(function, dict):
+        for name in ("name", "arguments"):
+            if isinstance(function.get(name), str):
+                call["function"][name] += function[name]
+
+
+def _call(
+    asked: Asked, answer: Mapping[str, Any], choice: Mapping[str, Any], message: dict[str, Any], ids: Any, entries: Any
+) -> ModelCall:
+    """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
+    completion_ids = token_ids(ids)
+    logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
+    usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")
+    usage = usage if isinstance(usage, dict) else {}
+    prompt_ids = token_ids(answer.get("prompt_token_ids"))
+    forced = token_ids(choice.get("forced")) or ()
+    return ModelCall(
+        model=model if isinstance(model, str) and model else asked.model,
+        messages=asked.messages,
+        response=message,
+        finish_reason=reason if isinstance(reason, str) else None,
+        prompt_tokens=_count(usage.get("prompt_tokens"), prompt_ids),
+        completion_tokens=_count(usage.get("completion_tokens"), completion_ids),
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        logprobs=logprobs,
+        forced=tuple(place for place in forced if place < len(completion_ids or ())),
+        sampling=asked.sampling,
+    )
+
+
+def _count(said: Any, ids: tuple[int, ...] | None) -> int | None:
+    if type(said) is int and said >= 0:
+        return said
+    return None if ids is None else len(ids)
+
+
+def _entries(logprobs: Any) -> list[Any] | None:
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return content if isinstance(content, list) else None
+
+
+def _logprobs(entries: list[Any], wanted: int) -> tuple[float, ...] | None:
+    values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    if len(values) != wanted or not all(type(v) in (int, float) and -1e300 < v < 1e-3 for v in values):  # type: ignore[operator]
+        return None
+    return tuple(min(float(value), 0.0) for value in values)  # type: ignore[arg-type]  # a hair above 0 is rounding

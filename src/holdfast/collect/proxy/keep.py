@@ -1,0 +1,175 @@
+"""Every call as a span of its attempt: opened when it begins, amended while it runs, closed before its last byte.
+
+An attempt that does not run, or whose lease has run out, is refused by the store itself. What was open when this
+process died stays as far as it had come, marked `partial`, and is never learnt from. Scrubbing comes before writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.collect.proxy.dialect import Asked
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleLease
+from holdfast.contracts.rollout import Attempt, AttemptState
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
+from holdfast.store.store import Store
+from holdfast.store.writer import Pending
+
+FIRST = 1_000_001  # number of an attempt's first span here: far from those that its worker's tracer gives
+
+UNKEPT = (BadRecord, RecursionError)  # what is raised by what no record can hold
+
+Scrub = Callable[[ModelCall], ModelCall]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Of a million tokens, in whatever the owner counts in."""
+
+    read: float
+    written: float
+
+    def of(self, call: ModelCall) -> float | None:
+        if call.prompt_tokens is None or call.completion_tokens is None:
+            return None
+        return (call.prompt_tokens * self.read + call.completion_tokens * self.written) / 1e6
+
+
+class Keeper:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        scrub: Scrub | None = None,
+        prices: Mapping[str, Price] | None = None,
+        amend_s: float = 0.5,
+    ) -> None:
+        self._store, self.clock, self.amend_s = store, clock, amend_s
+        self._scrub, self._prices = scrub, prices or {}
+
+    def attempt(self, rollout: str, number: int) -> Attempt:
+        """The attempt, which runs; NotFound, or StaleLease."""
+        found = self._store.views.attempt(rollout, number)
+        if found.status is not AttemptState.RUNNING or found.lease_until <= self.clock():
+            why = f"it is {found.status}" if found.status is not AttemptState.RUNNING else "its lease has run out"
+            raise StaleLease(f"attempt {found.id}", why=why, remedy="drop this work: it is no longer yours")
+        return found
+
+    def open(self, attempt: Attempt, asked: Asked, *, trace_id: str | None, notes: dict[str, Any]) -> Record:
+        call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
+        try:
+            return Record(self, attempt, self.scrubbed(call), trace_id, notes)
+        except RecursionError:
+            raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
+
+    def scrubbed(self, call: ModelCall) -> ModelCall:
+        return call if self._scrub is None else self._scrub(call)
+
+    def cost(self, call: ModelCall, asked: str) -> float | None:
+        price = self._prices.get(call.model) or self._prices.get(asked)
+        return None if price is None else price.of(call)
+
+    def write_first(self, attempt: Attempt, span: Span) -> Pending[int]:
+        return self._store.traces.open(attempt, span, now=self.clock())
+
+    def write(self, attempt: Attempt, span: Span) -> Pending[None]:
+        return self._store.traces.amend(attempt, span, now=self.clock())
+
+
+class Record:
+    """One call on its way into the store."""
+
+    def __init__(
+        self, keeper: Keeper, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
+    ) -> None:
+        self._keeper, self._attempt, self.notes = keeper, attempt, notes
+        self.started_at = keeper.clock()
+        self._first_s: float | None = None
+        self._arrivals: list[int] = []
+        self._asked = call
+        self._span = Span(
+            seq=FIRST,
+            kind=SpanKind.MODEL,
+            name=f"model.{call.model}",
+            started_at=self.started_at,
+            attributes={**notes, PARTIAL: "it never ended"},
+            model=call,
+            trace_id=trace_id,
+        )
+        self._opening = keeper.write_first(attempt, self._span)
+        self._is_numbered = self.is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._amending: Pending[None] | None = None
+
+    async def opened(self) -> None:
+        """Until it is on disk; StaleLease where the attempt does not run."""
+        if not self._is_numbered:
+            self._span, self._is_numbered = replace(self._span, seq=await self._opening), True
+
+    async def not_refused(self) -> None:
+        """StaleLease where the opening has been refused; one that is still on its way is not waited for."""
+        if not self._is_numbered and self._opening.settled:
+            await self.opened()
+
+    def arrived(self, so_far: Callable[[], ModelCall], *, is_answer: bool) -> None:
+        """Another piece of the answer: timed, and written down a moment later with what came besides."""
+        if is_answer:
+            after_s = self._keeper.clock() - self.started_at
+            if self._first_s is None:
+                self._first_s = after_s
+            if len(self._arrivals) < 10_000:
+                self._arrivals.append(round(after_s * 1000))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+
+    def _amend(self, so_far: Callable[[], ModelCall]) -> None:
+        self._timer = None
+        if self.is_closed or not self._is_numbered or (self._amending is not None and not self._amending.settled):
+            return  # the next piece sets it going again
+        with suppress(*UNKEPT):  # the end will say so
+            self._amending = self._keeper.write(
+                self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
+            )
+
+    async def close(self, call: ModelCall | None, *, partial: str | None = None) -> None:
+        """The end of it, on disk when this returns. Without a call, or with `partial`, it counts for nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.opened()
+        ended_at = max(self._keeper.clock(), self.started_at)
+        try:
+            writing = self._keeper.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
+        except UNKEPT as error:
+            why = f"the answer cannot be kept: {type(error).__name__}"
+            writing = self._keeper.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
+        await writing
+
+    async def give_up(self, call: ModelCall | None, why: str) -> None:
+        """As `close`, where something else has gone wrong already and is what is told."""
+        with suppress(HoldfastError):
+            await self.close(call, partial=why)
+
+    def _as_span(self, call: ModelCall | None, *, ended_at: float | None, partial: str | None) -> Span:
+        notes = dict(self.notes)
+        if partial is not None:
+            notes[PARTIAL] = partial
+        if self._first_s is not None:
+            notes["first_token_s"] = round(self._first_s, 6)
+        if len(self._arrivals) > 1:
+            notes["arrivals_ms"] = self._arrivals
+        if call is None:
+            call = self._asked
+        else:
+            if (cost := self._keeper.cost(call, self._asked.model)) is not None:
+                notes["cost"] = cost
+            call = self._keeper.scrubbed(call)
+        return replace(self._span, name=f"model.{call.model}", ended_at=ended_at, attributes=notes, model=call)

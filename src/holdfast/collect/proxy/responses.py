@@ -1,0 +1,269 @@
+"""OpenAI's responses, kept in chat form: https://platform.openai.com/docs/api-reference/responses
+
+What an assistant says comes as items there (thoughts, texts, calls of tools); all that stand together are one message
+here. Of a conversation that the upstream remembers (`previous_response_id`, `conversation`, a stored prompt) only what
+is sent can be kept: the reference is then among the sampling. Token ids cannot be asked for in this dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.collect.proxy.dialect import Asked, loads, read_object
+from holdfast.collect.proxy.said import Said, count, kind, part
+from holdfast.collect.proxy.sse import Event
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.trace import ModelCall
+
+# Of no influence on the answer, or said elsewhere in the record.
+APART = frozenset({"model", "input", "instructions", "stream", "stream_options", "user", "metadata", "store"}) | {
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "include",
+    "service_tier",
+    "top_logprobs",
+}
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # the member with what is given to the tool
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+CUT = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
+TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+# What an event adds: to an item of which type, to which of its lists, at which index, a part of which type and member.
+DELTAS = {
+    "response.output_text.delta": ("message", "content", "content_index", "output_text", "text"),
+    "response.refusal.delta": ("message", "content", "content_index", "refusal", "refusal"),
+    "response.reasoning_text.delta": ("reasoning", "content", "content_index", "reasoning_text", "text"),
+    "response.reasoning_summary_text.delta": ("reasoning", "summary", "summary_index", "summary_text", "text"),
+}
+ARGUMENTS = {
+    "response.function_call_arguments.delta": "function_call",
+    "response.custom_tool_call_input.delta": "custom_tool_call",
+}
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+
+
+class Responses:
+    path = "/v1/responses"
+    key_variable = "OPENAI_API_KEY"
+    forwarded = frozenset({"openai-organization", "openai-project", "openai-beta"})
+
+    def credentials(self, key: str) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    def read_request(self, body: bytes) -> Asked:
+        given = read_object(body)
+        model, said, user = given.get("model"), given.get("input"), given.get("user")
+        if not isinstance(model, str) or not model:
+            raise BadInput("model", why="is missing, or no text", remedy="name the model")
+        if isinstance(said, str):
+            said = [{"role": "user", "content": said}]
+        if said is not None and (not isinstance(said, list) or not all(isinstance(item, dict) for item in said)):
+            raise BadInput("input", why="is no text and no list of objects", remedy="give a text or items")
+        instructions = given.get("instructions")
+        system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
+        return Asked(
+            model=model,
+            messages=(*system, *_messages(said or ())),
+            sampling=_sampling(given),
+            is_streamed=given.get("stream") is True,
+            user=user if isinstance(user, str) else None,
+            body=body,
+        )
+
+    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+        """One that has failed, or is answered later, is no answer."""
+        answer = loads(body)
+        if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
+            raise ValueError("no response")
+        call = _call(asked, answer, answer["output"])
+        if call.finish_reason is None:
+            raise ValueError(f"a response that is {answer.get('status')}")
+        return call
+
+    def stream(self, asked: Asked) -> Items:
+        return Items(asked)
+
+
+class Items:
+    """The items of one streamed response. What the end says of an item counts more than what came on the way."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self.is_ended = self.has_begun = False
+        self._answer: dict[str, Any] = {}
+        self._items: dict[int, dict[str, Any]] = {}  # whole ones, or how they began
+        self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
+
+    def feed(self, event: Event) -> None:
+        try:
+            told = loads(event.data)
+        except ValueError:
+            return  # passed on as it is; there is nothing in it to keep
+        if isinstance(told, dict):
+            self._take(kind(told, event.name), told)
+
+    def _take(self, sort: str, told: dict[str, Any]) -> None:
+        if isinstance(told.get("response"), dict):
+            self._answer = told["response"]
+        if sort in ENDS:
+            self.is_ended = True
+            if sort == "error":
+                self._answer = {**self._answer, "status": "failed"}
+        elif sort in ("response.output_item.added", "response.output_item.done"):
+            if isinstance(told.get("item"), dict):
+                place = self._place(told)
+                self._items[place] = told["item"]
+                self.has_begun |= kind(told["item"]) in CALLS
+                if sort.endswith("done"):
+                    self._pieces.pop(place, None)
+        elif sort in DELTAS:
+            item, into, index, text, member = DELTAS[sort]
+            self._add(told, item, (into, count(told.get(index)) or 0, text, member))
+        elif sort in ARGUMENTS:
+            self._add(told, ARGUMENTS[sort], ("", 0, "", CALLS[ARGUMENTS[sort]]))
+
+    def _place(self, told: dict[str, Any]) -> int:
+        index = count(told.get("output_index"))
+        return len(self._items) if index is None else index
+
+    def _add(self, told: dict[str, Any], item: str, where: tuple[str, int, str, str]) -> None:
+        delta, place = told.get("delta"), self._place(told)
+        if isinstance(delta, str):
+            self._items.setdefault(place, {"type": item})
+            self._pieces.setdefault(place, {}).setdefault(where, []).append(delta)
+            self.has_begun |= delta != ""
+
+    def result(self) -> ModelCall:
+        whole = self._answer.get("output")
+        if self.is_ended and isinstance(whole, list) and whole:
+            return _call(self._asked, self._answer, whole)
+        return _call(self._asked, self._answer, [self._item(place) for place in sorted(self._items)])
+
+    def _item(self, place: int) -> dict[str, Any]:
+        item = dict(self._items[place])
+        for (into, _, text, member), pieces in sorted(self._pieces.get(place, {}).items()):
+            joined = "".join(pieces)
+            if not into:
+                item[member] = joined
+            else:
+                before = item.get(into)
+                item[into] = [*(before if isinstance(before, list) else ()), {"type": text, member: joined}]
+        return item
+
+
+def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Items of an assistant that stand together are one message."""
+    said: Said | None = None
+    for item in items:
+        sort = kind(item, "message")
+        if sort in OUTPUTS or (sort == "message" and item.get("role") != "assistant"):
+            if said is not None:
+                yield said.message()
+                said = None
+            yield _result(item) if sort in OUTPUTS else _message(item)
+        else:
+            said = said or Said()
+            _say(said, item)
+    if said is not None:
+        yield said.message()
+
+
+def _say(said: Said, item: Any) -> None:
+    sort = kind(item, "message")
+    if not isinstance(item, dict):
+        return
+    if sort == "message":
+        content = item.get("content")
+        for one in content if isinstance(content, list) else [{"type": "output_text", "text": content}]:
+            if kind(one) == "refusal":
+                said.text(one.get("refusal"), "refusal")
+            else:
+                said.text(part(one, "text"))
+    elif sort == "reasoning":
+        said.thought(_joined(item.get("content")) or _joined(item.get("summary")))
+    elif sort in CALLS:
+        given = item.get(CALLS[sort])
+        said.call(item.get("call_id"), item.get("name"), given if isinstance(given, str) else "")
+    else:
+        said.item(item)
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    return {"role": role if isinstance(role, str) else "user", "content": _content(content)}
+
+
+def _result(item: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": item.get("call_id"), "content": _content(item.get("output"))}
+
+
+def _content(content: Any) -> Any:
+    """A text where it is one, else parts in chat form; what that has no form for stays as it is."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    parts = [_part(one) for one in content if isinstance(one, dict)]
+    if all(one.get("type") == "text" for one in parts):
+        return "".join(one["text"] for one in parts)
+    return parts
+
+
+def _part(one: dict[str, Any]) -> dict[str, Any]:
+    if kind(one) in TEXTS:
+        return {"type": "text", "text": one["text"] if isinstance(one.get("text"), str) else ""}
+    if kind(one) == "input_image" and isinstance(one.get("image_url"), str):
+        return {"type": "image_url", "image_url": {"url": one["image_url"]}}
+    return one
+
+
+def _joined(parts: Any) -> str:
+    texts = [part(one, "text") for one in parts] if isinstance(parts, list) else []
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
+def _sampling(given: dict[str, Any]) -> dict[str, Any]:
+    """Under the names that chat completions have for it, where they have one."""
+    sampling = {name: value for name, value in given.items() if name not in APART and value is not None}
+    if "max_output_tokens" in sampling:
+        sampling["max_tokens"] = sampling.pop("max_output_tokens")
+    if isinstance(sampling.get("tools"), list):
+        sampling["tools"] = [_tool(tool) for tool in sampling["tools"]]
+    choice = sampling.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
+        sampling["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    return sampling
+
+
+def _tool(tool: Any) -> Any:
+    """A function; tools that the upstream brings along stay as they are."""
+    if not isinstance(tool, dict) or tool.get("type") != "function" or "name" not in tool:
+        return tool
+    function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name)}
+    return {"type": "function", "function": function}
+
+
+def _call(asked: Asked, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
+    said = Said()
+    for item in output:
+        _say(said, item)
+    usage, model = answer.get("usage"), answer.get("model")
+    return ModelCall(
+        model=model if isinstance(model, str) and model else asked.model,
+        messages=asked.messages,
+        response=said.message(),
+        finish_reason=_reason(answer, bool(said.calls)),
+        prompt_tokens=count(part(usage, "input_tokens")),
+        completion_tokens=count(part(usage, "output_tokens")),
+        thinking_tokens=count(part(part(usage, "output_tokens_details"), "reasoning_tokens")),
+        sampling=asked.sampling,
+    )
+
+
+def _reason(answer: Mapping[str, Any], has_calls: bool) -> str | None:
+    """None while it is not over, and where it failed."""
+    if answer.get("status") == "completed":
+        return "tool_calls" if has_calls else "stop"
+    if answer.get("status") == "incomplete":
+        reason = part(answer.get("incomplete_details"), "reason")
+        return CUT.get(reason, reason) if isinstance(reason, str) else "length"
+    return None

@@ -1,0 +1,424 @@
+"""Secrets and personal data out of what is about to be kept, with pseudonyms in their place.
+
+The same thing gets the same pseudonym everywhere in a store, and nobody can tell what it was without the store's key.
+Messages, tool arguments and results keep their structure. Token ids are data too: over what was replaced they go, and
+the range is marked; where nobody can tell which ids those are, all ids of the call go. What counts as a secret or as
+personal is told by `contracts.detect` and `contracts.people`; when scrubbing happens is the caller's business: before
+anything is written.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts import detect, people
+from holdfast.contracts.detect import Found
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.trace import NEUTRAL, ModelCall, Span
+
+Spell = Callable[[int], bytes]  # the bytes that a token stands for
+
+KEY_FILE, KEY_BYTES = "scrub.key", 32
+DIGITS = 8  # of a pseudonym: two things in ten thousand share one with a chance of 1 %
+WORDS: Mapping[str, str] = {  # what a pseudonym calls each kind; the first of two that overlap decides
+    **dict.fromkeys([*detect.SECRETS, *detect.ASSIGNED], "secret"),
+    **dict.fromkeys(["email", "wide_email"], "email"),
+    **dict.fromkeys(["card_number", "wide_card"], "card"),
+    **dict.fromkeys(["bank_account", "wide_iban"], "iban"),
+    **dict.fromkeys(["social_security_number", "told_ssn"], "ssn"),
+    **dict.fromkeys(["phone", "told_phone"], "phone"),
+    **dict.fromkeys(["address", "told_address"], "address"),
+    "name": "name",
+}
+RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
+PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
+PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # of messages and calls: what holds a conversation together
+KEYS = {  # of JSON objects: those that say what their value is
+    "assigned_secret": re.compile(
+        r"(?:.*_)?(?:password|passwd|passphrase|pwd|secret|api_?key|secret_?key|private_?key|access_?key|credentials?)"
+        r"|(?:.*_)token|authorization"
+    ),
+    "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
+    "address": re.compile(r"(?:.*_)?(?:address|street)(?:_?(?:line)?_?\d)?"),
+    "name": re.compile(
+        r"(?:.*_)?(?:first|last|full|given|family|middle|customer|patient|contact|employee)_?names?|surname"
+    ),
+}
+LEAST_NUMBER = 10**8  # numbers below are nobody's
+LEAST_SECRET = 6  # letters: shorter ones are looked for only where they were told
+MOST_KEPT = 4_000_000  # letters of texts whose findings are remembered: a conversation comes again with every turn
+
+
+def key_in(folder: Path) -> bytes:
+    """The store's own key, from the folder it lies in; made at first use, and readable by its owner alone."""
+    path = folder / KEY_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / f".{KEY_FILE}-{secrets.token_hex(8)}"
+        try:
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):  # made by another process in this moment: it is the one
+                os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+    if path.stat().st_mode & 0o077:
+        raise BadInput(f"key {path}", why="others can read it", remedy=f"chmod 600 {path}")
+    try:
+        key = bytes.fromhex(path.read_text())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise BadInput(f"key {path}", why=f"is not {KEY_BYTES} bytes in hex", remedy="restore it from a copy")
+    return key
+
+
+class Scrub:
+    """Replaces what is found. `spell` tells the bytes of a token; without it, ids of a scrubbed call are dropped."""
+
+    def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
+        self._key, self._spell = key, spell
+        self._seen: OrderedDict[str, tuple[Found, ...]] = OrderedDict()
+        self._kept = 0
+
+    def text(self, text: str) -> str:
+        return str(self.value(text))
+
+    def value(self, value: Any) -> Any:
+        """Any JSON value of the same structure; a number that is somebody's becomes a text."""
+        return self._over([value])[0][0]
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """A conversation, in which what is given away once is found wherever it is said."""
+        return self._over(messages, is_chat=True)[0]
+
+    def call(self, call: ModelCall) -> ModelCall:
+        """The call without what it must not hold; itself, when there is nothing."""
+        said = [*call.messages, call.response]
+        try:
+            (*messages, response), reading = self._over(said, is_chat=True)
+            sampling = _Pass(self, reading, has_numbers=False).value(dict(call.sampling))
+        except RecursionError:
+            raise BadRecord("model call", why="is nested too deeply to be scrubbed", remedy="flatten it") from None
+        ids = self._ids(call, reading)
+        if not ids and not reading.literals:
+            return call
+        return replace(call, messages=tuple(messages), response=response, sampling=sampling, **ids)
+
+    def span(self, span: Span) -> Span:
+        """All that a span says: its call, what a tool was given and gave, and what was noted beside it."""
+        events = tuple(replace(event, attributes=self.value(dict(event.attributes))) for event in span.events)
+        changes: dict[str, Any] = {"name": self.text(span.name), "attributes": self.value(dict(span.attributes))}
+        if span.model is not None:
+            changes["model"] = self.call(span.model)
+        if span.tool is not None:
+            tool = span.tool
+            arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
+            changes["tool"] = replace(tool, arguments=arguments, result=result, error=error)
+        return replace(span, events=events, **changes)
+
+    def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
+        """Twice: what is given away in one place may be said in another without a sign."""
+        reading = _Reading()
+        once = [_Pass(self, reading, is_chat=is_chat).value(value) for value in values]
+        if not reading.literals:
+            return once, reading
+        again = _Pass(self, reading.closed(), is_chat=is_chat)
+        return [again.value(value) for value in values], reading
+
+    def pseudonym(self, kind: str, text: str) -> str:
+        word = WORDS[kind]
+        mark = hmac.new(
+            self._key, f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass"), "sha256"
+        ).hexdigest()
+        return f"<{word}:{mark[:DIGITS]}>"
+
+    def found(self, text: str) -> tuple[Found, ...]:
+        """In order, and none overlapping another."""
+        known = self._seen.get(text)
+        if known is None:
+            known = self._seen[text] = merged(text, _all(text))
+            self._kept += len(text)
+            while self._kept > MOST_KEPT:
+                self._kept -= len(self._seen.popitem(last=False)[0])
+        else:
+            self._seen.move_to_end(text)
+        return known
+
+    def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
+        ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
+        if not ids:
+            return {}
+        nothing: dict[str, Any] = {
+            "prompt_ids": None,
+            "completion_ids": None,
+            "logprobs": None,
+            "forced": (),
+            "scrubbed": (),
+        }
+        if self._spell is None:
+            return nothing if reading.literals else {}
+        try:
+            text, begins, ends = _spelled(ids, self._spell)
+        except (LookupError, ValueError, TypeError, OverflowError):  # another model's tokens
+            return nothing if reading.literals else {}
+        plain = _unescaped(text)
+        twice = () if plain == text else (*_all(plain), *reading.within(plain, is_escaped=True))
+        places = merged(text, (*_all(text), *reading.within(text, is_escaped=True), *twice))
+        if not places and not reading.literals:
+            return {}
+        if not _is_spoken(call.response, text) or reading.hides_in(text, places):
+            return nothing
+        ranges = [  # from the token that the first byte lies in to that of the last
+            (bisect_right(ends, begins[place.start]), bisect_right(ends, begins[place.end] - 1) + 1) for place in places
+        ]
+        return _cut(call, ids, ranges) if ranges else {}
+
+
+@dataclass
+class _Reading:
+    """What was found in one call: looked for in all of it, ids included."""
+
+    literals: dict[str, str] = field(default_factory=dict)  # text → kind
+    pattern: re.Pattern[str] | None = None
+
+    def note(self, text: str, kind: str) -> None:
+        self.literals.setdefault(text, kind)
+
+    def closed(self) -> _Reading:
+        self.pattern = self._pattern(self._wanted())
+        return self
+
+    def _wanted(self) -> list[str]:
+        return [
+            text
+            for text, kind in self.literals.items()
+            if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
+        ]
+
+    def _pattern(self, texts: Iterable[str]) -> re.Pattern[str] | None:
+        wanted = sorted(set(texts), key=len, reverse=True)
+        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, wanted))})(?!\w)") if wanted else None
+
+    def within(self, text: str, *, is_escaped: bool = False) -> list[Found]:
+        pattern, kinds = self.pattern, self.literals
+        if is_escaped and self.literals:  # as it looks inside JSON; short ones too: here only a match is lost
+            forms = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
+            pattern, kinds = self._pattern(forms), forms
+        if pattern is None:
+            return []
+        return [Found(kinds[match.group()], *match.span()) for match in pattern.finditer(text)]
+
+    def hides_in(self, text: str, places: Sequence[Found]) -> bool:
+        """Whether something is there in a form that has no place: with other spaces, say."""
+        left, at = [], 0
+        for place in places:
+            left.append(text[at : place.start])
+            at = place.end
+        rest = _squeezed("\n".join([*left, text[at:]]))
+        hidden = (_squeezed(text) for text, kind in self.literals.items() if WORDS[kind] != "name")
+        return any(len(one) >= LEAST_SECRET and one in rest for one in hidden)
+
+
+class _Pass:
+    """One walk over values."""
+
+    def __init__(self, scrub: Scrub, reading: _Reading, *, is_chat: bool = False, has_numbers: bool = True) -> None:
+        self._scrub, self._reading, self._is_chat, self._has_numbers = scrub, reading, is_chat, has_numbers
+
+    def value(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, str):
+            return self._text(value, key)
+        if isinstance(value, Mapping):
+            return self._object(value)
+        if isinstance(value, list | tuple):
+            return [self.value(one, key) for one in value]
+        if isinstance(value, int) and not isinstance(value, bool) and self._has_numbers and abs(value) >= LEAST_NUMBER:
+            shown = self._text(str(value), key)
+            return value if shown == str(value) else shown
+        return value
+
+    def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, item in value.items():
+            called = self._replaced(key)
+            while called in out:  # two spellings of one address
+                called += "'"
+            is_plain = self._is_chat and key in PLAIN and isinstance(item, str)
+            out[called] = (
+                item if is_plain and not detect.secrets(item) | detect.personal(item) else self.value(item, key)
+            )
+        return out
+
+    def _text(self, text: str, key: str) -> str:
+        kind = _told(key, text) if key else None
+        if kind == "name":
+            return re.sub(r"[^\W\d_][\w'’-]+", lambda match: self._one("name", match.group()), text)
+        if kind is not None:
+            return self._one(kind, text)
+        if text.lstrip()[:1] in ("{", "["):
+            try:
+                data = json.loads(text)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                return self._json(text, data)
+        return self._replaced(text)
+
+    def _json(self, text: str, data: Any) -> str:
+        """A call's arguments, or a result: written anew only when something in it was replaced."""
+        inner = _Pass(self._scrub, self._reading)
+        clean = inner.value(data)
+        if clean == data:
+            return text
+        separators = None if re.search(r'[,:] ["\d\[{tfn-]', text) else (",", ":")
+        return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
+
+    def _replaced(self, text: str) -> str:
+        places: Sequence[Found] = self._scrub.found(text)
+        if more := self._reading.within(text):
+            places = merged(text, (*places, *more))
+        if not places:
+            return text
+        parts, at = [], 0
+        for place in places:
+            parts += [text[at : place.start], self._one(place.kind, text[place.start : place.end])]
+            at = place.end
+        return "".join([*parts, text[at:]])
+
+    def _one(self, kind: str, text: str) -> str:
+        self._reading.note(text, kind)
+        return self._scrub.pseudonym(kind, text)
+
+
+def merged(text: str, places: Iterable[Found]) -> tuple[Found, ...]:
+    """Those that overlap become one, of the kind that counts more; pseudonyms are left as they are."""
+    taken = sorted(places, key=lambda place: (place.start, place.end))
+    if not taken:
+        return ()
+    there = [match.span() for match in PSEUDONYM.finditer(text)]
+    out: list[Found] = []
+    for place in taken:
+        if any(place.start < end and start < place.end for start, end in there):
+            continue
+        if out and place.start < out[-1].end:
+            kind = min(out[-1].kind, place.kind, key=lambda kind: RANK[WORDS[kind]])
+            out[-1] = Found(kind, out[-1].start, max(out[-1].end, place.end))
+        else:
+            out.append(place)
+    return tuple(out)
+
+
+def count(scrubbed: Any) -> Counter[str]:
+    """How many pseudonyms of each kind a value holds."""
+    marks = (match.group() for text in detect.texts(scrubbed) for match in PSEUDONYM.finditer(text))
+    return Counter(mark[1:].partition(":")[0] for mark in marks)
+
+
+def _all(text: str) -> list[Found]:
+    patterns = (detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES)
+    return [*(place for each in patterns for place in detect.find(text, each)), *people.names(text)]
+
+
+@lru_cache(maxsize=4096)  # nearly all are "user", "assistant" or the id of a call that comes again
+def _is_plain(text: str) -> bool:
+    return not detect.secrets(text) | detect.personal(text)
+
+
+def _plain(word: str, text: str) -> str:
+    """What all spellings of a thing have in common."""
+    if word in ("phone", "card", "ssn"):
+        return "".join(filter(str.isdigit, text)).lstrip("0")
+    return text if word == "secret" else "".join(text.casefold().split()) if word == "iban" else text.casefold()
+
+
+def _told(key: str, text: str) -> str | None:
+    """What a value is by its key alone; None: the key does not say, or the value is none."""
+    kind = _means(key)
+    if kind is None or not text.strip() or PSEUDONYM.search(text):
+        return None
+    digits = sum(map(str.isdigit, text))
+    fits = {
+        "assigned_secret": detect.is_given(text),
+        "told_phone": 7 <= digits <= 15 and len(text) < 25,
+        "address": digits > 0 and " " in text.strip() and len(text) < 200,
+        "name": len(text) < 80 and text not in people.NO_NAMES,
+    }
+    return kind if fits[kind] else None
+
+
+@lru_cache(maxsize=4096)
+def _means(key: str) -> str | None:
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").casefold()
+    return next((kind for kind, pattern in KEYS.items() if pattern.fullmatch(name)), None)
+
+
+def _escaped(text: str) -> set[str]:
+    return {json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text).casefold()
+
+
+def _spelled(ids: Sequence[int], spell: Spell) -> tuple[str, Sequence[int], list[int]]:
+    """The text that the ids stand for; the byte where each letter begins; and the byte before which each token ends."""
+    pieces = [spell(token) for token in ids]
+    text = b"".join(pieces).decode("utf-8", "surrogateescape")  # what is no letter is one for each byte
+    ends = list(accumulate(map(len, pieces)))
+    if not ends or len(text) == ends[-1]:
+        return text, range(len(text) + 1), ends
+    return text, [0, *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text)], ends
+
+
+def _unescaped(text: str) -> str:
+    """Of the same length: inside of JSON the n of a new line would be the first letter of the word after it."""
+    return re.sub(r"\\[nrtbf\"/]", "  ", text)
+
+
+def _is_spoken(response: Mapping[str, Any], text: str) -> bool:
+    """Whether the ids are those of this answer: its words are among them, and the tools that it calls."""
+    calls = [call.get("function") or {} for call in response.get("tool_calls") or () if isinstance(call, Mapping)]
+    said = [response.get("content"), response.get("reasoning_content"), *(call.get("name") for call in calls)]
+    spoken = _squeezed(text)
+    pieces = (piece for one in said if isinstance(one, str) for piece in PSEUDONYM.split(one))
+    return all(_squeezed(piece) in spoken for piece in pieces)
+
+
+def _cut(call: ModelCall, ids: Sequence[int], ranges: Iterable[tuple[int, int]]) -> dict[str, Any]:
+    """The ids without those of the ranges, which are marked; what was scrubbed before stays so."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*ranges, *((one[0], one[1]) for one in call.scrubbed)]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    gone = {place for start, end in joined for place in range(start, end)}
+    kept = tuple(NEUTRAL if place in gone else token for place, token in enumerate(ids))
+    before = len(call.prompt_ids or ())
+    forced = {*call.forced, *(place - before for place in gone if place >= before)}
+    logprobs = call.logprobs
+    if logprobs is not None:
+        logprobs = tuple(0.0 if before + place in gone else value for place, value in enumerate(logprobs))
+    return {
+        "prompt_ids": None if call.prompt_ids is None else kept[:before],
+        "completion_ids": None if call.completion_ids is None else kept[before:],
+        "logprobs": logprobs,
+        "forced": tuple(sorted(forced)),
+        "scrubbed": tuple(joined),
+    }

@@ -1,0 +1,258 @@
+"""Secrets and personal data in text: few patterns, each precise, and checked by its own arithmetic where it has one.
+
+Whether a hit keeps data from being learnt from is `quality`'s business. What was found is never repeated: a hit is the
+name of its pattern. `ASSIGNED` is wider, for those who replace what they find and would rather replace too much.
+Names and addresses of people need more than patterns: they are in `people`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import log2
+from typing import Any, NamedTuple
+
+Test = Callable[[str], bool]
+
+
+class Sign(NamedTuple):
+    """What a kind of thing looks like. A text without any of the hints is not searched: most hold none."""
+
+    pattern: re.Pattern[str]  # the part called `it`, where there is one, is the thing; the rest gives it away
+    test: Test
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where in a text something was found, and what kind of thing it is."""
+
+    kind: str
+    start: int
+    end: int  # before it
+
+
+def _luhn(text: str) -> bool:
+    """Of card numbers: every second digit from the right is doubled, and the digits add up to a multiple of 10."""
+    digits = [int(letter) for letter in reversed(text) if letter.isdigit()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def _mod97(text: str) -> bool:
+    """Of bank accounts: the first four letters go last, letters become 10 to 35, and 1 is left over; ISO 13616."""
+    plain = text.replace(" ", "")
+    return int("".join(str(int(letter, 36)) for letter in plain[4:] + plain[:4])) % 97 == 1
+
+
+def _is_phone(text: str) -> bool:
+    """E.164 allows 15 digits. With one dot it is a fraction with a sign."""
+    return 9 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1
+
+
+def _is_somebodys(address: str) -> bool:
+    """Addresses under the names that RFC 2606 reserves for examples belong to nobody."""
+    domain = address.rpartition("@")[2].lower()
+    return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org)?|test|invalid|localhost)$", domain)
+
+
+def _any(text: str) -> bool:
+    return True
+
+
+STAND_IN = re.compile(
+    r"<[^<>]*>?|\*+|\$[A-Z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|(?i:pass|password|passwd|pw|secret|token|x+)\W?"
+)
+
+
+def is_given(text: str) -> bool:
+    """What stands for a password in documentation is none: <password>, $PASSWORD, ***."""
+    return not STAND_IN.fullmatch(text)
+
+
+def _bits(text: str) -> float:
+    """Entropy of a letter."""
+    return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
+
+
+def _is_password(text: str) -> bool:
+    """Not a name in a program, a call, or a word: a digit or a sign among the letters, or letters without a pattern."""
+    if not is_given(text) or re.search(r"[()\[\]{}]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::", text):
+        return False
+    is_mixed = any(letter.isdigit() or letter in "!@#$%^&*+=?~" for letter in text) and any(map(str.isalpha, text))
+    return is_mixed or (len(text) >= 16 and _bits(text) >= 3.5 and not text.islower())
+
+
+def _is_random(text: str) -> bool:
+    """As keys are, and names, paths and hashes in hex are not."""
+    kinds = (str.isupper, str.islower, str.isdigit)
+    if not all(any(map(kind, text)) for kind in kinds) or text.count("/") > 2 or CALL_ID.match(text):
+        return False
+    return _bits(text) >= 3.7 and sum(letter.isdigit() for letter in text) >= 3
+
+
+CALL_ID = re.compile(r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item)[_-]")
+SECRETS: Mapping[str, Sign] = {
+    "anthropic_api_key": Sign(re.compile(r"\bsk-ant-[A-Za-z0-9_-]{20,}"), _any, ("sk-ant-",)),
+    "openai_api_key": Sign(re.compile(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}"), _any, ("sk-",)),
+    "github_token": Sign(
+        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
+        _any,
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
+    "slack_token": Sign(re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"), _any, ("xox",)),
+    "aws_access_key": Sign(re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), _any, ("AKIA", "ASIA")),
+    "google_api_key": Sign(re.compile(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"), _any, ("AIza",)),
+    "stripe_key": Sign(re.compile(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"), _any, ("k_live_", "k_test_")),
+    "gitlab_token": Sign(re.compile(r"\bglpat-[A-Za-z0-9_-]{20,}"), _any, ("glpat-",)),
+    "huggingface_token": Sign(re.compile(r"\bhf_[A-Za-z0-9]{30,}"), _any, ("hf_",)),
+    "npm_token": Sign(re.compile(r"\bnpm_[A-Za-z0-9]{36}\b"), _any, ("npm_",)),
+    "pypi_token": Sign(re.compile(r"\bpypi-[A-Za-z0-9_-]{50,}"), _any, ("pypi-",)),
+    "sendgrid_key": Sign(re.compile(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"), _any, ("SG.",)),
+    "google_oauth_token": Sign(re.compile(r"\bya29\.[A-Za-z0-9_-]{20,}"), _any, ("ya29.",)),
+    "telegram_token": Sign(re.compile(r"\b\d{8,10}:AA[A-Za-z0-9_-]{30,40}"), _any, (":AA",)),
+    "digitalocean_token": Sign(re.compile(r"\bdo[opr]_v1_[a-f0-9]{64}\b"), _any, ("_v1_",)),
+    "slack_webhook": Sign(
+        re.compile(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"), _any, ("hooks.slack",)
+    ),
+    "private_key_material": Sign(  # all of it, or what is there of it
+        re.compile(
+            r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
+            r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
+            r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)"
+        ),
+        _any,
+        ("PRIVATE KEY",),
+    ),
+    "url_password": Sign(
+        re.compile(r"\b[a-z][a-z0-9+]{1,15}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@"), is_given, ("://",)
+    ),
+    "jwt_token": Sign(re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"), _any, ("eyJ",)),
+}
+PERSONAL: Mapping[str, Sign] = {
+    "email": Sign(
+        re.compile(r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"), _is_somebodys, ("@",)
+    ),
+    "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9]\d{0,2}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?!\w)"), _is_phone, ("+",)),
+    "social_security_number": Sign(
+        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"),
+        _any,
+        ("-",),
+    ),
+    "card_number": Sign(
+        re.compile(
+            r"[3-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2})"
+            r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.\d)"
+            r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.\d)"
+        ),
+        _luhn,
+    ),
+    "bank_account": Sign(re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _mod97),
+}
+_NAMES = (
+    r"passw(?:or)?[dt]|pass(?:phrase|code)|\b(?:pwd?|pass)\b|mot de passe|contraseña|secret|token|api[_ -]?key"
+    r"|(?:access|auth|account|private)[_ -]?key|credential"
+)
+_HINTS = (
+    *("assw", "ASSW", "assphrase", "asscode", "pw", "PW", "pass", "Pass", "PASS", "contrase", "ecret", "ECRET"),
+    *("oken", "OKEN", "ey", "EY", "redential", "REDENTIAL"),
+)
+ASSIGNED: Mapping[str, Sign] = {
+    "assigned_secret": Sign(
+        re.compile(
+            rf"(?=[pmcstaPMCSTA])(?i:{_NAMES})(?:[sS]?[\w-]{{0,24}})[\"'`*]{{0,3}}\s{{0,4}}"
+            r"(?:[:=|]{1,2}>?"
+            r"|(?i:\b(?:is|are|was|ist|est|es)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b))"
+            r"\s{0,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})"
+        ),
+        _is_password,
+        _HINTS,
+    ),
+    "flag_secret": Sign(
+        re.compile(
+            rf"--?[\w-]{{0,20}}(?:{_NAMES}|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{5,511}})"
+        ),
+        _is_password,
+        ("-",),
+    ),
+    "bearer_token": Sign(
+        re.compile(r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,4096}={0,2})"),
+        _is_password,
+        ("earer", "EARER", "asic", "ASIC"),
+    ),
+    "random_string": Sign(
+        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,4095}={0,2}(?![A-Za-z0-9+/_-])"),
+        _is_random,
+    ),
+}
+
+
+def _iban(text: str) -> bool:
+    return _mod97(text.upper())
+
+
+_DOT = r"\s{0,2}(?:[\[(]\s?(?:dot|punkt)\s?[\])]|\.)\s{0,2}"
+WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
+    "wide_email": Sign(
+        re.compile(
+            r"[\w.%+'’-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}"
+            rf"|[\w.+-]{{1,64}}\s?[\[(]\s?(?:at|AT|ät)\s?[\])]\s?[\w-]{{1,63}}(?:{_DOT}[\w-]{{2,63}}){{1,5}}"
+        ),
+        _is_somebodys,
+        ("@", "(at", "[at", "( at", "[ at", "(AT", "[AT", "(ät"),
+    ),
+    "wide_card": Sign(
+        re.compile(
+            r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ -]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
+            r"|[36](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d)([ -]?)\d{4}\2\d{4}\2\d{4}(?![\w-]|\.\d)"
+        ),
+        _luhn,
+    ),
+    "wide_iban": Sign(re.compile(r"[a-z](?<!\w.)[a-z]\d{2}(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban),
+    "told_ssn": Sign(
+        re.compile(
+            r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)"
+        ),
+        _any,
+        ("SSN", "ssn", "ocial", "SOCIAL"),
+    ),
+}
+
+
+def secrets(text: str) -> frozenset[str]:
+    """The names of the patterns that the text holds."""
+    return _hits(text, SECRETS)
+
+
+def personal(text: str) -> frozenset[str]:
+    return _hits(text, PERSONAL)
+
+
+def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
+    return frozenset(found.kind for found in find(text, signs))
+
+
+def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Found]:
+    """Every hit, sign by sign; those of different signs may overlap."""
+    for name, (pattern, test, hints) in signs.items():
+        if hints and not any(hint in text for hint in hints):
+            continue
+        part = "it" if "it" in pattern.groupindex else 0
+        for match in pattern.finditer(text):
+            if test(match.group(part)):
+                yield Found(name, *match.span(part))
+
+
+def texts(data: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys included; no recursion, because nobody bounds how deep it is."""
+    left = [data]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple):
+            left += one

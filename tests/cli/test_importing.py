@@ -1,0 +1,236 @@
+"""Chat logs come in scrubbed, through the gates, once; and a killed import goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import importing
+from holdfast.contracts.rollout import Rollout, RolloutState, Split
+from holdfast.contracts.run import RunState
+from holdfast.contracts.trace import SpanKind
+from holdfast.store.store import Store, open_store
+from tests.cli.conftest import Answer, Cli
+
+MAIL = "ada@analytical-engine.org"
+SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
+
+
+def said(question: str, answer: str = "Yes.", **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": messages, **fields}
+
+
+TOOL = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": f"Mail {MAIL} for me"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "send", "arguments": json.dumps({"to": MAIL})}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "sent"},
+        {"role": "assistant", "content": f"I wrote to {MAIL}."},
+    ],
+    "reward": 0.5,
+    "model": "gpt-x",
+    "tools": [{"type": "function", "function": {"name": "send"}}],
+    "metadata": {"user": MAIL, "day": 3},
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    def write(*rows: Any) -> Path:
+        path = tmp_path / "log.jsonl"
+        path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def take_in(cli: Cli, url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(path: Path, *words: object) -> Answer:
+        return cli("import", path, *words, "--store", url)
+
+    return call
+
+
+def rollouts(store: Store) -> list[Rollout]:
+    (run,) = [run for run in store.runs.newest() if run.kind == importing.KIND]
+    return store.views.rollouts(run.id, most=500)
+
+
+def test_a_conversation_becomes_a_finished_rollout_without_its_secrets(take_in: Any, log: Any, store: Store) -> None:
+    ran = take_in(log(TOOL, said("What is 2 + 2?", "4")))
+    assert ran.code == 0, ran.err
+    assert ran.lines[0].endswith(": 2 conversations imported, 0 there already, 0 quarantined")
+    assert ran.lines[1] == "scrubbed: 4 email"
+    first, second = rollouts(store)
+    assert (first.status, first.split, first.reward, second.reward) == (RolloutState.SUCCEEDED, Split.TRAIN, 0.5, None)
+    assert first.metadata["given"]["day"] == 3 and first.metadata["scrubbed"] is True
+    found = store.experiences.one(first.id)
+    assert found is not None and found.version == "gpt-x"
+    assert [span.kind for span in found.spans] == [SpanKind.MODEL, SpanKind.TOOL, SpanKind.MODEL]
+    tool = found.spans[1].tool
+    assert tool is not None and (tool.tool, tool.result, tool.call_id) == ("send", "sent", "c1")
+    mark = tool.arguments["to"]
+    assert mark.startswith("<email:")
+    last = found.calls[-1]
+    assert last.response["content"] == f"I wrote to {mark}." and len(last.messages) == 4
+    assert last.sampling["tools"] == TOOL["tools"]
+    (run,) = store.runs.newest()
+    assert (run.kind, run.state) == ("import", RunState.COMPLETED)
+
+
+def test_nothing_of_a_secret_is_in_the_store_or_what_is_printed(
+    cli: Cli, log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = log(TOOL, said(f"the key is {SECRET}", f"{SECRET}, thanks"))
+    ran = cli("import", path, "--store", tmp_path / "state" / "s.sqlite")
+    path.unlink()
+    assert ran.code == 0
+    for file in (tmp_path / "state").rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            assert MAIL.encode() not in data and SECRET.encode() not in data
+    assert MAIL not in ran.out + ran.err and SECRET not in ran.out + ran.err
+
+
+def test_importing_again_is_harmless_and_more_goes_to_the_same_run(take_in: Any, log: Any, store: Store) -> None:
+    one, two, three = said("a?"), said("b?"), said("c?", reward=1)
+    assert take_in(log(one, two, one), "--json").json["repeated"] == 1
+    again = take_in(log(one, two, three), "--json").json
+    assert (again["imported"], again["repeated"]) == (1, 2)
+    assert len(rollouts(store)) == 3
+    (run,) = store.runs.newest()
+    assert again["run"] == run.id
+    assert take_in(log(one)).lines == [f"{run.id}: 0 conversations imported, 1 there already, 0 quarantined"]
+
+
+def test_what_a_gate_refuses_is_reported_by_its_line_and_not_stored(take_in: Any, log: Any, store: Store) -> None:
+    odd = {"messages": [{"role": "wizard", "content": "hm"}, {"role": "assistant", "content": "what?"}]}
+    unanswered = {"messages": [{"role": "user", "content": "anybody?"}]}
+    ran = take_in(log(said("a?", "b"), odd, "", unanswered), "--json")
+    assert ran.code == 0
+    assert ran.json["quarantined"] == {"2": ["known_values"], "4": ["required_fields"]}
+    assert len(rollouts(store)) == 1
+    shown = take_in(log(odd, unanswered), "--limit", 1)
+    assert shown.code == 1  # nothing passed
+    assert shown.lines[-1] == "and 1 more; --limit 2 shows them all"
+    assert max(map(len, shown.lines)) <= 80
+
+
+def test_a_task_that_is_kept_for_proving_is_not_trained_on(take_in: Any, log: Any, store: Store) -> None:
+    assert take_in(log(said("the exam", "42")), "--split", "test").code == 0
+    ran = take_in(log(said("the exam", "43"), said("another", "44")), "--json")
+    assert ran.json["quarantined"] == {"1": ["held_out_leakage"]}
+    assert {one.split for one in rollouts(store)} == {Split.TEST, Split.TRAIN}
+
+
+def test_keeping_things_as_they_are_is_asked_for_twice_and_gates_still_hold(
+    take_in: Any, log: Any, store: Store
+) -> None:
+    path = log(said("hello Maria"), said(f"write to {MAIL}"))
+    refused = take_in(path, "--no-scrub")
+    assert refused.code == 2 and "would store secrets and personal data as they are" in refused.err
+    ran = take_in(path, "--no-scrub", "--yes", "--json")
+    assert ran.json["quarantined"] == {"2": ["no_pii"]} and ran.json["scrubbed"] == {}
+    (kept,) = rollouts(store)
+    assert kept.input["messages"][0]["content"] == "hello Maria" and kept.metadata["scrubbed"] is False
+
+
+BAD = [
+    ("{", "is not JSON"),
+    ("[]", "is not an object"),
+    ('{"messages": []}', "messages is not a list, or an empty one"),
+    ('{"messages": [{"content": "x"}]}', "messages[0] is not an object with a role"),
+    ('{"messages": [{"role": "user", "content": 7}]}', "messages[0].content is neither text nor a list of parts"),
+    ('{"messages": [{"role": "user"}], "secret-field": 1}', "has 1 unknown field; known are messages, reward,"),
+    ('{"messages": [{"role": "user"}], "reward": true}', "reward is not a finite number"),
+    ('{"messages": [{"role": "user"}], "reward": NaN}', "reward is not a finite number"),
+    ('{"messages": [{"role": "user"}], "metadata": []}', "metadata is not a dict"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), BAD)
+def test_a_line_that_cannot_be_read_is_named_before_anything_is_stored(
+    cli: Cli, log: Any, tmp_path: Path, line: str, why: str
+) -> None:
+    at = tmp_path / "none" / "s.sqlite"
+    ran = cli("import", log(said("fine"), line), "--store", at)
+    assert (ran.code, ran.out) == (2, "") and f"log.jsonl:2: {why}" in ran.err and ran.err.count("\n") == 1
+    assert "secret-field" not in ran.err and not at.parent.exists()
+
+
+def test_a_file_without_conversations_is_refused(cli: Cli, log: Any, tmp_path: Path) -> None:
+    assert "holds no conversation" in cli("import", log("", " "), "--store", tmp_path / "s.sqlite").err
+    assert "No such file" in cli("import", tmp_path / "absent", "--store", tmp_path / "s.sqlite").err
+
+
+def test_a_killed_import_goes_on_where_it_was(
+    cli: Cli, log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "SILENT_S", 0.0)
+    monkeypatch.setattr(importing, "BATCH", 3)
+    path, at = log(*(said(f"question {n}", f"answer {n}") for n in range(8))), tmp_path / "s.sqlite"
+
+    calls = []
+
+    def dies(store: Store, run: str, batch: Any) -> None:
+        """Claimed, and then no more: as if killed."""
+        calls.append(batch)
+        if len(calls) == 2:
+            store.queue.claim(run, "import", now=time.time(), lease_s=60.0, most=2).result()
+            raise KeyboardInterrupt
+        finish(store, run, batch)
+
+    finish = importing._finish
+    monkeypatch.setattr(importing, "_finish", dies)
+    assert cli("import", path, "--store", at).code == 130
+    monkeypatch.setattr(importing, "_finish", finish)
+    ran = cli("import", path, "--store", at, "--json")
+    assert (ran.code, ran.json["imported"], ran.json["repeated"]) == (0, 5, 3), ran.err
+    with open_store(at) as opened:
+        assert {one.status for one in rollouts(opened)} == {RolloutState.SUCCEEDED} and len(rollouts(opened)) == 8
+
+
+def test_kill_9_leaves_nothing_that_cannot_be_finished(
+    log: Any, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "SILENT_S", 0.0)
+    path, at = log(*(said(f"question {n}", f"answer {n}") for n in range(1500))), tmp_path / "s.sqlite"
+    child = subprocess.Popen([sys.executable, "-m", "holdfast.cli", "import", str(path), "--store", str(at)])
+    patience = time.monotonic() + 60
+    while child.poll() is None and time.monotonic() < patience:
+        if (
+            at.exists()
+            and at.with_name("s.sqlite-wal").exists()
+            and at.with_name("s.sqlite-wal").stat().st_size > 300_000
+        ):
+            child.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    assert child.wait(60) == -signal.SIGKILL
+    with open_store(at) as opened:
+        assert any(one.status is not RolloutState.SUCCEEDED for one in rollouts(opened))
+    ran = cli("import", path, "--store", at, "--json")
+    assert ran.code == 0 and ran.json["imported"] + ran.json["repeated"] == 1500, ran.err
+    with open_store(at) as opened:
+        (run,) = opened.runs.newest()
+        done = opened.views.rollouts(run.id, most=2000, status=RolloutState.SUCCEEDED)
+        assert len(done) == 1500

@@ -1,0 +1,365 @@
+"""What is kept holds no secret and names nobody: in its text, in its structure, and in its tokens."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.parts import canaries
+from holdfast.collect.scrub import KEY_FILE, PSEUDONYM, Scrub, count, key_in, merged
+from holdfast.contracts.detect import Found, personal, secrets
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
+from holdfast.policies import tokens
+from holdfast.policies.voices import ByteVoice
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
+MAIL = "ada@analytical-engine.org"
+SCRUB = Scrub(b"k" * 32, spell=ByteVoice().spell)
+
+
+def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
+    """A call with the ids that our own model would have had."""
+    messages = tuple({"role": "user", "content": text} for text in said)
+    response = {"role": "assistant", "content": answer, **fields.pop("response", {})}
+    completion = tuple(tokens.answer(response))
+    given: dict[str, Any] = {
+        "model": "m",
+        "messages": messages,
+        "response": response,
+        "prompt_ids": tuple(tokens.prompt(messages)),
+        "completion_ids": completion,
+        "logprobs": (-0.5,) * len(completion),
+    }
+    return ModelCall(**{**given, **fields})
+
+
+def shown(call: ModelCall) -> str:
+    return tokens.show((*(call.prompt_ids or ()), *(call.completion_ids or ())))
+
+
+# Recall and precision.
+
+
+def test_of_planted_secrets_at_most_one_in_a_hundred_is_left_and_of_people_one_in_twenty() -> None:
+    found, planted = Counter[str](), Counter[str]()
+    for canary in canaries.canaries(seed=5, each=100):
+        planted[canary.kind] += 1
+        found[canary.kind] += not canaries.is_left(canary, SCRUB.value(canary.message))
+    recall = {kind: found[kind] / planted[kind] for kind in planted}
+    assert min(recall[kind] for kind in canaries.SECRETS) >= 0.99, recall
+    assert min(recall[kind] for kind in canaries.PERSONAL) >= 0.95, recall
+
+
+def test_forms_that_were_learnt_from_misses_stay_found() -> None:
+    """A login in prose, a flag that one letter stands for, and An, which is a word: the three that are left."""
+    left = [canary.planted for canary in canaries.KNOWN if canaries.is_left(canary, SCRUB.value(canary.message))]
+    assert left == ["Sonne2019!", "letmein99", "Nguyen Van An"]
+
+
+def test_what_is_planted_is_there_before() -> None:
+    """Else the measures above would measure nothing."""
+    assert all(canaries.is_left(canary, canary.message) for canary in (*canaries.KNOWN, *canaries.UNSEEN))
+    assert all(canaries.is_left(canary, canary.message) for canary in canaries.canaries(seed=5, each=20))
+
+
+def test_clean_talk_and_programs_come_through_as_they_were() -> None:
+    changed = [text for text in (*canaries.TOOL_USE, *canaries.CODE) if SCRUB.text(text) != text]
+    assert not changed
+
+
+# Pseudonyms.
+
+
+def test_one_thing_has_one_pseudonym_in_every_spelling_and_none_without_the_key() -> None:
+    one = SCRUB.text(f"{MAIL} or {MAIL.upper()}, +44 20 7946 0958 or +44-20-7946-0958, 4539 1488 0343 6467")
+    first, second = (match.group() for match in PSEUDONYM.finditer(one) if match.group().startswith("<email"))
+    assert first == second
+    assert len({match.group() for match in PSEUDONYM.finditer(one)}) == 3
+    assert Scrub(b"k" * 32).text(MAIL) == first
+    assert Scrub(b"other" * 8).text(MAIL) != first
+
+
+def test_a_name_keeps_its_words_so_that_whoever_is_meant_stays_the_same() -> None:
+    said = SCRUB.text("Maria Lopez wrote. Ask Maria, or Mrs. Lopez.")
+    assert said.count("<name:") == 4 and len(set(PSEUDONYM.findall(said))) == 2
+    assert count(said) == {"name": 4}
+
+
+def test_what_is_scrubbed_once_is_not_scrubbed_again() -> None:
+    once = SCRUB.value({"password": "hunter2", "full_name": "Ada Lovelace", "note": f"{MAIL} at 12 Maple Street"})
+    assert SCRUB.value(once) == once
+    call = SCRUB.call(chat(f"write to {MAIL}"))
+    assert SCRUB.call(call) == call
+
+
+@QUICK
+@given(
+    st.lists(
+        st.sampled_from([MAIL, SECRET, "Maria Lopez", "hello", "<email:", ":3f2a>", " ", "\n", '"', "é"]), max_size=8
+    )
+)
+def test_scrubbing_is_final_and_leaves_nothing_to_be_found(parts: list[str]) -> None:
+    once = SCRUB.text(" ".join(parts))
+    assert SCRUB.text(once) == once
+    assert not secrets(once) | personal(once)
+
+
+def test_overlapping_finds_are_one_of_the_kind_that_counts_more() -> None:
+    places = [Found("name", 0, 4), Found("email", 2, 9), Found("phone", 9, 12)]
+    assert merged("x" * 12, places) == (Found("email", 0, 9), Found("phone", 9, 12))
+
+
+# Structure.
+
+
+def test_messages_and_arguments_keep_their_structure() -> None:
+    arguments = json.dumps(
+        {"to": [MAIL], "text": f"hi\nMaria, {MAIL}", "n": 3, "deep": {"password": "abc", MAIL: None}}
+    )
+    call = {
+        "id": "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
+        "type": "function",
+        "function": {"name": "send", "arguments": arguments},
+    }
+    result = {"role": "tool", "tool_call_id": call["id"], "content": '{"card":4539148803436467,"ok":true}'}
+    scrubbed = Scrub(b"k" * 32).call(
+        ModelCall(model="m", messages=(result,), response={"role": "assistant", "content": None, "tool_calls": [call]})
+    )
+    mail, name = SCRUB.text(MAIL), SCRUB.text("Maria")
+    (sent,) = scrubbed.response["tool_calls"]
+    assert (sent["id"], sent["type"], sent["function"]["name"]) == (call["id"], "function", "send")
+    read = json.loads(sent["function"]["arguments"])
+    assert read["deep"].pop("password").startswith("<secret:")
+    assert read == {"to": [mail], "text": f"hi\n{name}, {mail}", "n": 3, "deep": {mail: None}}
+    (got,) = scrubbed.messages
+    assert got["tool_call_id"] == call["id"]
+    card = SCRUB.text("4539148803436467")
+    assert got["content"] == f'{{"card":"{card}","ok":true}}'  # as narrow as it was
+
+
+def test_json_in_which_nothing_is_found_is_left_letter_by_letter() -> None:
+    text = '{ "a" :1.50,\n"b": [1e3] }'
+    assert SCRUB.value({"arguments": text, "other": "[not json"}) == {"arguments": text, "other": "[not json"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("password", "abc", "secret"),
+        ("clientSecret", "abcdef", "secret"),
+        ("x-api-key", "abcdef", "secret"),
+        ("refresh_token", "abcdef", "secret"),
+        ("Authorization", "Custom abc", "secret"),
+        ("phone", "5552671", "phone"),
+        ("mobileNumber", "555 2671", "phone"),
+        ("lastName", "Xylander", "name"),
+        ("shipping_address", "Flat 3 above the shop", "address"),
+    ],
+)
+def test_a_key_may_say_what_its_value_is(key: str, value: str, word: str) -> None:
+    scrubbed = SCRUB.value({key: value, "n": 1})
+    assert count(scrubbed) == {word: 1} and scrubbed.keys() == {key, "n"}
+    assert SCRUB.value({"note": value}) == {"note": value}
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"password": "", "token": "hello", "api_key": None, "secret": "<secret>"},
+        {"properties": {"password": {"type": "string"}, "email": {"type": "string"}}},
+        {"address": "localhost:8080", "phone": "ring", "name": "search", "seed": 9007199254740993},
+        {"max_tokens": 100, "tokens": 5, "key": "Enter"},
+    ],
+)
+def test_a_key_that_says_nothing_of_a_person_changes_nothing(harmless: dict[str, Any]) -> None:
+    assert SCRUB.value(harmless) == harmless
+
+
+def test_two_spellings_of_one_key_are_still_two() -> None:
+    mail = SCRUB.text(MAIL)
+    assert SCRUB.value({MAIL: 1, MAIL.upper(): 2}) == {mail: 1, f"{mail}'": 2}
+
+
+def test_what_is_given_away_once_is_found_wherever_it_is_said() -> None:
+    call = chat(
+        "my password is blue!77", answer="I log in with blue!77 for Lovelace.", response={"name": "Ada Lovelace"}
+    )
+    scrubbed = SCRUB.call(replace(call, sampling={"stop": ["blue!77"], "seed": 4539148803436467}))
+    assert "blue!77" not in str(scrubbed) and "Lovelace" not in str(scrubbed)
+    assert scrubbed.sampling["seed"] == 4539148803436467  # a setting, nobody's number
+    assert scrubbed.response["content"].count("<secret:") == 1
+
+
+def test_a_span_is_scrubbed_in_all_its_parts() -> None:
+    tool = ToolCall(tool="send", arguments={"to": MAIL, "password": "blue!77"}, result=["blue!77"], error=f"no {MAIL}")
+    event = SpanEvent(name="e", at=1.0, attributes={"who": "Maria Lopez"})
+    span = Span(
+        seq=1,
+        kind=SpanKind.TOOL,
+        name=f"send {MAIL}",
+        started_at=1.0,
+        tool=tool,
+        attributes={"k": SECRET},
+        events=(event,),
+    )
+    scrubbed = SCRUB.span(span)
+    assert not [word for word in (MAIL, "blue!77", "Maria", "Lopez", SECRET) if word in str(scrubbed)]
+    assert (scrubbed.seq, scrubbed.kind, scrubbed.events[0].at) == (1, SpanKind.TOOL, 1.0)
+    model = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=1.0, model=chat(MAIL))
+    assert MAIL not in str(SCRUB.span(model))
+
+
+def test_a_call_that_holds_nothing_is_the_same_call() -> None:
+    call = chat("What is 417 * 23?", answer="9591")
+    assert SCRUB.call(call) is call
+    assert Scrub(b"k" * 32).call(call) is call  # its ids too
+
+
+def test_what_is_nested_without_end_is_refused_by_name() -> None:
+    deep: Any = MAIL
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(BadRecord, match="^model call: is nested too deeply to be scrubbed; flatten it$"):
+        SCRUB.call(ModelCall(model="m", messages=({"role": "user", "content": deep},), response={}))
+
+
+# Tokens.
+
+
+def test_ids_over_what_was_replaced_go_and_the_rest_stay() -> None:
+    call = chat(f"é {MAIL}!", answer=f"I wrote to {MAIL}.")
+    scrubbed = SCRUB.call(call)
+    before = len(call.prompt_ids or ())
+    assert shown(scrubbed).replace("\0" * len(MAIL), "~") == "<|user|>é ~!<|end|><|assistant|>I wrote to ~.<|end|>"
+    (one, two), (three, four) = scrubbed.scrubbed
+    assert (two - one, four - three) == (len(MAIL), len(MAIL)) and two <= before <= three
+    assert scrubbed.forced == tuple(range(three - before, four - before))
+    assert scrubbed.logprobs is not None
+    assert {place for place, value in enumerate(scrubbed.logprobs) if value == 0.0} == set(scrubbed.forced)
+    assert scrubbed.completion_tokens == call.completion_tokens
+
+
+def test_no_stored_id_sequence_spells_what_was_planted() -> None:
+    """In the text, in arguments with their escapes, in results; what no rule can know is not asked for."""
+    scrubbed = 0
+    for canary in canaries.canaries(seed=11, each=25):
+        if canary.kind == canaries.UNLISTED:
+            continue
+        is_answer = canary.message["role"] == "assistant"
+        messages = () if is_answer else (canary.message,)
+        response = canary.message if is_answer else {"role": "assistant", "content": "Noted."}
+        completion = tuple(tokens.answer(response))
+        call = ModelCall(
+            model="m",
+            messages=messages,
+            response=response,
+            prompt_ids=tuple(tokens.prompt(messages)),
+            completion_ids=completion,
+            logprobs=(-1.0,) * len(completion),
+        )
+        kept = SCRUB.call(call)
+        text = shown(kept)
+        words = canary.planted.split() if canary.kind == "name" else [canary.planted]
+        assert not [word for word in words if word in text], (canary.kind, text)
+        assert not canaries.is_left(canary, [kept.messages, kept.response])
+        scrubbed += bool(kept.scrubbed)
+    assert scrubbed > 300  # most are cut out, not thrown away whole
+
+
+class Pairs:
+    """Two bytes a token, wherever letters begin."""
+
+    @staticmethod
+    def ids(text: str) -> tuple[int, ...]:
+        data = text.encode() + b" " * (len(text.encode()) % 2)
+        return tuple(256 * a + b for a, b in zip(data[::2], data[1::2], strict=True))
+
+    @staticmethod
+    def spell(token: int) -> bytes:
+        return bytes(divmod(token, 256))
+
+
+@pytest.mark.parametrize("before", ["", "x", "é", "ééx", "日本"])
+def test_a_token_that_holds_a_part_of_it_goes_whole(before: str) -> None:
+    text = f"{before} {MAIL} ü"
+    call = ModelCall(model="m", messages=(), response={"content": text}, completion_ids=Pairs.ids(text))
+    kept = Scrub(b"k" * 32, spell=Pairs.spell).call(call)
+    left = b"".join(Pairs.spell(token) for token in kept.completion_ids or ()).decode(errors="replace")
+    assert not any(MAIL[n : n + 2] in left for n in range(len(MAIL) - 1))
+    ((start, end),) = kept.scrubbed
+    assert len(MAIL) // 2 <= end - start <= len(MAIL) // 2 + 1
+    assert all(token == NEUTRAL for token in (kept.completion_ids or ())[start:end])
+
+
+def test_ids_that_nobody_can_read_are_dropped_with_all_that_belongs_to_them() -> None:
+    call = chat(f"write to {MAIL}")
+    for scrub, given_call in (
+        (Scrub(b"k" * 32), call),  # nobody says how tokens are spelled
+        (SCRUB, replace(call, completion_ids=(900, 901), logprobs=None)),  # another model's
+        (SCRUB, replace(call, completion_ids=tuple(b"something else"), logprobs=None)),  # of another answer
+    ):
+        kept = scrub.call(given_call)
+        assert (kept.prompt_ids, kept.completion_ids, kept.logprobs, kept.forced, kept.scrubbed) == (
+            None,
+            None,
+            None,
+            (),
+            (),
+        )
+        assert kept.messages[0]["content"].startswith("write to <email:")
+
+
+def test_ids_that_say_it_in_another_way_are_dropped() -> None:
+    """With a space in it, a template's doing, it is in the tokens and has no place there."""
+    call = chat("password: blue!77green")
+    spaced = tuple(b"password to note: b l u e ! 7 7 g r e e n")
+    assert SCRUB.call(replace(call, prompt_ids=spaced)).prompt_ids is None
+
+
+def test_ids_are_looked_at_where_the_text_is_clean() -> None:
+    """What a template puts in is in the tokens alone."""
+    call = chat("hello")
+    kept = SCRUB.call(replace(call, prompt_ids=(*SECRET.encode(), tokens.END, *(call.prompt_ids or ()))))
+    assert kept.scrubbed == ((0, len(SECRET)),) and SECRET not in shown(kept)
+
+
+def test_what_was_forced_or_scrubbed_before_stays_so() -> None:
+    call = replace(chat("hi", answer=f"to {MAIL}"), forced=(0,))
+    once = SCRUB.call(call)
+    assert once.forced[0] == 0
+    again = Scrub(b"k" * 32, spell=ByteVoice().spell).call(replace(once, messages=({"role": "user", "content": MAIL},)))
+    assert again.scrubbed == once.scrubbed
+
+
+# The key.
+
+
+def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    key = key_in(folder)
+    assert len(key) == 32 and key_in(folder) == key
+    assert stat.S_IMODE((folder / KEY_FILE).stat().st_mode) == 0o600
+    assert [path.name for path in folder.iterdir()] == [KEY_FILE]
+    assert key_in(tmp_path / "other") != key
+
+
+def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    key_in(tmp_path)
+    path = tmp_path / KEY_FILE
+    path.chmod(0o644)
+    with pytest.raises(BadInput, match=r"others can read it; chmod 600"):
+        key_in(tmp_path)
+    path.chmod(0o600)
+    path.write_text("short")
+    with pytest.raises(BadInput, match=r"is not 32 bytes in hex; restore it from a copy"):
+        key_in(tmp_path)

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.contracts.detect import ASSIGNED, PERSONAL, SECRETS, find, personal, secrets, texts
+
+QUICK = settings(max_examples=200, deadline=None, derandomize=True)
+# In two parts: whoever looks for secrets in this file must find none.
+PLANTED = {
+    "anthropic_api_key": "sk-" + "ant-api03-" + "aB3_" * 8,
+    "openai_api_key": "sk-" + "proj-" + "aB3x" * 8,
+    "github_token": "gh" + "p_" + "aB3x" * 9,
+    "slack_token": "xo" + "xb-1234567890-abcdef",
+    "aws_access_key": "AK" + "IA" + "IOSFODNN7EXAMPL2",
+    "google_api_key": "AI" + "za" + "aB3_x" * 7,
+    "stripe_key": "sk" + "_live_" + "aB3x" * 6,
+    "gitlab_token": "gl" + "pat-" + "aB3x" * 5,
+    "huggingface_token": "h" + "f_" + "aB3x" * 8,
+    "npm_token": "np" + "m_" + "aB3x" * 9,
+    "pypi_token": "py" + "pi-" + "aB3x" * 13,
+    "sendgrid_key": "S" + "G." + "aB3x" * 5 + "." + "aB3x" * 10,
+    "google_oauth_token": "ya" + "29." + "aB3x" * 6,
+    "telegram_token": "123456789:" + "AA" + "aB3x" * 8,
+    "digitalocean_token": "do" + "p_v1_" + "a1b2" * 16,
+    "slack_webhook": "https://hooks." + "slack.com/services/" + "T0B3/" * 5,
+    "private_key_material": "-----BEGIN " + "RSA PRIVATE KEY-----",
+    "url_password": "postgres://app:" + "hu7nter" + "@db/main",
+    "jwt_token": "ey" + "JhbGciOiJIUzI1NiJ9." + "ey" + "JzdWIiOiIxMjM0NSJ9." + "dBjftJeZ4CVPmB92K27u",
+    "email": "ada.lovelace@analytical.engine.org",
+    "phone": "+44 20 7946 0958",
+    "social_security_number": "219-09-9999",
+    "card_number": "4539 1488 0343 6467",
+    "bank_account": "GB82 WEST 1234 5698 7654 32",
+}
+
+
+@pytest.mark.parametrize("name", [*SECRETS, *PERSONAL])
+@pytest.mark.parametrize("around", ["{}", "it is {}.", '{{"key": "{}"}}', "a\n{}\nb"])
+def test_what_is_planted_is_found_and_called_by_its_name(name: str, around: str) -> None:
+    text = around.format(PLANTED[name])
+    assert secrets(text) | personal(text) == {name}
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "ada@example.com, bob@mail.example.org, root@localhost.test",  # reserved: they belong to nobody
+        "pip install holdfast@1.2.3 and sprout@3",
+        "what is 4539148803436467 + 1?".replace("4539148803436467", "4539148803436468"),  # Luhn says no
+        "4539.148803436467 and 1234567812345670",  # a fraction; no such issuer
+        "12 + 4915 = 4927, 7+123456789012",
+        "from 2024-11-15 to 2025-01-20, lines 100-200-3000",
+        "000-12-3456, 666-12-3456, 900-12-3456, 219-00-9999",  # never given out
+        "GB82 WEST 1234 5698 7654 33",  # its check digits are wrong
+        "the sk-learn package, task-force, eyJust a word",
+        "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "-----BEGIN PUBLIC KEY-----",
+        "uuid 123e4567-e89b-12d3-a456-426614174000",
+        "pi is 3.14159265358979, or +3.14159265358979",
+    ],
+)
+def test_what_only_looks_like_it_is_left_alone(harmless: str) -> None:
+    assert secrets(harmless) | personal(harmless) == frozenset()
+
+
+BODY = "\n".join(["MIIEow" + "aB3x" * 14] * 3)
+HEAD, FOOT = "-----BEGIN " + "RSA PRIVATE KEY-----", "-----END " + "RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "thing"),
+    [
+        # the whole key, however its lines are written, and what there is of one that was cut
+        (f"a\n{HEAD}\n{BODY}\n{FOOT}\nb", "private_key_material", f"{HEAD}\n{BODY}\n{FOOT}"),
+        (f"{HEAD}\\n{BODY}\\n{FOOT}", "private_key_material", f"{HEAD}\\n{BODY}\\n{FOOT}"),
+        (f"{HEAD}\n{BODY}", "private_key_material", f"{HEAD}\n{BODY}"),
+        (f"it begins with {HEAD} and then", "private_key_material", HEAD),
+        # the password and not the address
+        ("redis://:hu7nter@db:6379/0", "url_password", "hu7nter"),
+    ],
+)
+def test_all_of_it_is_found_and_nothing_else(text: str, kind: str, thing: str) -> None:
+    (found,) = find(text, SECRETS)
+    assert (found.kind, text[found.start : found.end]) == (kind, thing)
+
+
+@pytest.mark.parametrize(
+    ("text", "thing"),
+    [
+        ("password: winter!23", "winter!23"),
+        ("export DB_PASSWORD='tiger2024'", "tiger2024"),
+        ('{"client_secret": "q8s7d6f5"}', "q8s7d6f5"),
+        ("the passphrase is blau#77", "blau#77"),
+        ("set your api key to zz91kq7", "zz91kq7"),
+        (
+            "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG+bPxRfiCYzzzzzzzzzz",
+            "wJalrXUtnFEMI/K7MDENG+bPxRfiCYzzzzzzzzzz",
+        ),
+        ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
+        ("sign it with a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc please", "a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc"),
+    ],
+)
+def test_a_secret_is_found_by_what_it_is_called_or_by_its_disorder(text: str, thing: str) -> None:
+    assert {text[found.start : found.end] for found in find(text, ASSIGNED)} == {thing}
+    assert secrets(text) == frozenset()  # too wide to refuse data for
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "password = os.environ['DB_PASSWORD']",
+        "password: str, token: str",
+        "token = get_token(user, password)",
+        "api_key = settings.api_key",
+        "PASSWORD=<password> TOKEN=$TOKEN SECRET=${SECRET} KEY=***",
+        "postgresql://user:password@host/name and https://host:8080/@x",
+        "the token is sent by mail; choose a password to continue",
+        "max_tokens: 4096, token_count = 512",
+        "src/holdfast/contracts/Detect2/patterns/Secrets9.py",
+        "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
+        "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    ],
+)
+def test_programs_and_documentation_hold_no_secrets(harmless: str) -> None:
+    assert not [*find(harmless, ASSIGNED), *find(harmless, SECRETS)]
+
+
+@pytest.mark.parametrize(
+    "number", ["378282246310005", "5555555555554444", "4111-1111-1111-1111", "6011 0009 9013 9424"]
+)
+def test_card_numbers_of_every_issuer_are_found(number: str) -> None:
+    assert personal(f"pay with {number}") == {"card_number"}
+    assert personal(f"pay with {number[:-1]}{(int(number[-1]) + 1) % 10}") == frozenset()
+
+
+@QUICK
+@given(st.integers(0, 10**18), st.sampled_from("+-*/="), st.integers(0, 10**6))
+def test_sums_are_hardly_ever_taken_for_personal_data(one: int, sign: str, other: int) -> None:
+    """A number with an issuer's beginning and the right check digit is a card's, also in a sum."""
+    assert personal(f"{one} {sign} {other}") <= {"card_number"}
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        "a",
+        "a.",
+        "+1 ",
+        "1-",
+        "sk-",
+        "4",
+        "GB82 ",
+        "eyJ.",
+        "a@",
+        "a@a.",
+        "token=",
+        "-----BEGIN PRIVATE KEY-----",
+        "a://b:",
+        "aB3",
+    ],
+)
+def test_a_long_text_is_read_in_no_time(letters: str) -> None:
+    text = letters * (200_000 // len(letters))
+    began = time.perf_counter()
+    secrets(text), personal(text), list(find(text, ASSIGNED))
+    assert time.perf_counter() - began < 3.0
+
+
+def test_every_text_within_a_value_is_found_keys_included_and_however_deep() -> None:
+    deep: object = "bottom"
+    for _ in range(5000):
+        deep = [deep]
+    assert set(texts({"a": ["b", {"c": 1, "d": None}], "e": ("f",), "g": deep})) == set("abcdefg") | {"bottom"}
