@@ -14,7 +14,7 @@ from typing import Any
 
 TOKENS = 32
 FIRST_S, PACE_S = 0.020, 0.002
-WORDS = "the order was sent to the warehouse in the north and will be there on the day after tomorrow at noon".split()
+WORDS = ("the", "order", "was", "sent", "from", "our", "house", "in", "town", "and", "will", "be", "here", "by", "one")
 NUMBER = b"@@@@@@@@"  # where an answer's own number goes
 PROMPT_IDS = list(range(1000, 1400))
 

@@ -25,7 +25,9 @@ ME = Identity(rollout="run-1/t", number=2)
 
 def span(number: int = 1, *, above: int | None = None, trace: str = "a" * 32, **more: Any) -> Foreign:
     given: dict[str, Any] = {"name": f"s{number}", "started_ns": number * NS, "ended_ns": (number + 1) * NS, **more}
-    return Foreign(trace_id=trace, span_id=f"{number:016x}", parent_id=above and f"{above:016x}", **given)
+    return Foreign(
+        trace_id=trace, span_id=f"{number:016x}", parent_id=None if above is None else f"{above:016x}", **given
+    )
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_a_client_that_leaves_ends_its_call_upstream_and_leaves_what_had_come(fi
         connection.close()
         eventually(lambda: [span for span in here.spans() if span.ended_at is not None])
         gate = here.application.state.proxy.upstreams.each[0].gate
-        assert gate.inside == 0
+        eventually(lambda: gate.inside == 0)
     assert here.spans()[0].attributes["partial"] == "the client left"
 
 

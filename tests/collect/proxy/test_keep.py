@@ -58,9 +58,8 @@ async def test_a_call_is_there_while_it_runs_and_whole_when_it_ended(store: Stor
 async def test_a_stream_is_written_down_while_it_runs(store: Store) -> None:
     attempt = running(store)
     record = begin(store, attempt, amend_s=0.02)
-    await record.opened()
-    record.arrived(lambda: answered("hel", finish_reason=None), is_answer=True)
-    await until(lambda: kept(store, attempt).model != opened_call())
+    record.arrived(lambda: answered("hel", finish_reason=None), is_answer=True)  # before it is known to be open
+    await until(lambda: [s for s in store.traces.spans(attempt.token) if s.model != opened_call()])
     partial = kept(store, attempt)
     assert partial.model is not None and partial.model.response["content"] == "hel"
     assert partial.ended_at is None and partial.attributes["partial"] == "it never ended"

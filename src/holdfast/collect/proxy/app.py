@@ -294,6 +294,7 @@ class Proxy:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await _finish(record, assembler.result())
         except BaseException as error:
+            answer.close()  # nobody listens: the upstream need not go on while the record is written
             await record.give_up(assembler.result(), _reason(error))
             raise
         await send({"type": "http.response.body", "body": b""})

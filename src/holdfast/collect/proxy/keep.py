@@ -130,8 +130,16 @@ class Record:
 
     def _amend(self, so_far: Callable[[], ModelCall]) -> None:
         self._timer = None
-        if self.is_closed or not self._is_numbered or (self._amending is not None and not self._amending.settled):
-            return  # the next piece sets it going again
+        if self.is_closed:
+            return
+        before = self._opening if self._amending is None else self._amending
+        if not before.settled:  # the disk is slow, and perhaps no other piece comes for long
+            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+            return
+        if before.failure is not None:
+            return  # the end will say so, or the next piece
+        if not self._is_numbered:
+            self._span, self._is_numbered = replace(self._span, seq=self._opening.result()), True
         with suppress(*UNKEPT):  # the end will say so
             self._amending = self._keeper.write(
                 self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
