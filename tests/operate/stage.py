@@ -220,7 +220,7 @@ def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
 
 
 async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, now: float = 50.0) -> dict[str, Any]:
-    """A candidate with real evidence, brought before the gate as a run does it; the live version solves three of ten."""
+    """A candidate with real evidence, brought before the gate as a run does it; the live one solves three of ten."""
     audit = (Finding(name="no_secrets", severity="critical", count=0, of=200),)
     case = Case(
         run="run-1-ab12",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +25,7 @@ async def test_the_decision_follows_from_the_samples_once_more(file_store: Store
     assert found.decision is not None and found.decision.open == is_open
     assert found.again == found.decision and found.agrees
     assert (found.episodes, found.entries) == (400, file_store.ledger.verify())
-    assert found.proof == made["proof"] and Path(made["proof"]).is_file()
+    assert found.proof == made["proof"] and os.path.isfile(made["proof"])
     assert found.evidence is not None and found.evidence.candidate == "sprout@2"
 
 
@@ -76,7 +76,7 @@ def test_a_version_without_a_gate_has_a_history_and_nothing_to_decide(file_store
 async def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
     line = Line(file_store, 2)
     made = await proposed(file_store)
-    Path(made["proof"]).unlink()
+    os.unlink(made["proof"])
     assert recount(file_store, line.at(2)).proof is None
 
 

@@ -149,7 +149,7 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
 
 async def until(holds: Any, patience_s: float = 10.0) -> None:
     async with asyncio.timeout(patience_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.prove.weigh import Weighing
 
 
-NUMBERED = re.compile(r"(.+-)([0-9]{1,9})")
+NUMBERED = re.compile(r"(.+-)([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
 
 
 def page(
@@ -96,12 +96,12 @@ def _proof(what: str, folder: Path) -> Path:
         return proofs[what]
     # The reports of a run are called after it, and numbered; its id may be cut short, as everywhere.
     begin = "m24-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in what.lower()) + "-"
-    numbered = [(named[1], int(named[2]), run) for run in proofs if (named := NUMBERED.fullmatch(run))]
+    numbered = [(named[1], int(named[2]), named[3], run) for run in proofs if (named := NUMBERED.fullmatch(run))]
     meant = [one for one in numbered if one[0].startswith(begin)]
     if not meant:
         raise BadInput(
             f"run {what}", why=f"there is no proof of it in {folder}", remedy="'holdfast report list' shows all"
         )
-    if len({run for run, _, _ in meant}) > 1:
+    if len({run for run, *_ in meant}) > 1:
         raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
-    return proofs[max(meant)[2]]
+    return proofs[max(meant)[-1]]

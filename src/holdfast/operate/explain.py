@@ -54,7 +54,7 @@ def recount(store: Store, release: Release) -> Recount:
     evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
     decision = decode(Decision, dict(decided[-1]["decision"]))
     again, episodes = _again(store, evidence)
-    proof = _proof(store, evidence)
+    proof = _proof(store, evidence, decision)
     return Recount(
         history=history,
         entries=entries,
@@ -102,9 +102,8 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _proof(store: Store, evidence: Evidence) -> str | None:
-    from holdfast.workloads.proof import report_id
+def _proof(store: Store, evidence: Evidence, decision: Decision) -> str | None:
+    from holdfast.workloads.proof import proof_of
 
-    name = report_id(str(evidence.manifest.get("run", "")), evidence.candidate)
-    path = store.reports / "m24" / name / f"m24-benchmark-proof-{name}.json"
-    return str(path) if path.exists() else None
+    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
+    return None if path is None else str(path)

@@ -6,11 +6,13 @@ The statistics are `prove`'s, the rules `promote`'s; here they meet, with what a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,14 @@ def _publish(
     evidence: Evidence,
     decision: Decision,
 ) -> dict[str, Any]:
-    """What is published already, before a kill, stays as it is."""
-    name = report_id(case.run, evidence.candidate)
-    path = reports / document.active_path(document.PROOF, name)
-    if not any(reports.glob(f"**/{path.name}")):
+    """What is published already, before a kill, stays as it is; another decision about the same is another proof."""
+    for name in report_ids(case.run, evidence.candidate):
+        path = reports / document.active_path(document.PROOF, name)
+        said = _decision_in(path, reports)
+        if said == encode(decision):
+            return {"proof": str(path)}
+        if said is not None:
+            continue
         before, after = _both(case)
         publish(
             reports,
@@ -123,7 +129,24 @@ def _publish(
             decision=decision,
             weighing=json.loads(json.dumps(asdict(how))),
         )
-    return {"proof": str(path)}
+        return {"proof": str(path)}
+    raise AssertionError("there is always another name")
+
+
+def _decision_in(path: Path, reports: Path) -> dict[str, Any] | None:
+    """What the proof of that name decided, wherever it lies by now; None when there is none."""
+    for found in (path, *reports.glob(f"archive/*/*/*/{path.name}")):
+        if found.exists():
+            said: dict[str, Any] = json.loads(found.read_bytes())["decision"] or {}
+            return said
+    return None
+
+
+def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path | None:
+    """Where the proof with this decision lies."""
+    paths = (reports / document.active_path(document.PROOF, name) for name in report_ids(run, release))
+    there = takewhile(lambda path: _decision_in(path, reports) is not None, paths)
+    return next((path for path in there if _decision_in(path, reports) == encode(decision)), None)
 
 
 def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
@@ -133,10 +156,15 @@ def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
     return [sides[0][key] for key in shared], [sides[1][key] for key in shared]
 
 
-def report_id(run: str, release: str) -> str:
-    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line."""
+def report_ids(run: str, release: str) -> Iterator[str]:
+    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line; then 2b, 2c, …"""
     number = release.rpartition("@")[2]
-    return "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
+    plain = "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
+    yield plain
+    for letter in ascii_lowercase[1:]:
+        yield f"{plain}{letter}"
+    for again in count(1):
+        yield f"{plain}z{again}"
 
 
 def summed(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:

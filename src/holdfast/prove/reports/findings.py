@@ -6,7 +6,7 @@ How samples are compared is `compare`'s business, how findings are written down 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import fsum
 from typing import Any
@@ -56,7 +56,7 @@ class How:
     criteria: ProofCriteria = DOCUMENTED
     alpha: float = 0.05
     seed: int = 0
-    weighing: Mapping[str, Any] | None = None  # what a gate asked for besides, as it was asked; carried, not used
+    weighing: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
 
     def __post_init__(self) -> None:
         demand("", CHANCE, {"alpha": self.alpha, "seed": self.seed})
