@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -18,14 +19,14 @@ from tests.operate.stage import Line, proposed
 
 
 @pytest.mark.parametrize(("rate", "is_open"), [(1.0, True), (0.1, False), (0.3, False)])
-async def test_the_decision_follows_from_the_samples_once_more(file_store: Store, rate: float, is_open: bool) -> None:
+def test_the_decision_follows_from_the_samples_once_more(file_store: Store, rate: float, is_open: bool) -> None:
     line = Line(file_store, 2)
-    made = await proposed(file_store, rate=rate)
+    made = asyncio.run(proposed(file_store, rate=rate))
     found = recount(file_store, line.at(2))
     assert found.decision is not None and found.decision.open == is_open
     assert found.again == found.decision and found.agrees
     assert (found.episodes, found.entries) == (400, file_store.ledger.verify())
-    assert found.proof == made["proof"] and os.path.isfile(made["proof"])
+    assert found.proof == made["proof"] and Path(made["proof"]).is_file()
     assert found.evidence is not None and found.evidence.candidate == "sprout@2"
 
 
@@ -73,10 +74,10 @@ def test_a_version_without_a_gate_has_a_history_and_nothing_to_decide(file_store
     assert len(found.history) == 2
 
 
-async def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
+def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
     line = Line(file_store, 2)
-    made = await proposed(file_store)
-    os.unlink(made["proof"])
+    made = asyncio.run(proposed(file_store))
+    Path(made["proof"]).unlink()
     assert recount(file_store, line.at(2)).proof is None
 
 

@@ -22,6 +22,7 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, decide
+from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
 from holdfast.prove.reports.report import publish
@@ -150,10 +151,11 @@ def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path 
 
 
 def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
-    """The episodes that both versions have: reports are of pairs."""
-    sides = [{(one.task, one.seed): one for one in side} for side in (case.before, case.after)]
-    shared = [key for key in sides[0] if key in sides[1]]
-    return [sides[0][key] for key in shared], [sides[1][key] for key in shared]
+    """The episodes of tasks that both versions were measured on with every seed: reports have no holes."""
+    tasks, seeds, _, _ = paired_cells(case.before, case.after, "reward")
+    shared = {(task, seed) for task in tasks for seed in seeds}
+    before, after = ([one for one in side if (one.task, one.seed) in shared] for side in (case.before, case.after))
+    return before, after
 
 
 def report_ids(run: str, release: str) -> Iterator[str]:
