@@ -26,6 +26,7 @@ from holdfast.learn.clone import portions, sequences
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighing
 from holdfast.workloads.episodes import episodes
 from holdfast.workloads.practice import mean_reward, practise
@@ -132,11 +133,11 @@ class Course:
         return Lesson(name=f"{phase}: {len(tasks)} held-out tasks", tasks=jobs, left=left, learn=learn)
 
     def _proposal(self, standing: Standing, tasks: Sequence[Task], after: Sequence[Episode]) -> Proposal | None:
-        """What was learnt, against what it was learnt from; None where nothing was."""
+        """What was learnt, against what it was learnt from; None where nothing was, or too little came back."""
         bodies = [update.body for update in standing.done]
         made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
         before = [decode(Episode, one) for body in bodies if body.get("phase") == BASELINE for one in body["episodes"]]
-        if not made or not before or not after:
+        if not made or len(pairs(before, after, WEIGHING.primary)[0]) < 2:
             return None
         case = Case(
             run=standing.run,
