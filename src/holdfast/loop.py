@@ -338,7 +338,10 @@ async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -
     decision = proposal.decide(evidence)
     if candidate.stage is Stage.CANDIDATE:
         decision = _of_the_live(releases.live(policy), evidence, decision)
+        if proposal.to is Stage.CANARY:
+            decision = _alone(releases.at(policy, Stage.CANARY), decision)
     blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
+    published = await asyncio.to_thread(proposal.publish, evidence, decision)  # first: nothing serves without its proof
     if candidate.stage is Stage.CANDIDATE and decision.open:
         candidate = await releases.move(
             candidate.id,
@@ -353,8 +356,15 @@ async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -
         )
     elif candidate.stage is Stage.CANDIDATE and not _is_refused(store, candidate, decision, blob):
         await releases.refuse(candidate.id, decision, evidence=blob, who=who, now=clock())
-    published = await asyncio.to_thread(proposal.publish, evidence, decision)
     return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
+
+
+def _alone(canaries: Sequence[Release], decision: Decision) -> Decision:
+    """One canary at a time: two would be compared with each other's callers."""
+    if not decision.open or not canaries:
+        return decision
+    text = f"{canaries[0].id} is the canary already: take that one live, or back, before"
+    return Decision(open=False, reasons=(Reason(code="canary_under_way", text=text),))
 
 
 async def adopt(store: Store, release: Release, *, who: str, now: float) -> Release:

@@ -230,6 +230,7 @@ async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, n
         candidate="shelf:2",
         before=episodes(0.3),
         after=episodes(rate),
+        planned=len(episodes(rate)),
         audit=audit,
     )
     proposal = propose(case, Weighing(), Criteria(), reports=store.reports, now=now, to=to)

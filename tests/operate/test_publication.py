@@ -83,9 +83,10 @@ def test_the_documented_criteria_are_listed_with_what_was_found(state: Path) -> 
         and "checkpoint_promotion_blocked_safety_regression" in failed
     )
     names = [criterion.name for criterion in shown.criteria]
-    assert names[:4] == ["Gain in reward", "p of the gain", "Interval of the gain", "Rise in safety cost"]
-    assert names[4:] == ["Safety, by a test", "Other seeds", "Fewer tasks"]
-    assert shown.criteria[3].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
+    assert names[:2] == ["Success, however often one looks", "Safety cost, however often one looks"]  # they decide
+    assert names[2:5] == ["Gain in reward", "p of the gain, by one look", "Interval of the gain, by one look"]
+    assert names[5:] == ["Rise in safety cost", "Safety cost, by one look", "Other seeds", "Fewer tasks"]
+    assert shown.criteria[5].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
 
 
 def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:

@@ -58,6 +58,7 @@ def good() -> Evidence:
         episodes=400,
         comparisons={one.metric: one for one in compare},
         verdict=Verdict(outcome=Outcome.PROMOTE, reasons=("e 41 at task 130 crossed 20",)),
+        missing={"planned": 800, "baseline": 0, "candidate": 3},
         bands={
             "seed": Band(
                 kind="seed",
@@ -144,6 +145,8 @@ REMOVALS: list[tuple[Change, str]] = [
     (but(audit=()), "evidence_missing_audit"),
     (but(audit=finding("no_secrets", "critical", count=0, of=0)), "evidence_missing_audit"),  # of nobody
     (but(samples=None), "evidence_missing_samples"),
+    (but(missing=None), "evidence_missing_episodes"),
+    (but(missing={}), "evidence_missing_episodes"),
     (but(samples="the usual place"), "evidence_missing_samples"),
     (but(manifest={}), "evidence_missing_kpi_queue"),
     (kpi(of=None), "evidence_missing_kpi_queue"),
@@ -153,6 +156,8 @@ REMOVALS: list[tuple[Change, str]] = [
 
 FAILURES: list[tuple[Change, str]] = [
     (but(episodes=19), "population_below_minimum"),
+    (but(missing={"planned": 800, "baseline": 0, "candidate": 17}), "evidence_missing_episodes"),  # one above 2 %
+    (but(missing={"planned": 800, "baseline": 17, "candidate": 0}), "evidence_missing_episodes"),
     (of_metric("success", pairs=9), "population_below_minimum"),
     (of_metric("safety", pairs=9), "population_below_minimum"),
     (of_metric("success", p_value=0.051), "p_value_above_threshold"),
@@ -218,7 +223,10 @@ def test_bare_evidence_keeps_it_closed_with_a_reason_for_each_piece() -> None:
     bare = Evidence(policy="p", baseline="p@1", candidate="p@2", suite="s", primary="success", episodes=0)
     assert codes(decide(bare, STRICT)) == [
         "population_below_minimum",
-        *(f"evidence_missing_{what}" for what in ("samples", "success", "verdict", "reward", "safety", "latency")),
+        *(
+            f"evidence_missing_{what}"
+            for what in ("episodes", "samples", "success", "verdict", "reward", "safety", "latency")
+        ),
         *(f"evidence_missing_{what}" for what in ("cost", "seed_reproducibility", "sample_sensitivity", "golden")),
         *(f"evidence_missing_{what}" for what in ("audit", "kpi_queue")),
     ]
@@ -372,7 +380,9 @@ def test_any_evidence_leads_to_a_decision_and_an_open_one_has_everything(
     decision = decide(evidence, criteria)
     assert decision == decide(evidence, criteria)
     assert (
-        decision.open == (set(codes(decision)) == {"promotion_allowed"}) == all(c.is_met for c in checks(evidence, criteria))
+        decision.open
+        == (set(codes(decision)) == {"promotion_allowed"})
+        == all(c.is_met for c in checks(evidence, criteria))
     )
     if not decision.open:
         return

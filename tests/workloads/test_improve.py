@@ -309,7 +309,9 @@ def test_a_spent_budget_ends_the_practice_and_what_is_there_is_proved(play: Call
     assert run.course.lesson(run.standing) is None
 
 
-def test_a_task_in_both_lists_is_not_learnt_from_and_is_told_to_the_gate(play: Callable[..., Play]) -> None:
+def test_a_task_in_both_lists_is_put_aside_and_the_gate_is_told(
+    play: Callable[..., Play],
+) -> None:
     run = play()
     shared = [{"prompt": "val 3"}, *TRAIN[1:]]
     run.course._settings = run.settings.model_copy(update={"train": shared})
@@ -317,8 +319,10 @@ def test_a_task_in_both_lists_is_not_learnt_from_and_is_told_to_the_gate(play: C
     assert run.done[0].body["audit"]["rollouts"] == 2
     asked = run.prove(0.0, 1.0).proposal
     assert asked is not None
-    decision = asked.decide(asked.weigh("a@1", "a@2", "0" * 64))
-    assert "data_quality_held_out_leakage" in [reason.code for reason in decision.reasons]
+    evidence = asked.weigh("a@1", "a@2", "0" * 64)
+    (aside,) = [one for one in evidence.audit or () if one.name == "put_aside"]
+    assert aside.count == 2 and "held_out_leakage" in aside.detail
+    assert not [reason for reason in asked.decide(evidence).reasons if reason.code.startswith("data_quality")]
 
 
 # Following
@@ -351,10 +355,7 @@ def test_what_is_followed_goes_through_the_data_gates(play: Callable[..., Play])
     secret = replace(followed(4, 1.0), spans=attempt_asking("the key AKIAIOSFODNN7EXAMPLE"))
     held_out = replace(followed(5, 1.0), spans=attempt_asking("val 3"))
     body = run.learn(run.lesson(), [*given, secret, held_out]).body
-    assert {one["name"]: one["count"] for one in body["quality"] if one["blocks"] and one["count"]} == {
-        "no_secrets": 1,
-        "held_out_leakage": 1,
-    }
+    assert {one["name"]: one["count"] for one in body["quality"] if one["count"]} == {"put_aside": 2}
     assert body["rl_optimizer"]["trajectories"] == 4
     assert body["followed"][-2:] == ["s4", "s5"]  # they are not looked at again
 

@@ -67,7 +67,9 @@ def test_what_is_quarantined_is_not_learnt_from(pupil: Pupil, tmp_path: Path) ->
     todo = tasks(3)
     secret = attempt(todo[0], 0, 1.0, version=mine, asked="my key is AKIAIOSFODNN7EXAMPLE")
     found = practised(pupil, tmp_path, [secret, *(attempt(t, 1, 0.0, version=mine) for t in todo[1:])])
-    assert counts(found) == {"no_secrets": 1}
+    assert counts(found) == {"put_aside": 1, "reward_varies": 2}  # of what is left, all were worth the same
+    (aside,) = [one for one in found.body["quality"] if one["name"] == "put_aside"]
+    assert "no_secrets" in aside["detail"] and not aside["blocks"]
     assert found.checkpoint is None
     assert pupil.model.state_dict()["embed.weight"].equal(before)
     assert found.body["audit"]["rollouts"] == 2
@@ -79,7 +81,8 @@ def test_a_task_that_is_held_out_is_found_and_not_learnt_from(pupil: Pupil, tmp_
     asked = ["1?", "1?", "1?", "  2 \n?"]
     given = [attempt(t, n, float(n == 3), version=pupil.version, asked=asked[n]) for n, t in enumerate(todo)]
     found = practised(pupil, tmp_path, given, held_out=[{"prompt": "2 ?"}, {"prompt": "3?"}])
-    assert counts(found)["held_out_leakage"] == 1
+    (aside,) = [one for one in found.body["quality"] if one["name"] == "put_aside"]
+    assert aside["count"] == 1 and "held_out_leakage" in aside["detail"]
     assert found.checkpoint is None
 
 

@@ -39,6 +39,7 @@ def case(before: float = 0.0, after: float = 1.0, **fields: Any) -> Case:
         "candidate": "checkpoint:c",
         "before": tries(before),
         "after": tries(after),
+        "planned": 200,
         "audit": (CLEAN,),
         "manifest": {"steps": 3},
     }

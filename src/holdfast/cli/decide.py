@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.onward import near, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release, Stage
     from holdfast.store.store import Store
+    from holdfast.workloads.duel import Duel
 
 STAGES = ("shadow", "canary", "live")
 
@@ -40,7 +42,10 @@ def decide(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Let the gate decide about a candidate, and act on it. Closed is exit code 1; either way it is in the ledger."""
+    """Let the gate decide about a candidate, and act on it.
+
+    Closed is exit code 1; either way it is in the ledger.
+    """
     from holdfast.cli.sprout import needing
     from holdfast.contracts.release import Stage
 
@@ -53,11 +58,14 @@ def decide(
     with existing(store, project) as opened:
         release = find_release(opened, version)
         if release.stage is not Stage.CANDIDATE:
-            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more")
+            remedy = ""
+            if release.stage in (Stage.ROLLED_BACK, Stage.REJECTED):
+                remedy = f"'holdfast release retry {release.id}' gives it a second try"
+            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
         findings = _findings(opened, audit, golden)
         proposal = _proposal(opened, release, opened.runs.get(run).id, findings, untrained, Stage(to))
         found = asyncio.run(loop.promote(opened, proposal, clock=time.time, who=who()))
-    _tell(found, json)
+        _tell(found, opened.releases.get(release.id), place(store, project), json)
 
 
 def _findings(store: Store, audit: str | None, golden: str | None) -> tuple[Any, Any]:
@@ -103,6 +111,7 @@ def _proposal(
         candidate=release.source,
         before=before,
         after=after,
+        planned=_planned(duel, len(store.updates.of_run(run))),
         audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,
@@ -119,8 +128,13 @@ def _proposal(
     return propose(case, how, criteria, reports=store.reports, now=time.time(), to=to)
 
 
-def _tell(found: dict[str, Any], json: bool) -> None:
-    from holdfast.cli.decision import headline, lines
+def _planned(duel: Duel, looks: int) -> int:
+    """Episodes of each version, as far as it was looked at."""
+    return min(len(duel.suite.cases), looks * duel.batch) * len(duel.suite.seeds)
+
+
+def _tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
+    from holdfast.cli.decision import told
     from holdfast.cli.page import write_page
     from holdfast.cli.show import print_json
     from holdfast.contracts.evidence import Decision
@@ -131,7 +145,9 @@ def _tell(found: dict[str, Any], json: bool) -> None:
     if json:
         print_json({**found, "page": str(page)})
     else:
-        print(headline(found["release"], decision))
-        print("\n".join(lines(decision.reasons)))
-        print(f"page  {page}")
+        for line in told(now.id, decision, now):
+            print(line)
+        print(f"page  {near(page)}")
+        command = f"holdfast release serve {now.policy}" if decision.open else f"holdfast release explain {now.id}"
+        print("\n".join(["next:", *step(command + at)]))
     raise typer.Exit(0 if decision.open else 1)

@@ -44,7 +44,7 @@ class Recount:
 def recount(store: Store, release: Release) -> Recount:
     """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
     entries = store.ledger.verify()
-    named = ("add", "move", "refuse", "roll_back", "to", "retired")  # `to`: whom a rollback made live
+    named = ("add", "move", "refuse", "roll_back", "to", "retired", "restore")  # `to`: whom a rollback made live
     history = tuple(
         one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
     )
@@ -84,6 +84,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Decision | None, int]:
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        missing=evidence.missing,
         golden=evidence.golden,
         audit=evidence.audit,
         samples=evidence.samples,

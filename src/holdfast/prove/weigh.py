@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Comparison, Episode, Outcome, Scores, Verdict
 from holdfast.prove import bands as stability
 from holdfast.prove import estimate, matrix
-from holdfast.prove.compare import holm, improvement, paired, permutation
+from holdfast.prove.compare import holm, improvement, paired, permutation, streams
 from holdfast.prove.sequential import Bounds, judge, sequence
 
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
@@ -107,8 +107,9 @@ def weigh(
             why="fewer than two tasks were measured for both with every seed",
             remedy="measure more, with seeds that are the same for every task",
         )
+    chance = streams(rng)
     comparisons = {
-        metric: paired(*sides, rng=rng, margin=_margin(how, metric, sides[0]), level=how.level)
+        metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
         for metric, sides in measured.items()
     }
     sides = measured[how.primary]
@@ -118,7 +119,7 @@ def weigh(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, rng),
+        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
         bounds=_sequence(gains, how, how.primary),

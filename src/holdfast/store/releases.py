@@ -58,6 +58,7 @@ HISTORY = (
 )
 LOCK = text("LOCK TABLE releases IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one move at a time, looked at afresh
 AGAIN = "another was faster: look again"
+BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that can be undone
 
 
 class Releases:
@@ -162,7 +163,8 @@ class Releases:
     ) -> Pending[Release]:
         """Take a live release or a canary back; the answer is the one that is live then, `to`.
 
-        `to` is one that was live before, or still is (a canary taken back leaves it alone).
+        `to` is one that was live before, or still is (a canary taken back leaves it alone). Where it was live until a
+        person took it back, this undoes that: it is live as it was, and who served meanwhile is retired.
         """
         if failing == to:
             raise BadInput(f"release {failing}", why="cannot be rolled back to itself", remedy="name the one before it")
@@ -171,12 +173,22 @@ class Releases:
             self._alone(tx)
             found = [self._row(tx, name) for name in (failing, to)]
             bad, good = map(rows.release, found)
-            self._check_rollback(tx, policy, bad, good)
+            taken = self._check_rollback(tx, policy, bad, good)
+            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+            if taken is not None:
+                self._put(tx, found[0][0], move(bad, Stage.RETIRED), 0, True, bad.evidence, now)
+                is_good = bool(taken.get("known_good"))
+                # By the table of moves, which knows no other way from here: with nothing lost, and in one transaction.
+                self._put(tx, found[1][0], move(good, Stage.CANDIDATE), 0, False, good.evidence, now)
+                self._put(tx, found[1][0], Stage.LIVE, 100, is_good, good.evidence, now)
+                body = {"restore": to, "policy": policy, "from": good.stage, "retired": failing, "known_good": is_good}
+                self._note(tx, who, {**body, "why": why, "reasons": told}, now)
+                return rows.release(self._row(tx, to))
             self._put(tx, found[0][0], Stage.ROLLED_BACK, 0, False, bad.evidence, now)
             if good.stage is not Stage.LIVE:
                 self._put(tx, found[1][0], move(good, Stage.LIVE), 100, good.is_known_good, good.evidence, now)
             body = {"roll_back": failing, "policy": policy, "from": bad.stage, "share_before": bad.share, "to": to}
-            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+            body["known_good"] = bad.is_known_good
             self._note(tx, who, {**body, "why": why, "reasons": told}, now)
             return rows.release(self._row(tx, to))
 
@@ -239,20 +251,27 @@ class Releases:
         self._put(tx, row[0], move(other, Stage.RETIRED), 0, True, other.evidence, now)
         return other.id
 
-    def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> None:
+    def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> Mapping[str, Any] | None:
+        """What the ledger says of the rollback that this one undoes; None when it undoes none."""
         for one in (bad, good):
             if one.policy != policy:
                 raise BadInput(f"release {one.id}", why=f"is not one of {policy}")
         if bad.stage is Stage.ROLLED_BACK:
             raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
         move(bad, Stage.ROLLED_BACK)
-        if good.stage not in (Stage.LIVE, Stage.RETIRED):
-            why = f"is {good.stage}, and was not live before"
-            raise IllegalMove(f"release {good.id}", why=why, remedy="roll back to one that was")
         live = tx.one(AT, {"project": self._project, "policy": policy, "stage": "live"})
         if live is not None and live[3] not in (bad.number, good.number):
             why = f"{policy}@{live[3]} is live, and is not what fails"
             raise IllegalMove(f"release {good.id}", why=why, remedy=f"roll back to {policy}@{live[3]}")
+        if good.stage in (Stage.LIVE, Stage.RETIRED):
+            return None
+        taken = None
+        if good.stage is Stage.ROLLED_BACK:
+            found = map(rows.ledger_entry, tx.all(HISTORY, {"project": self._project}))
+            taken = taken_back(list(found), good.id)
+            if taken is not None and is_undoable(taken):
+                return taken
+        raise _no_way_back(good, taken)
 
     def _put(
         self, tx: Transaction, key: int, stage: Stage, share: int, is_good: bool, evidence: str | None, now: float
@@ -283,6 +302,30 @@ class Releases:
                 return row
         why = f"there is none in project {self._project!r}"
         raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
+
+
+def taken_back(history: Sequence[LedgerEntry], release_id: str) -> Mapping[str, Any] | None:
+    """What the ledger says of the last rollback that took it back."""
+    return next((one.body for one in reversed(history) if one.body.get("roll_back") == release_id), None)
+
+
+def is_undoable(taken: Mapping[str, Any]) -> bool:
+    """Whether a person took back what was live; what a guard found is not undone by asking."""
+    return taken.get("from") == Stage.LIVE and [one["code"] for one in taken.get("reasons", ())] == [BY_HAND]
+
+
+def _no_way_back(release: Release, taken: Mapping[str, Any] | None) -> IllegalMove:
+    """Why a release cannot be rolled back to, and what may be done instead."""
+    again = f"'holdfast release retry {release.id}' makes it a candidate again"
+    if release.stage is Stage.ROLLED_BACK:
+        codes = [one["code"] for one in (taken or {}).get("reasons", ())]
+        of = f" ({', '.join(codes)})" if codes else ""
+        what = "while it was a canary" if (taken or {}).get("from") == Stage.CANARY else "while it was live"
+        return IllegalMove(f"release {release.id}", why=f"was taken back{of} {what}", remedy=again)
+    if release.stage is Stage.REJECTED:
+        return IllegalMove(f"release {release.id}", why="was rejected, and not live", remedy=again)
+    why = f"is {release.stage}, and not one that was live until another took its place"
+    return IllegalMove(f"release {release.id}", why=why, remedy=f"'holdfast release promote {release.id}' goes on")
 
 
 def has_source(view: Transaction, project: str, source: str) -> bool:

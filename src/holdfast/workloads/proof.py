@@ -40,6 +40,7 @@ class Case:
     candidate: str  # source
     before: Sequence[Episode]
     after: Sequence[Episode]
+    planned: int  # episodes of each; fewer came back where they were lost on the way
     audit: Sequence[Finding] | None  # of what was learnt from; None: not looked at
     golden: Sequence[Finding] | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -87,11 +88,17 @@ def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: st
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        missing=_missing(case),
         golden=None if case.golden is None else tuple(case.golden),
         audit=None if case.audit is None else tuple(case.audit),
         samples=samples,
         manifest={"run": case.run, **case.manifest},
     )
+
+
+def _missing(case: Case) -> dict[str, int]:
+    sides = {"baseline": case.before, "candidate": case.after}
+    return {"planned": case.planned, **{name: case.planned - len(some) for name, some in sides.items()}}
 
 
 def _publish(
@@ -106,10 +113,10 @@ def _publish(
     """What is published already, before a kill, stays as it is; another decision about the same is another proof."""
     for name in report_ids(case.run, evidence.candidate):
         path = reports / document.active_path(document.PROOF, name)
-        said = _decision_in(path, reports)
-        if said == encode(decision):
-            return {"proof": str(path)}
-        if said is not None:
+        found = _there(path, reports)
+        if found is not None and found[1] == encode(decision):
+            return {"proof": str(found[0])}
+        if found is not None:
             continue
         before, after = _both(case)
         publish(
@@ -134,20 +141,24 @@ def _publish(
     raise AssertionError("there is always another name")
 
 
-def _decision_in(path: Path, reports: Path) -> dict[str, Any] | None:
-    """What the proof of that name decided, wherever it lies by now; None when there is none."""
+def _there(path: Path, reports: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """Where the proof of that name lies by now, and what it decided; None when there is none."""
     for found in (path, *reports.glob(f"archive/*/*/*/{path.name}")):
         if found.exists():
-            said: dict[str, Any] = json.loads(found.read_bytes())["decision"] or {}
-            return said
+            try:
+                return found, json.loads(found.read_bytes())["decision"] or {}
+            except (ValueError, LookupError, TypeError):
+                return found, {}  # torn: it decides nothing, and 'report validate' says why
     return None
 
 
 def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path | None:
     """Where the proof with this decision lies."""
     paths = (reports / document.active_path(document.PROOF, name) for name in report_ids(run, release))
-    there = takewhile(lambda path: _decision_in(path, reports) is not None, paths)
-    return next((path for path in there if _decision_in(path, reports) == encode(decision)), None)
+    for found in takewhile(lambda one: one is not None, (_there(path, reports) for path in paths)):
+        if found is not None and found[1] == encode(decision):
+            return found[0]
+    return None
 
 
 def _both(case: Case) -> tuple[list[Episode], list[Episode]]:

@@ -42,7 +42,13 @@ SAMPLING = {"temperature": 1.0, "max_tokens": 80}
 MAX_TURNS = 5
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = Spread(p_value=0.05, delta=0.15)
-WEIGHING = Weighing(reward_range=(0.0, 1.1), seed_delta_spread=APART.delta, sample_delta_spread=APART.delta)
+WEIGHING = Weighing(
+    reward_range=(0.0, 1.1),
+    seed_p_value_spread=APART.p_value,
+    seed_delta_spread=APART.delta,
+    sample_p_value_spread=APART.p_value,
+    sample_delta_spread=APART.delta,
+)
 CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
 BASELINE, WARM_UP, PRACTICE, TRAINED = "baseline", "warm-up", "grpo", "trained"
 
@@ -124,9 +130,9 @@ class Course:
         places = {name: (f"{tasks[place].family}-{place}", seed) for name, (place, seed) in named.items()}
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            first = _marks(jobs[: len(tasks)], experiences)  # tries at one task are not independent: one of each
-            found = episodes(experiences, places)
-            told = {"phase": phase, "marks": summary(list(first.values())), "episodes": [encode(one) for one in found]}
+            marks, found = list(_marks(jobs, experiences).values()), episodes(experiences, places)
+            told: dict[str, Any] = {"phase": phase, "tries": settings.test_seeds, "marks": summary(marks)}
+            told["episodes"] = [encode(one) for one in found]
             return Learnt(body=told, proposal=None if phase == BASELINE else self._proposal(standing, tasks, found))
 
         left = self._left(0) if phase == BASELINE else 0
@@ -147,6 +153,7 @@ class Course:
             candidate=f"checkpoint:{made[-1]}",
             before=before,
             after=after,
+            planned=self._settings.test_tasks * self._settings.test_seeds,
             audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies if "quality" in body]),
             manifest={"checkpoint": made[-1], "settings": asdict(self._settings)},
         )
