@@ -37,10 +37,13 @@ def refused(ran: Answer) -> str:
 
 
 def test_a_proved_candidate_goes_a_step_and_explain_agrees(cli: Cli, at: tuple[object, ...]) -> None:
-    seeds = ("--seeds", 2, "--batch", 60)
-    run = duel(cli, at, "tooluse:60", "--baseline", "tools@1", "--candidate", "tools@2", *AMPLE, *seeds)
+    run = duel(cli, at, "tooluse:60", "--baseline", "too@1", "--candidate", "tools@2", *AMPLE)
+    shown = " ".join(cli("prove", "show", run, *at).out.replace("\\\n", " ").split())
+    assert f"# let the gate decide holdfast release decide tools@2 --run {run} --untrained" in shown
     closed = cli("release", "decide", "tools@2", "--run", run, *at)
     assert closed.code == 1 and "evidence_missing_audit" in closed.out  # what it learnt from was never looked at
+    assert closed.lines[0].startswith("tools@2: refused; it stays candidate")
+    assert "decide with --audit RUN, or --untrained" in " ".join(closed.out.split())
     decided = cli("release", "decide", "tools@2", "--run", run, "--untrained", "--json", *at)
     codes = {reason["code"] for reason in decided.json["decision"]["reasons"]}
     blocked = {"checkpoint_promotion_blocked_seed_reproducibility", "checkpoint_promotion_blocked_sample_sensitivity"}

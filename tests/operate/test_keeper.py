@@ -122,7 +122,7 @@ async def test_a_canary_of_which_nobody_tells_stays_where_it_is(file_store: Stor
     line.go(2, Stage.CANARY, 5)
     play(line, {"latency_s": 0.1}, {"latency_s": 0.1})
     looked = await seen(line)
-    assert (looked.response.action, looked.response.reasons[0].code) == ("hold", "guard_open")
+    assert (looked.response.action, looked.response.reasons[0].code) == ("hold", "guard_undecided")
     assert line.at(2).share == 5
 
 

@@ -37,7 +37,9 @@ def test_a_range_names_its_unit_once() -> None:
 
 def test_what_is_better_when_less_rises_and_falls_as_people_know_it() -> None:
     assert words.between("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
-    assert words.tick("latency", 0.5) == "−0.5" and words.less("safety") == "less is better" and not words.less("reward")
+    assert (
+        words.tick("latency", 0.5) == "−0.5" and words.less("safety") == "less is better" and not words.less("reward")
+    )
     cost = words.cards(view())[1]
     assert (cost.title, cost.value) == ("Safety cost, change", "+0.004")
     assert cost.note == "less is better; 95 % interval −0.008 to +0.016; up to +0.050 would be accepted"
@@ -49,7 +51,9 @@ def test_levels_that_are_shown_differ_by_the_change_that_is_shown() -> None:
     assert words.change("cost", after - before) == "−1.6"
 
 
-@pytest.mark.parametrize(("text", "is_turned"), [("safety +0.1 (+0.06", True), ("safety cost +0.1", False), ("p 0.1", False)])
+@pytest.mark.parametrize(
+    ("text", "is_turned"), [("safety +0.1 (+0.06", True), ("safety cost +0.1", False), ("p 0.1", False)]
+)
 def test_a_reader_is_warned_of_reasons_that_turn_safety_round(text: str, is_turned: bool) -> None:
     assert words.speaks_turned(["success +0.1", text]) is is_turned
 
@@ -136,7 +140,9 @@ def test_safety_that_is_proved_better_is_no_rise_below_nothing() -> None:
 
 def test_a_course_says_that_it_holds_however_often_one_looks() -> None:
     told = words.course_told(course("safety", [0.0] * 200, bar=-0.05, wide=0.5))
-    assert told.startswith("After 200 tasks safety cost differs by 0 (less is better), and 95 % surely by −0.035 to +0.035.")
+    assert told.startswith(
+        "After 200 tasks safety cost differs by 0 (less is better), and 95 % surely by −0.035 to +0.035."
+    )
     assert told.endswith("That it is below +0.050 was proved after 101 tasks, however often one looks.")
     assert "is not proved after 60 tasks" in words.course_told(course("success", [0.0] * 60, bar=0.0))
 

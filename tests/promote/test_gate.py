@@ -244,6 +244,15 @@ def test_one_figure_that_does_not_suffice_closes_it(change: Change, code: str) -
     assert not decision.open and code in codes(decision)
 
 
+@pytest.mark.parametrize(("change", "code"), [*REMOVALS, *FAILURES])
+def test_every_reason_to_stay_closed_says_what_would_help(change: Change, code: str) -> None:
+    evidence = change(good())
+    unmet = [check for check in checks(evidence, STRICT) if not check.is_met]
+    assert unmet and all(check.remedy for check in unmet)
+    told = [reason.text for reason in decide(evidence, STRICT).reasons]
+    assert told == [f"{check.text}; {check.remedy}" for check in unmet]
+
+
 def test_what_is_asked_for_by_nobody_may_be_missing() -> None:
     lenient = Criteria(require_seed_reproducibility=False, require_sample_size_sensitivity=False, require_audit=False)
     bare = replace(good(), bands={}, audit=None, golden=None, manifest={})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.onward import near, place, step
+from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
 
@@ -147,7 +147,7 @@ def _tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
     else:
         for line in told(now.id, decision, now):
             print(line)
-        print(f"page  {near(page)}")
+        print("\n".join(left("page", page)))
         command = f"holdfast release serve {now.policy}" if decision.open else f"holdfast release explain {now.id}"
         print("\n".join(["next:", *step(command + at)]))
     raise typer.Exit(0 if decision.open else 1)

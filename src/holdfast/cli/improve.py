@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.onward import near, place, step
+from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
 
@@ -133,7 +133,7 @@ def _tell(
         decision = decode(Decision, body["decision"])
         print("\n".join(told(body["release"], decision, now[body["release"]], "  ")))
         if page is not None:
-            print(f"  page  {near(page)}")
+            print("\n".join(left("page", page, "  ")))
     if made := [body["release"] for body, _ in decided if "release" in body]:
         print("next:")
         print("\n".join(step(f"holdfast release serve {now[made[-1]].policy}{at}", "the live version")))

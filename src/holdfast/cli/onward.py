@@ -14,8 +14,14 @@ WIDTH = 79
 def folded(text: str, indent: str = "") -> list[str]:
     from textwrap import wrap
 
-    how = {"initial_indent": indent, "subsequent_indent": indent}
-    return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False, **how)
+    return wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def place(store: str, project: str) -> str:
@@ -41,6 +47,13 @@ def step(command: str, about: str = "", indent: str = "  ") -> Iterator[str]:
         else:
             line += f" --{word}"
     yield line
+
+
+def left(what: str, path: Path | str, indent: str = "") -> list[str]:
+    """Where a file lies; on a line of its own where it would be too wide beside what it is: a path is not folded."""
+    shown = near(path)
+    beside = f"{indent}{what}  {shown}"
+    return [beside] if len(beside) <= WIDTH else [f"{indent}{what}", shown]
 
 
 def near(path: Path | str) -> str:

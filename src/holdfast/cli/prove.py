@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli import calibrate
 from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import place, step
+from holdfast.cli.onward import folded, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
@@ -205,14 +205,12 @@ def _record(run: Run, updates: list[LearnUpdate], found: Weighed | None) -> dict
 
 def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | None) -> None:
     """At most 80 columns."""
-    from textwrap import fill
-
     from holdfast.cli.decision import name as name_of
     from holdfast.cli.show import count, moment, print_table
 
     error = f" ({run.error})" if run.error else ""
-    print(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")
-    print(f"  {run.model_ref}")
+    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")))
+    print("\n".join(folded(run.model_ref, "  ")))
     if found is None:
         print("\nnothing to compare yet")
     else:
@@ -220,7 +218,7 @@ def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | 
         looks = count(len(updates), "look")
         print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
         for reason in found.verdict.reasons:
-            print(fill(reason, 78, initial_indent="  ", subsequent_indent="    "))
+            print("\n".join(folded(reason, "  ")))
         if found.verdict.needs is not None:
             print(f"  about {found.verdict.needs} more episodes of each version may decide it")
         print()

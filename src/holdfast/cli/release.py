@@ -46,21 +46,32 @@ def list_(
             print(f"no versions in project {project}; 'holdfast release add' registers one")
             return
         shares = {name: _canary_share(opened, name) for name in policies}
-        columns = ("version", "stage", ">share", "known good", "since", "~source")
-        show.print_table(columns, [_row(release, shares[release.policy]) for release in found])
+        _table([_row(release, shares[release.policy]) for release in found])
         if any(release.is_known_good for release in found):
             print("\nknown good: was live and nothing was found against it; a rollback leads there")
 
 
-def _row(release: Release, canary_share: int) -> tuple[object, ...]:
+def _row(release: Release, canary_share: int) -> tuple[str, ...]:
     """The live one answers what its canary does not."""
     from holdfast.contracts.release import Stage
 
     share = release.share - canary_share if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
-    since = show.moment(release.changed_at)[:16]
-    return release.id, release.stage, f"{share} %" if is_serving else "", good, since, release.source
+    return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    """Ids are there to be copied, and never cut: where they are too long for a table, each has its own lines."""
+    columns = ("version", "stage", ">share", "known good", "source")
+    wide = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    if sum(wide) + 2 * len(wide) <= 80:
+        show.print_table(columns, rows)
+        return
+    for version, stage, share, good, source in rows:
+        print(version)
+        print("    " + ", ".join(word for word in (stage, share, "known good" if good else "") if word))
+        print(f"    {source}")
 
 
 def _canary_share(store: Store, policy: str) -> int:

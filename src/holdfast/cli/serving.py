@@ -84,7 +84,7 @@ async def _serve(
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    told = _banner(service.routing, f"http://{shown}:{port}/v1", policy, run_id)
+    told = banner(service.routing, f"http://{shown}:{port}/v1", policy, run_id)
     print("\n".join(told), flush=True)
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
     try:
@@ -100,13 +100,14 @@ async def _serve(
             await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
 
 
-def _banner(routing: Routing, address: str, policy: str, run: str | None) -> list[str]:
+def banner(routing: Routing, address: str, policy: str, run: str | None) -> list[str]:
     """The first line has the address; then who answers beside the live one, and what is kept."""
     told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
     if routing.canary is not None:
         told.append(f"  canary {routing.canary} answers {routing.share} % of the callers")
     if routing.shadow is not None:
-        told.append(f"  shadow {routing.shadow} answers copies, which nobody sees")
+        what = "answers copies, which nobody sees" if routing.canary is None else "waits until the canary is decided"
+        told.append(f"  shadow {routing.shadow} {what}")
     if run is not None:
         told.append(f"  conversations with feedback go to {run}")
     return told

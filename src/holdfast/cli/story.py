@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.decision import SERVES, figures, headline, lines, name, outcome
-from holdfast.cli.onward import folded, near
+from holdfast.cli.onward import folded, left
 from holdfast.cli.show import moment
 from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.records import decode, loads
@@ -91,7 +91,7 @@ def explained(release: Release, found: Recount, way_back: list[str]) -> Iterator
             yield from lines(found.again.reasons)
     yield f"ledger: {found.entries} entries, the chain holds"
     if found.proof:
-        yield f"proof:  {near(found.proof)}"
+        yield from left("proof:", found.proof)
     yield from way_back
 
 

@@ -224,7 +224,12 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
             f"{found['mean_delta']:+.4f}",
             "reward_gain_below_threshold",
         ),
-        ("p of the gain, by one look", f"at most {wanted['max_p_value']:g}", words.p(found["p_value"]), "p_value_above_threshold"),
+        (
+            "p of the gain, by one look",
+            f"at most {wanted['max_p_value']:g}",
+            words.p(found["p_value"]),
+            "p_value_above_threshold",
+        ),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
         (
             "Rise in safety cost",
@@ -312,7 +317,8 @@ def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
         "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
     )
     once_read = (
-        f"By one look at all tasks: intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of a one-sided sign-flip "
-        f"permutation test, Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
+        f"By one look at all tasks: intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of "
+        "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
+        f"{how.resample_seed}."
     )
     return tasks, bets, once_read

@@ -14,10 +14,12 @@ from sqlalchemy import bindparam, func, insert, select, text, update
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
-from holdfast.contracts.release import PolicyKind, Release, Stage, move
+from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, move
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import changes, checkpoints, ledger, rows, schema, versions
+from holdfast.store.anchors import Anchors
 from holdfast.store.db import Db
+from holdfast.store.recount import recount
 from holdfast.store.sql import Transaction, to_json
 from holdfast.store.writer import Pending
 
@@ -62,8 +64,8 @@ BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that ca
 
 
 class Releases:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
+    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
+        self._db, self._project, self._anchors = db, project, anchors
 
     def add(
         self,
@@ -77,18 +79,19 @@ class Releases:
         now: float,
     ) -> Pending[Release]:
         """A new candidate with the policy's next number; the same source again is the release that is there."""
-        if not policy.strip() or not source.strip():
-            raise BadInput(f"release of {policy!r}: source {source!r}", why="neither may be blank")
+        check_name("policy", policy)
+        if not source.strip():
+            raise BadInput(f"release of {policy}: source {source!r}", why="must not be blank")
         body: dict[str, Any] = {"policy": policy, "kind": str(PolicyKind(kind)), "source": source, "parent": parent}
         values = {"project": self._project, **body, "manifest": to_json(manifest or {}), "now": now}
 
         def operation(tx: Transaction) -> Release:
             self._alone(tx)
+            if parent is not None:
+                self._row(tx, parent)
             row = tx.one(SAME, values)
             if row is not None:
                 return rows.release(row)
-            if parent is not None:
-                self._row(tx, parent)
             if not has_source(tx, self._project, source):
                 raise NotFound(f"source {source}", why=f"there is none in project {self._project!r}")
             number = tx.one(NUMBER, values)[0]
@@ -111,8 +114,13 @@ class Releases:
         evidence: str | None = None,
         decision: Decision | None = None,
         known_good: bool | None = None,
+        expect_live: str | None = None,
+        proof: str | None = None,
     ) -> Pending[Release]:
         """To another stage, or a canary to another share; a Conflict when it is not at `expect` any more.
+
+        With `expect_live`, what it was measured against, a Conflict also when another is live by now (blank: when one
+        is). `proof` is the sha256 of the published proof.
 
         Who becomes live retires who was: that one is known to be good, or it would have been rolled back. Without
         `evidence` the last one stays, but for a second try, which begins with none.
@@ -125,6 +133,7 @@ class Releases:
             release = rows.release(row)
             if release.stage is not expect:
                 raise Conflict(f"release {release_id}", why=f"is {release.stage} by now, not {expect}", remedy=AGAIN)
+            self._still_live(tx, release, expect_live)
             move(release, to)
             if release.stage is to and release.share == percent:
                 raise Conflict(f"release {release_id}", why=f"has {percent} % of the requests already", remedy=AGAIN)
@@ -141,6 +150,7 @@ class Releases:
                 "retired": self._make_room(tx, release, to, now),
                 "why": why,
                 "evidence": evidence,
+                "proof": proof,
                 "decision": None if decision is None else encode(decision),
             }
             rests_on = evidence or (None if to is Stage.CANDIDATE else release.evidence)
@@ -195,7 +205,14 @@ class Releases:
         return self._db.write(operation)
 
     def refuse(
-        self, release_id: str, decision: Decision, *, evidence: str | None, who: str, now: float
+        self,
+        release_id: str,
+        decision: Decision,
+        *,
+        evidence: str | None,
+        who: str,
+        now: float,
+        proof: str | None = None,
     ) -> Pending[Release]:
         """Note that a gate stayed closed, and what that rests on; the release stays where it is."""
         if decision.open:
@@ -209,7 +226,7 @@ class Releases:
             if evidence is not None:
                 tx.run(REST_ON, {"release": row[0], "evidence": evidence, "changed_at": now})
             body = {"refuse": release_id, "policy": release.policy, "stage": release.stage}
-            self._note(tx, who, {**body, "evidence": evidence, "decision": encode(decision)}, now)
+            self._note(tx, who, {**body, "evidence": evidence, "proof": proof, "decision": encode(decision)}, now)
             return rows.release(self._row(tx, release_id))
 
         return self._db.write(operation)
@@ -236,6 +253,19 @@ class Releases:
         """What was decided about the policy's releases, oldest first."""
         found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
         return [entry for entry in found if entry.body.get("policy") == policy]
+
+    def recount(self) -> list[str]:
+        """Where the releases of this project are not what the ledger makes of them, a sentence each."""
+        return self._db.reading(lambda view: list(recount(view, self._project)), snapshot=True)
+
+    def _still_live(self, tx: Transaction, release: Release, expected: str | None) -> None:
+        if expected is None:
+            return
+        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": "live"})
+        live = "" if row is None else rows.release(row).id
+        if live != expected:
+            why = f"{live or 'nothing'} is live by now, not {expected or 'nothing'}"
+            raise Conflict(f"release {release.id}", why=why, remedy=AGAIN)
 
     def _make_room(self, tx: Transaction, release: Release, to: Stage, now: float) -> str | None:
         """Retire who is live when another becomes it: its id. Of canaries, the second is refused."""
@@ -280,7 +310,7 @@ class Releases:
         tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
-        ledger.append(tx, self._project, None, "release", who, body, now)
+        self._anchors.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
         tx.touch(changes.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:
@@ -296,10 +326,10 @@ class Releases:
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")
         params = {"project": self._project, "policy": policy}
-        if number.isascii() and number.isdecimal() and len(number) < 10:
-            row = view.one(FIND, {**params, "number": int(number)})
-            if row is not None:
-                return row
+        n = versions.number(number)
+        row = None if n is None else view.one(FIND, {**params, "number": n})
+        if row is not None:
+            return row
         why = f"there is none in project {self._project!r}"
         raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
 
@@ -334,8 +364,8 @@ def has_source(view: Transaction, project: str, source: str) -> bool:
     if kind == "checkpoint":
         return view.one(checkpoints.FIND, {"project": project, "id": name}) is not None
     if kind == "resources":
-        is_number = name.isascii() and name.isdecimal() and len(name) < 10
-        return is_number and view.one(versions.GET, {"project": project, "version": int(name)}) is not None
+        number = versions.number(name)
+        return number is not None and view.one(versions.GET, {"project": project, "version": number}) is not None
     return True
 
 

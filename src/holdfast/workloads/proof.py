@@ -136,6 +136,7 @@ def _publish(
             generated_at=datetime.fromtimestamp(now, UTC),
             decision=decision,
             weighing=json.loads(json.dumps(asdict(how))),
+            versions=(evidence.baseline, evidence.candidate),
         )
         return {"proof": str(path)}
     raise AssertionError("there is always another name")

@@ -334,8 +334,8 @@ def _sentence(found: Findings) -> str:
     result, tasks = found.comparison, len({one.task for one in found.trained.episodes})
     figures = (
         f"reward {found.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
-        f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), safety penalty {found.safety.delta:+.4g} (above 0 is worse), "
-        f"over {tasks} tasks"
+        f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), "
+        f"safety penalty {found.safety.delta:+.4g} (above 0 is worse), over {tasks} tasks"
     )
     if not found.reasons:
         return f"{found.names[1]} is better than {found.names[0]}: {figures}"
