@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.decide import _strict
 from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.sprout.shelf import folder_of
 from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.prove.weigh import Weighing
 from holdfast.store.store import open_store
 from tests.cli.conftest import Answer, Cli
 
@@ -63,6 +68,40 @@ def test_a_duel_of_other_versions_decides_nothing(cli: Cli, at: tuple[object, ..
     assert "measured" in told and "is not tools@1" in told and "prove run" in told
     with open_store(at[1]) as store:  # type: ignore[arg-type]
         assert [entry.body.get("refuse") for entry in store.releases.history(POLICY)].count("tools@2") == 0
+
+
+def test_a_version_against_itself_decides_nothing(cli: Cli, at: tuple[object, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(folder_of("sprout-weak"), folder)
+    assert cli("release", "add", folder, "--policy", POLICY, *at).code == 0
+    run = duel(cli, at, "tooluse:4", "--baseline", "sprout-weak", "--null")
+    assert "is the same as tools@1" in refused(cli("release", "decide", "tools@3", "--run", run, "--untrained", *at))
+
+
+def test_whoever_measures_again_is_believed_half_as_easily() -> None:
+    loose = Weighing(alpha=0.3, max_safety_regression=0.9, seed_delta_spread=0.01)
+    assert [_strict(loose, tries).alpha for tries in (1, 2, 3)] == [0.05, 0.025, 0.0125]
+    once = _strict(loose, 1)
+    assert (once.max_safety_regression, once.seed_delta_spread) == (0.05, 0.01)  # stricter may stay
+
+
+def test_episodes_that_somebody_rewrote_decide_nothing(cli: Cli, at: tuple[object, ...]) -> None:
+    run = duel(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
+    with sqlite3.connect(str(at[1])) as raw:
+        raw.execute("DROP TRIGGER updates_update")
+        raw.execute("UPDATE updates SET body = replace(body, '\"success\":0.0', '\"success\":1.0')")
+    raw.close()
+    ran = cli("release", "decide", "tools@2", "--run", run, "--untrained", *at)
+    assert ran.code == 5 and f"update 1 of {run}" in ran.err
+
+
+def test_a_golden_of_another_version_says_nothing(cli: Cli, at: tuple[object, ...]) -> None:
+    run = duel(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
+    assert cli("golden", "record", "tooluse:2", "--version", "tools@1", "--name", "g", *at).code == 0
+    assert cli("golden", "replay", "g", "--version", "tools@1", *at).code == 0
+    told = refused(cli("release", "decide", "tools@2", "--run", run, "--untrained", "--golden", "g", *at))
+    assert "its last replay is of tools@1" in told and "golden replay g --version tools@2" in told
+    assert "is no name" in refused(cli("release", "decide", "tools@2", "--run", run, "--golden", "../g", *at))
 
 
 def test_what_cannot_be_decided_is_one_line(cli: Cli, at: tuple[object, ...]) -> None:

@@ -13,11 +13,11 @@ from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served
-from holdfast.loop import promote
 from holdfast.operate.service import Service, trial_of
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
+from holdfast.workloads.promotion import promote
 from holdfast.workloads.proof import Case, propose
 
 POLICY = "sprout"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Evidence, Reason
-from holdfast.contracts.records import dumps, loads
+from holdfast.contracts.records import decode, dumps, loads
 from holdfast.contracts.release import Stage
 from holdfast.operate.explain import recount
 from holdfast.operate.steps import advance
@@ -132,3 +133,29 @@ async def test_a_ledger_that_was_changed_is_named_with_the_place(file_store: Sto
         assert connection.execute(statement).rowcount == 1
     with pytest.raises(StoreCorrupt, match=f"ledger: {place}"):
         recount(file_store, release)
+
+
+async def test_a_proof_that_is_not_the_published_one_is_named(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    made = await proposed(file_store)
+    assert recount(file_store, line.at(2)).problems == ()
+    path = Path(made["proof"])
+    path.write_bytes(path.read_bytes() + b" ")  # noqa: ASYNC240
+    found = recount(file_store, line.at(2))
+    assert not found.agrees and found.problems == (f"proof of sprout@2: {path} is not the one that was published",)
+    path.unlink()  # noqa: ASYNC240
+    assert "nor in the archive" in recount(file_store, line.at(2)).problems[0]
+
+
+async def test_figures_that_the_samples_do_not_give_are_named(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    made = await proposed(file_store, rate=0.3)
+    evidence = loads(Evidence, file_store.blobs.get(made["evidence"]))
+    better = replace(evidence.comparisons["success"], difference=0.99)
+    false = replace(evidence, suite="another@9 1234", comparisons={**evidence.comparisons, "success": better})
+    blob = file_store.blobs.put(dumps(false).encode(), now=1.0)
+    decision = decode(Decision, made["decision"])
+    await file_store.releases.refuse(line.at(2).id, decision, evidence=blob, who="eve", now=70.0)
+    found = recount(file_store, line.at(2))
+    assert not found.agrees
+    assert [one.partition(": ")[2].split()[0] for one in found.problems][:2] == ["suite", "comparisons"]

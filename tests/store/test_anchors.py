@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contracts.errors import StoreCorrupt
+from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.store.anchors import NAME
 from holdfast.store.check import check
@@ -87,6 +87,8 @@ def test_a_line_that_was_torn_by_a_crash_says_nothing_and_the_next_stands_alone(
 def test_a_file_that_cannot_be_written_holds_up_no_decision(store: Store) -> None:
     (store.folder / NAME).mkdir()
     served(store)
+    with pytest.raises(StoreError, match=f"{NAME}: Is a directory; make it readable, or move it away"):
+        store.ledger.verify()
     shutil.rmtree(store.folder / NAME)
     assert store.ledger.verify() == 6
 

@@ -184,3 +184,12 @@ def test_only_runs_of_the_project_are_verified(store: Store, url: str, clock: Cl
     run = learnt(store, clock)
     with open_store(url, project="other") as elsewhere, pytest.raises(NotFound):
         elsewhere.updates.verify(run)
+
+
+def test_an_entry_that_makes_no_sense_is_named(store: Store, clock: Clock) -> None:
+    run = learnt(store, clock)
+    rewrite(store, 3, "UPDATE ledger SET body = '{\"step\":1}' WHERE seq = 3")
+    said = "ledger: entry 3 says nothing about an update that makes sense; nothing that rests on this run is proven"
+    with pytest.raises(StoreCorrupt) as refused:
+        store.updates.verify(run)
+    assert (str(refused.value), found(store)) == (said, [said])

@@ -17,6 +17,7 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
+from holdfast.store.blobs import sha256_of
 from holdfast.workloads.proof import Case, proof_of, propose, report_ids, summed
 
 WIDE = Spread(p_value=1.0, delta=1.0)
@@ -105,7 +106,7 @@ def test_the_reports_are_published_once_and_can_be_validated(tmp_path: Path) -> 
     assert validate(path) == []
     written = {file: file.read_bytes() for file in path.parent.iterdir()}
     later = propose(case(), HOW, CRITERIA, reports=reports, now=NOW + 5)  # as after a kill
-    assert later.publish(evidence, decision) == {"proof": str(path)}
+    assert later.publish(evidence, decision) == {"proof": str(path), "proof_sha256": sha256_of(path)}
     assert {file: file.read_bytes() for file in path.parent.iterdir()} == written
 
     path.unlink()  # killed before its last file was there

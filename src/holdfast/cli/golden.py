@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SHOWN = 20  # cases of a difference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
@@ -195,16 +193,19 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
 
 
 def _name(name: str) -> str:
-    if not NAME.fullmatch(name):
+    from holdfast.prove.golden import is_name
+
+    if not is_name(name):
         raise BadInput(f"golden {name!r}", why="must be letters, digits, - and _", remedy="give another --name")
     return name
 
 
 def _known(what: str, folder: Path) -> str:
     """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED]."""
+    from holdfast.prove.golden import is_name
     from holdfast.workloads.duel import is_generated, suite_of
 
-    if NAME.fullmatch(what) and (folder / f"{what}.json").exists():
+    if is_name(what) and (folder / f"{what}.json").exists():
         return what
     if is_generated(what) or what.endswith(".json") or "/" in what:
         return _name(suite_of(what).suite_id)

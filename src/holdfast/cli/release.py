@@ -228,6 +228,7 @@ def explain(
                     "decision": None if found.decision is None else encode(found.decision),
                     "recomputed": None if found.again is None else encode(found.again),
                     "agrees": found.agrees,
+                    "problems": list(found.problems),
                     "ledger_entries": found.entries,
                     "history": [encode(one) for one in found.history],
                     "proof": found.proof,

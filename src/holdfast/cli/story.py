@@ -84,12 +84,14 @@ def explained(release: Release, found: Recount, way_back: list[str]) -> Iterator
     for line in _figures(found.evidence):
         yield f"  {line}"
     if found.again is not None:
-        verb = "is the same" if found.agrees else "DIFFERS"
+        verb = "is the same" if found.is_same else "DIFFERS"
         gate = "open" if found.again.open else "closed"
         yield f"\ndecided once more from {found.episodes} stored episodes: {gate}; it {verb}"
-        if not found.agrees:
+        if not found.is_same:
             yield from lines(found.again.reasons)
     yield f"ledger: {found.entries} entries, the chain holds"
+    for problem in found.problems:
+        yield from folded(f"CHANGED: {problem}", "")
     if found.proof:
         yield from left("proof:", found.proof)
     yield from way_back

@@ -124,7 +124,8 @@ def _decision(store: Store, release: Release, live: Release) -> Decision:
         )
         return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
     measured = loads(Evidence, store.blobs.get(rests_on)).baseline
-    if made.open and release.stage is Stage.CANDIDATE and measured != live.id:  # the guard of later stages sees to it
+    # A canary's guard compares it with what is live; nothing does so for the quality of a shadow.
+    if made.open and release.stage in (Stage.CANDIDATE, Stage.SHADOW) and measured != live.id:
         text = f"it was measured against {measured}, and {live.id} is live; 'holdfast prove run' measures it again"
         return Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text=text),))
     return made

@@ -7,6 +7,7 @@ change counts as accepted once somebody has signed it in the ledger, with a reas
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
@@ -51,6 +52,13 @@ class Limit:
 
     def holds(self, value: float) -> bool:
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a golden, and of its file
+
+
+def is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

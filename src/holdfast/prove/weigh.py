@@ -45,9 +45,9 @@ class Weighing:
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
             raise BadInput(f"primary = {self.primary!r}", why="has no range", remedy=f"use {', '.join(PRIMARIES)}")
-        for name in ("alpha", "level"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise BadInput(f"{name} = {getattr(self, name)}", why="must be above 0 and below 1")
+        for name, below in (("alpha", 0.5), ("level", 1.0)):
+            if not 0.0 < getattr(self, name) < below:
+                raise BadInput(f"{name} = {getattr(self, name)}", why=f"must be above 0 and below {below:g}")
         low, high = self.reward_range
         if not (isfinite(low) and isfinite(high) and low < high):
             raise BadInput(f"reward_range = {low:g} to {high:g}", why="must be finite and in order")
@@ -143,7 +143,7 @@ def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: Weighing, *, seeds
     safe = judge(
         safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or how.worthwhile
     )
-    words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "open"}
+    words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"
     reasons = (
         *(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons),

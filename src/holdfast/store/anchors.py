@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
+from holdfast.contracts.errors import StoreError
 from holdfast.store.sql import Transaction
 
 NAME = "ledger.anchors"
@@ -38,6 +39,9 @@ class Anchors:
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return found
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StoreError(f"file {self.path}", why=why, remedy="make it readable, or move it away") from error
         name = self._named(view)
         for line in lines:
             match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing

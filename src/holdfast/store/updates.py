@@ -37,7 +37,7 @@ KEPT = (
     .where(_u.id == bindparam("run"))
     .order_by(_c.step)
 )
-NOTED = select(_l.body).where(_of_run, _l.kind == "update").order_by(_l.seq)
+NOTED = select(_l.seq, _l.body).where(_of_run, _l.kind == "update").order_by(_l.seq)
 LAST_NOTED = select(_l.seq).where(_of_run, _l.kind == "update").order_by(_l.seq.desc()).limit(1)
 EARLIER = select(_c.step).where(_c.run == bindparam("run"), _c.step < bindparam("step")).limit(1)
 BEGUN = select(func.min(_l.seq)).where(_of_run, _l.kind == "run")
@@ -104,9 +104,13 @@ def changed(view: Transaction) -> Iterator[str]:
 def _changed(view: Transaction, run: str) -> Iterator[tuple[int, str]]:
     """Steps that are not as the ledger has them, and what became of each."""
     noted: dict[int, str] = {}
-    for row in view.all(NOTED, {"run": run}):
-        body = from_json(row[0])
-        noted.setdefault(int(body["step"]), str(body["sha256"]))  # added twice, as after a removal: the first counts
+    for seq, text in view.all(NOTED, {"run": run}):
+        try:
+            body = from_json(text)
+            noted.setdefault(int(body["step"]), str(body["sha256"]))  # added again after a removal: the first counts
+        except (KeyError, TypeError, ValueError) as error:
+            why = f"entry {seq} says nothing about an update that makes sense"
+            raise StoreCorrupt("ledger", why=why, remedy="nothing that rests on this run is proven") from error
     kept = {step: _hashed(body) for step, body in view.all(KEPT, {"run": run})}
     is_pruned = view.one(PRUNED, {"run": run})[0] is not None
     for step in sorted(kept.keys() | noted.keys()):

@@ -27,6 +27,7 @@ from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
 from holdfast.prove.reports.report import publish
 from holdfast.prove.weigh import Weighing, weigh
+from holdfast.store.blobs import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +78,11 @@ def propose(
 def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
-    name, version, sha256 = case.suite
     return Evidence(
         policy=case.policy,
         baseline=baseline,
         candidate=candidate,
-        suite=f"{name}@{version} {sha256[:12]}",
+        suite=suite_title(case.suite),
         primary=how.primary,
         episodes=len(found.tasks),
         comparisons=found.comparisons,
@@ -94,6 +94,11 @@ def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: st
         samples=samples,
         manifest={"run": case.run, **case.manifest},
     )
+
+
+def suite_title(suite: Sequence[str]) -> str:
+    name, version, sha256 = suite
+    return f"{name}@{version} {sha256[:12]}"
 
 
 def _missing(case: Case) -> dict[str, int]:
@@ -115,7 +120,7 @@ def _publish(
         path = reports / document.active_path(document.PROOF, name)
         found = _there(path, reports)
         if found is not None and found[1] == encode(decision):
-            return {"proof": str(found[0])}
+            return _told(found[0])
         if found is not None:
             continue
         before, after = _both(case)
@@ -138,8 +143,12 @@ def _publish(
             weighing=json.loads(json.dumps(asdict(how))),
             versions=(evidence.baseline, evidence.candidate),
         )
-        return {"proof": str(path)}
+        return _told(path)
     raise AssertionError("there is always another name")
+
+
+def _told(path: Path) -> dict[str, Any]:
+    return {"proof": str(path), "proof_sha256": sha256_of(path)}
 
 
 def _there(path: Path, reports: Path) -> tuple[Path, Mapping[str, Any]] | None:

@@ -29,11 +29,12 @@ from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim, Split, Task
 from holdfast.contracts.run import RunState, Status
-from holdfast.loop import Control, adopt, optimize, promote
+from holdfast.loop import Control, optimize
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
+from holdfast.workloads.promotion import adopt, promote
 from holdfast.workloads.proof import Case, propose
 from tests.collect.scene import PATIENCE_S, until
 from tests.conftest import Files
@@ -407,7 +408,7 @@ import asyncio, os, signal, sys
 from holdfast.store.releases import Releases
 from holdfast.store.store import open_store
 from holdfast.store.updates import Updates
-from tests import test_promotion as here
+from tests.workloads import test_promotion as here
 
 url, at, gain = sys.argv[1:]
 
@@ -438,7 +439,7 @@ with open_store(url) as store:
     ],
 )
 def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: Files, at: str, gain: str) -> None:
-    url, root = files.fresh(), Path(__file__).resolve().parents[1]
+    url, root = files.fresh(), Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, url, at, gain]
     died = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=root)
     assert died.returncode == -signal.SIGKILL, died.stderr
