@@ -92,6 +92,10 @@ class Tally:
         self.failed += lap.failed
         return lap
 
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.paced.firsts_s) and all(median(rates) > 0 for rates in self.rates.values())
+
     def rush(self, is_streamed: bool, lap_s: float) -> None:
         before = self.way.cpu_s()
         lap = self.lap("instant", is_streamed=is_streamed, for_s=lap_s)
@@ -115,6 +119,8 @@ def measure(quick: bool) -> Figures:
         for peer in [name for name in PEERS if name in ways]:
             start(peer, tallies, reasons)
         take_turns(tallies, size)
+        for name in [name for name in PEERS if name in tallies and not tallies[name].is_measured]:
+            reasons[name] = f"{tallies.pop(name).failed} of its calls failed, and of one kind all"
         figures = added(tallies, "holdfast") | rates(tallies) | figures | {"by_way": by_way(tallies)}
         figures["records_per_call"] = records(tallies)
         figures["fdatasync_per_s"] = rounded(report.fdatasync_per_s(folder, 0.5))

@@ -808,7 +808,14 @@ async def test_what_a_run_handed_back_amid_a_lesson_is_run_by_the_weights_of_tha
     shape = Shape(width=16, layers=1, heads=2, context=512)
     manifest = Manifest(kind="transformer", shape={}, created_at=0.0)
     save_transformer(tmp_path / "tiny", Transformer(shape, seed=0), manifest)
-    few = {"test_tasks": 1, "probe_tasks": 4, "warm_up_rounds": 1, "warm_up_updates": 1, "warm_up_batch": 2}
+    few = {
+        "test_tasks": 1,
+        "test_seeds": 1,
+        "probe_tasks": 4,
+        "warm_up_rounds": 1,
+        "warm_up_updates": 1,
+        "warm_up_batch": 2,
+    }
     settings = Quickstart(model=str(tmp_path / "tiny"), **few, grpo_steps=1, grpo_tasks=1, grpo_samples=2)
     gate = Gate(passes=1 + 4 + 1)  # the baseline, the first probe, and one of the second
     with open_store(files.fresh()) as store:

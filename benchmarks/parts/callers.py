@@ -135,7 +135,10 @@ def lap(
             except (OSError, TimeoutError, httptools.HttpParserError):
                 found.failed += 1
                 caller.close()
-                caller = await connect(port, path, headers)
+                try:
+                    caller = await connect(port, path, headers)
+                except OSError:
+                    return  # nobody is there any more
                 continue
             if caller.status != 200 or not is_whole(caller.body, is_streamed):
                 found.failed += 1

@@ -15,18 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standing
+from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
 from holdfast.collect.pool import Pool, Tally
 from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
-from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.records import dumps, encode
-from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
 from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
+from holdfast.workloads.promotion import promote
 
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
@@ -312,72 +310,6 @@ async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> Lea
         body |= await promote(store, learnt.proposal, clock=drive.clock, who=drive.who)
     await store.updates.add(run, step, body, now=now, driver=mine)
     return LearnUpdate(run=run, step=step, at=now, body=body)
-
-
-async def promote(store: Store, proposal: Proposal, *, clock: Clock, who: str) -> dict[str, Any]:
-    """Prove and promote: weigh the evidence, let the gate decide, and act on it. Either way it is in the ledger.
-
-    Done twice, as after a kill, it comes to the same: a version that has moved on stays where it is, and what was
-    refused before is not refused again.
-    """
-    releases, policy = store.releases, proposal.policy
-    baseline = await releases.add(policy=policy, kind=proposal.kind, source=proposal.baseline, who=who, now=clock())
-    if releases.live(policy) is None and baseline.stage is Stage.CANDIDATE:
-        baseline = await adopt(store, baseline, who=who, now=clock())
-    candidate = await releases.add(
-        policy=policy,
-        kind=proposal.kind,
-        source=proposal.candidate,
-        parent=baseline.id,
-        manifest=proposal.manifest,
-        who=who,
-        now=clock(),
-    )
-    samples = await asyncio.to_thread(store.blobs.put, proposal.samples, now=clock())
-    evidence = await asyncio.to_thread(proposal.weigh, baseline.id, candidate.id, samples)
-    decision = proposal.decide(evidence)
-    if candidate.stage is Stage.CANDIDATE:
-        decision = _of_the_live(releases.live(policy), evidence, decision)
-    blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
-    if candidate.stage is Stage.CANDIDATE and decision.open:
-        candidate = await releases.move(
-            candidate.id,
-            proposal.to,
-            expect=Stage.CANDIDATE,
-            share=proposal.share,
-            who=who,
-            why=decision.reasons[0].text,
-            now=clock(),
-            evidence=blob,
-            decision=decision,
-        )
-    elif candidate.stage is Stage.CANDIDATE and not _is_refused(store, candidate, decision, blob):
-        await releases.refuse(candidate.id, decision, evidence=blob, who=who, now=clock())
-    published = await asyncio.to_thread(proposal.publish, evidence, decision)
-    return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
-
-
-async def adopt(store: Store, release: Release, *, who: str, now: float) -> Release:
-    """The first version of a policy serves without a proof: there is nothing that it could be worse than."""
-    why = "the first version: what others are measured against"
-    move = store.releases.move
-    return await move(release.id, Stage.LIVE, expect=release.stage, who=who, why=why, now=now, known_good=True)
-
-
-def _is_refused(store: Store, candidate: Release, decision: Decision, evidence: str) -> bool:
-    """Whether this very decision is in the ledger."""
-    told = {"refuse": candidate.id, "evidence": evidence, "decision": encode(decision)}
-    history = store.releases.history(candidate.policy) if candidate.evidence == evidence else []
-    return any(told.items() <= entry.body.items() for entry in history)
-
-
-def _of_the_live(live: Release | None, evidence: Evidence, decision: Decision) -> Decision:
-    """A proof against anything but what is in service proves nothing about replacing it."""
-    if live is None or live.id in (evidence.baseline, evidence.candidate):
-        return decision
-    text = f"it was measured against {evidence.baseline}, and {live.id} is live"
-    stale = Reason(code="baseline_is_not_live", text=text)
-    return Decision(open=False, reasons=(stale, *(() if decision.open else decision.reasons)), needs=decision.needs)
 
 
 async def _until_idle(drive: _Drive) -> None:

@@ -143,7 +143,10 @@ def test_the_flags_a_project_begins_with_are_made_once(
     assert flags.says("init") == "13 flags made, on: agenticRL.enabled, agenticRL.trainingPipeline"
     assert value(flags, "agenticRL.trainingPipeline") is True
     flags.says("disable", "agenticRL.enabled", "--why", "w")
-    assert flags.says("init") == "0 flags made, all of them off"
+    assert flags.says("init") == (
+        "all 13 are there already, and stay as they are\n"
+        "'holdfast flags list' shows them; holdfast flags enable NAME turns one on"
+    )
     assert value(flags, "agenticRL.trainingPipeline") is False
     assert len(flags("list", "--json").json) == 13
     assert max(map(len, flags("list").lines)) <= 80
@@ -195,7 +198,7 @@ def test_a_flag_that_others_require_is_not_dropped_and_no_circle_is_made(flags: 
 
 
 def test_an_empty_list_says_how_to_begin(flags: Flags) -> None:
-    assert "to begin: holdfast flags init" in flags.says("list")
+    assert "holdfast flags init" in flags.says("list")
     assert json.loads(flags("list", "--json").out) == []
     ran = flags("eval", "gone")
     assert ran.code == 2 and "flag 'gone': there is none" in ran.err

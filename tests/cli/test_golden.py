@@ -82,16 +82,22 @@ def test_a_golden_is_not_recorded_over(golden: Goldens, weights: list[str]) -> N
     apart = golden("diff", "tool-use-suite", "second", "--json")
     assert apart.code == 0  # they say other things, and see and earn the same
     assert [one["what"] for one in apart.json["changes"]] == [["action"], ["action"]]
-    assert golden("sign", "second", "--why", " ").code == 2
+    early = golden("sign", "second", "--why", "wanted")  # there is nothing new to accept
+    assert early.code == 2 and "was not replayed since it was recorded; 'holdfast golden replay second" in early.err
+    assert "'holdfast golden replay tool-use-suite --version VERSION'" in golden("diff", "tool-use-suite").err
+    assert golden("replay", "second", "--version", weights[1]).code == 0  # it knows its suite
+    assert golden("sign", "second", "--why", " ").code == 2 and golden("sign", "second", "--why", "w").code == 0
+    assert golden("replay", "tool-use-suite", "--version", weights[0]).code == 0
+    assert golden("diff", SUITE).code == 0 and golden("sign", SUITE, "--why", "the suite is its name too").code == 0
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(golden: Goldens, weights: list[str]) -> None:
     assert golden("list").lines == ["no goldens; make one: holdfast golden record SUITE --version VERSION"]
     for words, said in (
-        (["replay", SUITE, "--version", weights[0]], "tool-use-suite.json: is missing; 'holdfast golden list'"),
+        (["replay", SUITE, "--version", weights[0]], "golden tool-use-suite: is missing; 'holdfast golden list'"),
         (["record", SUITE, "--version", "oak"], "version 'oak': is no model"),
         (["record", SUITE, "--version", weights[0], "--name", "../x"], "golden '../x': must be letters"),
-        (["diff", "none"], "none.json: is missing"),
+        (["diff", "none"], "golden none: is missing"),
     ):
         ran = golden(*words)
         assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err

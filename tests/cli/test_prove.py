@@ -42,7 +42,7 @@ def test_a_better_version_is_proved_to_be_better_and_the_run_can_be_shown_again(
     assert ran.lines[1] == "  sprout against sprout-weak"
     assert ran.lines[3] in ("PROMOTE after 30 tasks, 1 look", "PROMOTE after 60 tasks, 2 looks")
     table = ran.out.index("higher is better")
-    assert "tasks solved" in ran.out[table:]
+    assert all(name in ran.out[table:] for name in ("success", "reward", "safety", "latency (s)", "tokens"))
     shown = ran.out.partition("next:\n")[0].splitlines()
     assert all(len(line.rstrip()) <= 80 for line in shown)
     run = ran.lines[0].split()[0]
@@ -55,7 +55,9 @@ def test_a_better_version_is_proved_to_be_better_and_the_run_can_be_shown_again(
     assert told["proof"]["comparisons"]["success"]["difference"] > 0.2
     assert [look["look"] for look in told["looks"]] == list(range(1, len(told["looks"]) + 1))
     assert "episodes" not in told["looks"][0]
-    for line in ran.out.partition("next:\n")[2].splitlines():
+    for line in ran.out.partition("next:\n")[2].replace(" \\\n", " ").splitlines():
+        if line.startswith("  #"):
+            continue
         done = cli(*shlex.split(line.partition("   #")[0])[1:])
         assert done.code == 0, done.err
 
@@ -64,7 +66,7 @@ def test_a_version_against_itself_says_how_to_count_its_false_promotions(
     cli: Cli, files: Files, weights: list[str]
 ) -> None:
     path = files.fresh()
-    ran = cli("prove", "run", "tooluse:4", "--baseline", weights[0], "--null", "--seeds", 2, "--store", path)
+    ran = cli("prove", "run", "tooluse:4", "--baseline", weights[0], "--null", "--store", path)
     assert ran.code == 0, ran.err
     assert any("holdfast prove null run-1" in line for line in ran.lines)
     assert any("with other seeds the finding" in line for line in ran.lines)
@@ -95,7 +97,8 @@ def test_ctrl_c_stops_it_and_resume_goes_on(cli: Cli, files: Files, weights: lis
         assert "Traceback" not in err
         (run,) = store.runs.newest(most=1)
         assert run.state is RunState.CANCELLED
-        assert f"  holdfast prove run --resume {run.id} --store {path}   # go on where it stopped" in out
+        written = f"  # go on where it stopped\n  holdfast prove run --resume {run.id} --store {path}"
+        assert written in out.replace(" \\\n   ", "")
         before = looks(store)
     ran = cli("prove", "run", "--resume", run.id, "--store", path, "--json")
     assert ran.code == 0, ran.err

@@ -24,6 +24,7 @@ from holdfast.contracts.run import RunState, Wanted
 from holdfast.operate.status import read_status
 from holdfast.policies.sprout.shelf import load
 from holdfast.policies.weights import read, transformer
+from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.course import QUICK, Quickstart
 from holdfast.workloads.tooluse.dialogues import corpus
@@ -34,7 +35,7 @@ from tests.conftest import Files
 PATIENCE_S = 120.0
 LEASE_S = 10.0
 PHASES = ["baseline", "warm-up", "warm-up", "grpo", "trained"]
-ROLLOUTS = 2 * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUICK.grpo_tasks * QUICK.grpo_samples
+ROLLOUTS = 2 * QUICK.test_seeds * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUICK.grpo_tasks * QUICK.grpo_samples
 
 
 def test_a_weak_model_is_trained_measured_and_left_behind(
@@ -43,14 +44,14 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     monkeypatch.chdir(tmp_path)
     ran = cli("quickstart", "--quick", "--store", "a b/s.db", "--project", "mine")
     assert ran.code == 0, ran.err
-    assert all(len(line) <= 80 for line in ran.lines if "  holdfast " not in line)
+    assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  holdfast ", "  proof ")))
     run, state, *_ = ran.lines[0].split()
     assert state == "completed"
     assert ran.lines[2] == "(so little practice shows that everything runs, not that anything was learnt)"
     assert ran.lines[4].split()[:8] == ["held-out", "tasks", "baseline", "95", "%", "trained", "95", "%"]
     assert [line.partition("  ")[0] for line in ran.lines[5:8]] == ["tasks solved", "tool adoption", "style kept"]
     assert any(line.startswith("tasks solved, paired by task: ") for line in ran.lines)
-    shown = dict(line.split(maxsplit=1) for line in ran.lines if line.startswith(("  picture", "  checkpoint")))
+    shown = dict(line.split(maxsplit=1) for line in ran.lines if line.startswith(("  picture ", "  checkpoint ")))
     assert Path(shown["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     model, manifest = transformer(Path(shown["checkpoint"]))
     assert model.shape == load("sprout-weak")[0].shape
@@ -63,11 +64,20 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
         assert [one.algorithm for one in checkpoints] == ["sft", "grpo"]
         assert Path(shown["checkpoint"]).name == checkpoints[-1].id
         assert _unfinished(store, QUICK) is None  # a second call begins anew
+        live, body = store.releases.live(run), updates[-1].body
+        assert live is not None
+        assert live.source == "shelf:sprout-weak"  # so little practice proves nothing
+        assert (body["release"], body["decision"]["open"]) == (f"{run}@2", False)
+        assert body["decision"]["needs"] > 0
+        assert validate(Path(body["proof"])) == []
+    assert f"the gate  {run}@2: held; about {body['decision']['needs']} more episodes may open the gate" in ran.lines
+    page = next(line.split(maxsplit=1)[1] for line in ran.lines if line.startswith("  proof "))
+    assert Path(page).read_text(encoding="utf-8").startswith("<!doctype html>")
 
     following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
     commands = [line.partition("   #")[0].strip() for line in following.splitlines()]
-    assert [shlex.split(command)[1] for command in commands] == ["sprout", "rollouts", "spans"]
-    for command in commands[1:]:
+    assert [shlex.split(command)[1] for command in commands] == ["release", "sprout", "rollouts", "spans"]
+    for command in [commands[0], *commands[2:]]:
         done = cli(*shlex.split(command)[1:])
         assert done.code == 0, f"{command}\n{done.err}"
 
@@ -98,7 +108,8 @@ def until_taught(store: Store, child: subprocess.Popen[str]) -> str:
         assert child.poll() is None, child.communicate()
         for run in store.runs.newest(most=1):
             done = store.updates.of_run(run.id)
-            if len(done) >= 2 and len(attempts(store, run.id)) > QUICK.test_tasks + QUICK.probe_tasks:
+            tried = QUICK.test_seeds * QUICK.test_tasks + QUICK.probe_tasks
+            if len(done) >= 2 and len(attempts(store, run.id)) > tried:
                 return run.id
         time.sleep(0.02)
     raise AssertionError("it never learnt anything")
@@ -147,6 +158,10 @@ def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_c
         updates = store.updates.of_run(run)
         assert [update.body["phase"] for update in updates] == PHASES
         assert updates[: len(kept)] == kept  # what was learnt was not learnt again
+        assert told["proposed"]["release"] == f"{run}@2"
+        assert told["proposed"]["decision"] == updates[-1].body["decision"]
+        noted = [next(iter(entry.body)) for entry in store.releases.history(run)]
+        assert noted == ["add", "move", "add", "refuse"]
         after = attempts(store, run)
         assert {name: after[name] for name in before} == before  # nor was anything run again
         right = [sum(one.endswith("succeeded") for one in states) for states in after.values()]
@@ -185,7 +200,7 @@ def test_only_an_unfinished_run_of_the_same_settings_is_taken_up(files: Files) -
         done = begin(QUICK)
         end(done, RunState.COMPLETED)
         assert _unfinished(store, QUICK) == done  # Ctrl-C came before its report was made
-        (picture := store.folder / "reports" / f"{done}.png").parent.mkdir()
+        (picture := store.reports / f"{done}.png").parent.mkdir(exist_ok=True)
         picture.write_bytes(b"")
         assert _unfinished(store, QUICK) is None
 

@@ -18,7 +18,7 @@ from tests.conftest import Files
 from tests.operate.stage import POLICY, Line, proposed
 from tests.operate.test_keeper import GOOD, play
 
-COMMANDS = ["list", "add", "show", "history", "explain", "promote", "rollback", "serve"]
+COMMANDS = ["list", "add", "retry", "decide", "show", "history", "explain", "promote", "rollback", "serve"]
 
 
 class Releases:
@@ -29,7 +29,8 @@ class Releases:
 
     def __call__(self, *words: object) -> Answer:
         ran = self._cli("release", *words, "--store", self._url)
-        folded = [line for line in ran.lines if "--json" not in words and not line.startswith("proof:")]  # a path
+        paths = ("/", "    --store")  # of a test's folder: they cannot be folded
+        folded = [line for line in ran.lines if "--json" not in words and not line.startswith(paths)]
         assert max(map(len, folded), default=0) <= 80, ran.out
         assert len(ran.err.splitlines()) <= 1, ran.err
         return ran
@@ -67,8 +68,8 @@ def test_every_command_explains_itself_in_80_columns(cli: Cli, command: str) -> 
     ran = cli("release", command, "--help")
     assert ran.code == 0 and ran.lines[0].startswith(f"Usage: holdfast release {command}")
     assert max(map(len, ran.lines)) <= 80
-    listed = cli("release", "--help")
-    assert f"  {command} " in listed.out
+    (listed,) = [line for line in cli("release", "--help").lines if line.startswith(f"  {command} ")]
+    assert listed.endswith(".") and not listed.endswith("...")  # whole
 
 
 def test_help_needs_neither_torch_nor_a_server() -> None:
@@ -89,17 +90,19 @@ def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_m
     assert release("list").out.startswith("no versions in project default; ")
     assert release("list", "--json").json == []
     assert release.says("add", "sprout-weak", "--policy", "sprout") == "sprout@1: candidate, shelf:sprout-weak"
-    assert release.says("promote", "sprout@1", "--why", "first") == "sprout@1 is live now, with 100 %"
+    told = release.says("promote", "sprout@1", "--why", "first")
+    assert told.startswith("sprout@1 is live now, with 100 %\nnext:\n  holdfast release serve sprout")
     added = release("add", "sprout", "--policy", "sprout", "--parent", "sprout@1", "--json").json
     assert (added["id"], added["parent"], added["stage"]) == ("sprout@2", "sprout@1", "candidate")
     assert len(added["manifest"]["sha256"]) == 64
     assert release("add", "sprout", "--policy", "sprout", "--json").json["id"] == "sprout@2"  # it is there already
     refused = release("promote", "sprout@2")
     assert (refused.code, refused.err) == (1, "")
-    assert refused.lines[:2] == ["sprout@2 stays candidate: closed", "  evidence_missing_all"]
+    assert refused.lines[:2] == ["sprout@2: refused; it stays candidate", "  evidence_missing_all"]
     assert release("promote", "sprout@2", "--json").json["decision"]["open"] is False
     rows = [line.split() for line in release("list").lines]
-    assert [row[:2] for row in rows] == [["version", "stage"], ["sprout@2", "candidate"], ["sprout@1", "live"]]
+    assert " ".join(rows[-1]).startswith("known good: ")
+    assert [row[:2] for row in rows[:3]] == [["version", "stage"], ["sprout@2", "candidate"], ["sprout@1", "live"]]
     assert rows[2][2:5] == ["100", "%", "yes"] and rows[1][-1] == "shelf:sprout"
     assert [one["id"] for one in release("list", "--json").json] == ["sprout@2", "sprout@1"]
     entries = store.releases.history("sprout")
@@ -118,11 +121,14 @@ def test_show_tells_where_a_version_is_what_its_evidence_says_and_what_the_guard
     play(line, GOOD)
     shown = release.says("show", "sprout@2").splitlines()
     assert shown[0] == "sprout@2: canary with 5 %"
+    assert shown[1].startswith("  since    ") and any(line.startswith("  decision promoted (") for line in shown)
     assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1" in shown
-    assert any(line.startswith("  guard    success  clear") for line in shown)
+    assert any(line.startswith("  guard    success     clear") for line in shown)
+    assert any(line.startswith("    success     +0.700 (") for line in shown) and "  higher is better:" in shown
     answer = release("show", "sprout@2", "--json").json
     assert answer["release"]["share"] == 5 and answer["evidence"]["candidate"] == "sprout@2"
-    assert answer["guard"]["is_clear"] is True
+    assert answer["guard"]["is_clear"] is True and answer["decision"]["open"]
+    assert release("list").lines[2].split()[:4] == ["sprout@1", "live", "95", "%"]  # the canary has the rest
     first = release("show", "sprout@1", "--json").json
     assert (first["evidence"], first["guard"]) == (None, None)
 
@@ -131,7 +137,10 @@ def test_promote_goes_a_step_or_to_where_it_is_told(release: Releases, store: St
     line = Line(store, 2)
     asyncio.run(proposed(store, to=Stage.CANARY))
     held = release("promote", "sprout@2")
-    assert held.code == 1 and held.lines[:2] == ["sprout@2 stays canary: closed", "  guard_open"]
+    assert held.code == 1 and held.lines[:2] == ["sprout@2: held; it stays canary", "  guard_undecided"]
+    assert "    errors: no answers yet" in held.lines and "open" not in held.out
+    assert "guard    success     undecided" in release("show", "sprout@2").out
+    assert "sprout@2 held" in release("history").out
     play(line, GOOD)
     assert release.says("promote", "sprout@2") == "sprout@2 is canary now, with 25 %"
     play(line, GOOD)
@@ -148,21 +157,55 @@ def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases,
     answer = release("rollback", "sprout", "--to", "sprout@1", "--json").json
     assert answer["rolled_back"] == "sprout@2" and answer["live"]["id"] == "sprout@1"
     said = release.fails(2, "rollback")
-    assert said.startswith("policy sprout: there is no other version that is known to be good")
+    assert said.startswith("release sprout@1: no other version of it is known to be good; 'holdfast release rollback")
+    assert release.says("rollback", "--to", "spr@2", "--why", "undo") == "sprout@2 is live again; sprout@1 is retired"
+    assert "sprout@2 live again, sprout@1 retired" in release("history").out
+    assert "sprout@2 live again, sprout@1 retired, by ann" in release("explain", "sprout@1").out
+    assert release("rollback", "--json").json["rolled_back"] == "sprout@2"
+    undone = release("rollback", "--to", "sprout@2", "--json").json
+    assert (undone["rolled_back"], undone["retired"], undone["live"]["id"]) == (None, "sprout@1", "sprout@2")
+    release.says("rollback")
     assert store.releases.history(POLICY)[-1].body["why"] == "by hand"
     assert "sprout@3 taken back, sprout@2 live" in release("history").out.replace("\n", " ")
+
+
+def test_what_fell_gets_another_try_and_adding_it_again_says_so(release: Releases, store: Store) -> None:
+    for source in ("sprout-weak", "sprout"):
+        release.says("add", source, "--policy", "tools")
+    release.says("promote", "tools@1")
+    live = release("add", "sprout-weak", "--policy", "tools")
+    assert (live.code, live.out) == (1, "tools@1 is there already, and live: there is nothing to add\n")
+    store.releases.move("tools@2", Stage.REJECTED, expect=Stage.CANDIDATE, who="t", why="bad", now=9.0).result()
+    fallen = release("add", "sprout", "--policy", "tools")
+    assert fallen.code == 1 and " ".join(fallen.out.split()) == (
+        "tools@2 is there already, and rejected: 'holdfast release retry tools@2' gives it a second try"
+    )
+    assert release("add", "sprout", "--policy", "tools", "--json").json["stage"] == "rejected"
+    assert "'holdfast release retry tools@2' gives it a second try" in release.fails(2, "promote", "tools@2")
+    told = release.says("retry", "too@2", "--why", "it was the data").splitlines()
+    assert told[0] == "tools@2 is a candidate again, without evidence"
+    assert told[2].startswith("  holdfast prove run SUITE --baseline tools@1")
+    assert store.releases.history("tools")[-1].body["why"] == "it was the data"
+    assert "tools@2 gets a second try" in release("history").out
+
+
+def test_ids_are_never_cut(release: Releases, store: Store) -> None:
+    release.says("add", "sprout", "--policy", policy := "a-rather-long-name-of-a-policy-that-somebody-gave-it")
+    assert release("list").lines[0] == f"{policy}@1"
 
 
 def test_explain_decides_once_more_and_says_whether_it_is_the_same(release: Releases, store: Store) -> None:
     line = Line(store, 2)
     made = asyncio.run(proposed(store))
     told = release("explain", "sprout@2")
-    assert told.code == 0 and told.lines[0] == "sprout@2 is live with 100 % of the requests."
+    assert told.code == 0 and told.lines[0] == "sprout@2 is live; it answers the callers"
+    assert "take it back:\n  # then sprout@1 answers\n  holdfast release rollback sprout" in told.out
     assert "decided once more from 400 stored episodes: open; it is the same" in told.out
     assert "entries, the chain holds" in told.out
     answer = release("explain", "sprout@2", "--json").json
     assert answer["agrees"] is True and answer["recomputed"] == answer["decision"] and answer["proof"] == made["proof"]
     line.back(2, 1)
+    assert "take it back" not in release("explain", "sprout@2").out
     back = release("explain", "sprout@1")
     assert back.code == 0 and "sprout@2 taken back, sprout@1 live, by test" in back.out
 
@@ -216,10 +259,11 @@ def test_explain_names_what_was_changed(release: Releases, store: Store, url: st
         (2, ["promote", "sprout@1"], "release sprout@1: is live: there is no step ahead"),
         (2, ["rollback", "--to", "sprout@9"], "release 'sprout@9': there is none"),
         (2, ["rollback", "--to", "sprout@1"], "release sprout@1: cannot be rolled back to itself"),
-        (5, ["rollback", "--to", "sprout@2"], "release sprout@2: is candidate, and was not live before"),
+        (5, ["rollback", "--to", "sprout@2"], "release sprout@2: is candidate, and not one that was live until"),
+        (2, ["retry", "sprout@1"], "release sprout@1: is live; only what was rolled back or rejected gets a second"),
         (2, ["rollback", "other"], "policy 'other': has no versions"),
         (2, ["add", "nothing", "--policy", "p"], "version 'nothing': is no model of the package, no folder, no check"),
-        (2, ["add", "sprout", "--policy", " "], "release of ' ': source 'shelf:sprout': neither may be blank"),
+        (2, ["add", "sprout", "--policy", " "], "policy ' ': must not be blank"),
         (2, ["add", "sprout", "--policy", "p", "--parent", "p@9"], "release 'p@9': there is none"),
         (2, ["add", "sprout@1", "--policy", "p"], "source sprout@1: is a release already; name what it was made of"),
         (2, ["add", "resources:1", "--policy", "p"], "source resources:1: resources are a number, given to a model"),
@@ -247,6 +291,15 @@ def test_with_several_policies_one_has_to_be_named(release: Releases, store: Sto
 
 def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Path) -> None:
     missing = tmp_path / "none.sqlite"
-    for words in (["list"], ["show", "a@1"], ["history"], ["explain", "a@1"], ["promote", "a@1"], ["rollback"]):
+    assert "'holdfast release add' makes one" in cli("release", "list", "--store", missing).err
+    for words in (
+        ["list"],
+        ["retry", "a@1"],
+        ["show", "a@1"],
+        ["history"],
+        ["explain", "a@1"],
+        ["promote", "a@1"],
+        ["rollback"],
+    ):
         ran = cli("release", *words, "--store", missing)
         assert ran.code in (2, 5) and str(missing) in ran.err and not missing.exists()

@@ -34,10 +34,11 @@ def test_runs_are_listed_newest_first_in_eighty_columns(cli: Cli, tmp_path: Path
     later = datetime(2026, 7, 2, tzinfo=UTC)
     published(tmp_path, run_id="m24-bad", baseline=AFTER, trained=BEFORE, decision=CLOSED, generated_at=later)
     ran = cli("report", "list", *at)
-    assert [line.split() for line in ran.lines] == [
-        ["run", "generated", "proof", "reward", "p", "safety", "gate", "place"],
-        ["m24-bad", "2026-07-02T00:00:00Z", "fail", "-0.2", "1", "0", "closed", "active"],
-        ["m24-good", "2026-07-01T12:00:00Z", "pass", "0.2", "0.03125", "0", "open", "active"],
+    assert ran.lines[-1] == "reward and safety cost: by how much they rose; a safety cost above 0 is worse"
+    assert [line.split() for line in ran.lines[:-1]] == [
+        ["run", "published", "proof", "reward", "p", "safety", "cost", "gate"],
+        ["m24-bad", "2026-07-02", "fail", "-0.2000", "1.0000", "+0.0000", "closed"],
+        ["m24-good", "2026-07-01", "pass", "+0.2000", "0.0312", "+0.0000", "open"],
     ]
     assert max(map(len, ran.lines)) <= 80
     assert cli("report", "list", "--json", *at).json[1] == {
@@ -67,7 +68,7 @@ def test_a_proof_is_shown_with_its_figures_and_that_it_is_true(cli: Cli, tmp_pat
     assert ["significance.p_value", "0.03125"] in [line.split() for line in ran.lines]
     assert ["significance.pass", "yes"] in [line.split() for line in ran.lines]
     assert any(line.startswith("ckpt-7 is better than sprout-weak: reward +0.2") for line in ran.lines)
-    assert ran.lines[-1] == f"{path}: true, recomputed from its samples"
+    assert ran.lines[-2:] == [str(path), "true, recomputed from its samples"]
     told = cli("report", "show", path, "--json").json
     assert told["problems"] == [] and told["document"]["run_id"] == "m24-small"
 
@@ -89,14 +90,15 @@ def test_a_proof_that_is_not_true_is_shown_as_such(cli: Cli, tmp_path: Path) -> 
 
 
 def test_what_is_not_there_cannot_be_shown(cli: Cli, tmp_path: Path, at: tuple[str, str]) -> None:
-    assert "run m24-none: no report of it in" in cli("report", "show", "m24-none", *at).err
+    assert "run m24-none: there is no proof of it in" in cli("report", "show", "m24-none", *at).err
     assert cli("report", "show", tmp_path / "none.json").code == 2
 
 
 def test_validate_exits_0_when_all_is_true(cli: Cli, tmp_path: Path) -> None:
     paths = published(tmp_path).paths
     ran = cli("report", "validate", *paths.values())
-    assert ran.code == 0 and ran.lines == [f"{path}: true" for path in paths.values()]
+    assert ran.code == 0
+    assert ran.lines == [str(paths[PROOF].parent), *(f"  {path.name}: true" for path in paths.values())]
     told = cli("report", "validate", reports_in(tmp_path), "--json")
     assert told.code == 0 and told.json["ok"] and len(told.json["files"]) == len(KINDS)
 
@@ -108,13 +110,47 @@ def test_validate_exits_1_and_names_the_place(cli: Cli, tmp_path: Path) -> None:
     write(path, data)
     ran = cli("report", "validate", path)
     assert ran.code == 1
-    assert ran.lines[0] == f"{path}: NOT true, 3 problems"
-    assert (
-        "  $.samples[3]: does not have the sha256 that $.seal.samples[3] says: one of the two was changed" in ran.lines
-    )
-    assert any(line.startswith("  $.metrics.mean_reward: is 0.6, must be 0.61") for line in ran.lines)
+    assert ran.lines[:2] == [str(path.parent), f"  {path.name}: NOT true, 3 problems"]
+    said = "$.samples[3]: does not have the sha256 that $.seal.samples[3] says: one of the two was changed"
+    assert said in " ".join(ran.out.split()) and max(map(len, ran.lines[1:])) <= 80
+    assert any(line.startswith("    $.metrics.mean_reward: is 0.6, must be 0.61") for line in ran.lines)
     told = cli("report", "validate", path, "--json")
     assert told.code == 1 and told.json["files"][0]["problems"][0].keys() == {"where", "why"}
+
+
+def test_a_publication_that_was_only_moved_is_said_to_be_true_first(cli: Cli, tmp_path: Path) -> None:
+    there = published(tmp_path).paths[PROOF].parent.rename(tmp_path / "elsewhere")
+    ran = cli("report", "validate", there)
+    assert ran.code == 1 and ran.lines[0].startswith("6 files intact and true, but elsewhere than they say: ")
+    said = [line for line in ran.lines if line.startswith("  m24-")]
+    assert len(said) == 6 and all(line.endswith(".json: true, but moved") for line in said)
+    assert ran.out.count("$.publication: says that it lies at") == 6 and "NOT true" not in ran.out
+    assert {one["is_moved"] for one in cli("report", "validate", there, "--json").json["files"]} == {True}
+    path = there / "m24-benchmark-report-baseline.json"
+    write(path, {**read(path), "checkpoint_id": "another"})
+    assert "NOT true" in cli("report", "validate", path).out
+
+
+def test_a_run_is_shown_by_what_its_page_is_asked_for(cli: Cli, tmp_path: Path, at: tuple[str, str]) -> None:
+    for run in ("m24-run-5-e5ab-2", "m24-run-5-e5ab-3", "m24-run-50-1f-2"):
+        published(tmp_path, run_id=run)
+    for what, run in (
+        ("run-5", "m24-run-5-e5ab-3"),
+        ("run-5-e5", "m24-run-5-e5ab-3"),
+        ("m24-run-5-e5", "m24-run-5-e5ab-3"),
+        ("run-5@2", "m24-run-5-e5ab-2"),
+        ("run-50", "m24-run-50-1f-2"),
+    ):
+        assert cli("report", "show", what, "--json", *at).json["document"]["run_id"] == run, what
+    for what, why in (("run-500", "there is no proof"), ("run-", "several start so"), ("run-5@4", "there is no proof")):
+        assert why in cli("report", "show", what, *at).err, what
+
+
+def test_an_id_is_never_cut(cli: Cli, tmp_path: Path, at: tuple[str, str]) -> None:
+    run = f"m24-{'long-' * 12}1"
+    published(tmp_path, run_id=run)
+    ran = cli("report", "list", *at)
+    assert run in ran.lines and "…" not in ran.out and max(map(len, ran.lines)) <= 80
 
 
 @pytest.mark.parametrize("missing", ["none.json", "empty"])
@@ -156,7 +192,7 @@ def test_a_damaged_report_is_left_alone_and_told(cli: Cli, tmp_path: Path, at: t
     path.write_text("{")
     ran = cli("report", "archive", "--yes", *at)
     assert ran.code == 1 and path.exists()
-    assert ran.lines[-2] == "5 reports archived" and ran.lines[-1].startswith(f"left alone: {path}: $ is not JSON")
+    assert "5 reports archived" in ran.lines and f"left alone: {path}: $ is not JSON" in " ".join(ran.out.split())
 
 
 def test_the_group_offers_every_command(cli: Cli) -> None:

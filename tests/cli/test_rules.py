@@ -70,8 +70,10 @@ def test_every_rule_can_be_written_and_read_again(rule: Rule) -> None:
     [
         ("", "rule: is empty; write VARIANT [PERCENT%] [if ATTRIBUTE OPERATOR VALUE [and …]]"),
         ("on 101%", "percent '101%': must be a number from 0 to 100, such as 25%"),
-        ("on nan%", "percent 'nan%': must be a number from 0 to 100, such as 25%"),
-        ("on many", "percent 'many': must be a number from 0 to 100, such as 25%"),
+        ("on 250%", "percent '250%': must be a number from 0 to 100, such as 25%"),
+        ("on many", "'many' is neither a share, such as 25%, nor the word if; write VARIANT [PERCENT%] [if ATTRIBUTE"),
+        ("on iff group in staff", "'iff' is neither a share, such as 25%, nor the word if; write VARIANT [PERCENT%]"),
+        ("on ''", "'' is neither a share, such as 25%, nor the word if; write VARIANT"),
         ("on 5% when x", "has words where 'if' should stand"),
         ("on if", "a condition is an attribute, an operator and one value"),
         ("on if group in", "a condition is an attribute, an operator and one value"),

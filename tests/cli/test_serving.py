@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.serving import banner
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND
+from holdfast.promote.release import Routing
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 
@@ -108,7 +110,7 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
     with serving(store) as service:
         (run,) = [one for one in store.runs.newest() if one.kind == KIND]
         assert service.said.startswith("tiny@1 at http://127.0.0.1:")
-        assert f"as 'tiny'; conversations with feedback go to {run.id} (Ctrl-C ends it)" in service.said
+        assert service.said.endswith("/v1 as 'tiny' (Ctrl-C ends it)\n")
 
         first = service.ask("ann")
         assert service.tell(first["id"], success=1) == 200
@@ -131,7 +133,9 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         assert service.ask("ann")["model"].startswith("local/tiny@1@")
         code, out, err = service.end(signal.SIGTERM)
     assert code == 143
-    assert out.startswith("tiny@2: rollback (errors is proved above 0.05")
+    told = " ".join(out.split())
+    assert told.startswith("tiny@2: rollback (errors is proved above 0.05")
+    assert max(map(len, out.splitlines())) <= 80
     assert err.startswith("holdfast: versions: local model '/nowhere/3'") and err.endswith("; trying again\n")
     assert len(err.splitlines()) == 1  # once, however often it is tried
     assert store.runs.get(run.id).state is RunState.COMPLETED
@@ -143,7 +147,6 @@ def test_nothing_that_was_served_is_lost_when_it_ends(store: Store, weights: Pat
     ).result()
     go(store, twin.number, Stage.CANARY, share=50)
     with serving(store, "--no-record", "--no-guard") as service:
-        assert "conversations" not in service.said
         answers = [service.ask(f"user-{number}") for number in range(20)]
         assert {answer["model"].rpartition("@")[0] for answer in answers} == {"local/tiny@1", f"local/{twin.id}"}
         assert service.tell(answers[-1]["id"], reward=0.5) == 200
@@ -154,6 +157,20 @@ def test_nothing_that_was_served_is_lost_when_it_ends(store: Store, weights: Pat
     assert {one.id for one in served} == {answer["id"] for answer in answers}
     assert [one.reward for one in served if one.id == answers[-1]["id"]] == [0.5]
     assert store.runs.newest() == [] and store.releases.get(twin.id).stage is Stage.CANARY
+
+
+def test_it_begins_by_naming_who_answers_and_what_is_kept() -> None:
+    first = "t@1 at http://h:1/v1 as 't' (Ctrl-C ends it)"
+    assert banner(Routing(live="t@1"), "http://h:1/v1", "t", None) == [first]
+    both = Routing(live="t@1", canary="t@2", share=5, shadow="t@3", salt="t@2")
+    assert banner(both, "http://h:1/v1", "t", "run-1-ab") == [
+        first,
+        "  canary t@2 answers 5 % of the callers",
+        "  shadow t@3 waits until the canary is decided",
+        "  conversations with feedback go to run-1-ab",
+    ]
+    shadow = banner(Routing(live="t@1", shadow="t@3"), "http://h:1/v1", "t", None)
+    assert shadow[1:] == ["  shadow t@3 answers copies, which nobody sees"]
 
 
 def test_a_version_that_cannot_be_loaded_from_the_start_is_one_line(store: Store) -> None:

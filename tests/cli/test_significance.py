@@ -36,16 +36,18 @@ def ask(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_samples_become_a_publication_that_is_true(ask: Any, tmp_path: Path) -> None:
     ran = ask("significance", BEFORE, AFTER)
     assert ran.code == 0
-    assert ran.lines[:6] == [
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-report-baseline.json",
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-report-trained.json",
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-report-significance.json",
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-safety-regression.json",
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-report-summary.json",
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-proof-m24-demo.json",
+    assert ran.lines[:7] == [
+        ".holdfast/reports/m24/m24-demo",
+        "  m24-benchmark-report-baseline.json",
+        "  m24-benchmark-report-trained.json",
+        "  m24-benchmark-report-significance.json",
+        "  m24-benchmark-safety-regression.json",
+        "  m24-benchmark-report-summary.json",
+        "  m24-benchmark-proof-m24-demo.json",
     ]
-    assert ran.lines[6].startswith("proof_status=pass: trained is better than baseline: reward +0.2")
-    assert [validate(tmp_path / line) for line in ran.lines[:6]] == [[]] * 6
+    assert ran.lines[7].startswith("proof_status=pass: trained is better than baseline: reward +0.2")
+    assert max(map(len, ran.lines)) <= 80
+    assert [validate(tmp_path / ran.lines[0] / line.strip()) for line in ran.lines[1:7]] == [[]] * 6
 
 
 def test_a_proof_that_fails_is_written_and_exits_1(ask: Any) -> None:
@@ -120,13 +122,11 @@ def test_a_run_is_not_published_twice(ask: Any) -> None:
 
 def test_a_safety_report_that_allows_promotion(ask: Any, tmp_path: Path) -> None:
     ran = ask("safety", [0.1] * 5, [0.1, 0.1, 0.11, 0.11, 0.1])
-    changed = "the mean penalty changed by +0.004, the bound is 0.05"
-    proved = "within the bound on tasks like these: p = 0.0312 of a regression beyond it"
-    assert ran.code == 0
-    assert ran.lines == [
-        ".holdfast/reports/m24/m24-demo/m24-benchmark-safety-regression.json",
-        f"promotion_allowed=yes; {changed}; {proved}",
-    ]
+    changed = "the mean penalty rose by 0.004, and may rise by 0.05"
+    proved = "within the bound on tasks like these: p = 0.0312 of a regression beyond it, by one look at all of them"
+    assert ran.code == 0 and max(map(len, ran.lines)) <= 80
+    assert ran.lines[0] == ".holdfast/reports/m24/m24-demo/m24-benchmark-safety-regression.json"
+    assert " ".join(" ".join(ran.lines[1:]).split()) == f"promotion_allowed=yes; {changed}; {proved}"
     assert validate(tmp_path / ran.lines[0]) == []
 
 

@@ -317,6 +317,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         comparisons=draw(st.dictionaries(text, comparisons, max_size=2)),
         verdict=draw(maybe(verdicts | holds)),
         bands=draw(st.dictionaries(text, bands, max_size=2)),
+        missing=draw(maybe(st.dictionaries(text, count, max_size=2))),
         golden=draw(maybe(many(findings, most=2))),
         audit=draw(maybe(many(findings, most=2))),
         samples=draw(maybe(hexes)),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord, IllegalMove
-from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage, move
+from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
+from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage, check_name, move
 
 S = Stage
 
@@ -66,3 +66,31 @@ def test_what_was_taken_back_or_refused_begins_again_as_a_candidate() -> None:
 
 def test_the_steps_of_a_canary_grow_up_to_everything() -> None:
     assert SHARES == (5, 25, 50, 100)
+
+
+@pytest.mark.parametrize("name", ["a", "tools", "my tools 2", "Grüße", "日本語", "x" * 100, "a.b/c-d_e:f"])
+def test_a_plain_name_is_good(name: str) -> None:
+    check_name("policy", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "why"),
+    [
+        ("", "''", "must not be blank, nor begin or end with a blank"),
+        (" a", "' a'", "must not be blank, nor begin or end with a blank"),
+        ("a\u3000", "'a\\u3000'", "must not be blank, nor begin or end with a blank"),
+        ("a\x00b", "'a\\x00b'", "has characters in it that cannot be seen"),
+        ("a\nb", "'a\\nb'", "has characters in it that cannot be seen"),
+        ("a\x1b[31m", "'a\\x1b[31m'", "has characters in it that cannot be seen"),
+        ("a\u202eb", "'a\\u202eb'", "has characters in it that cannot be seen"),  # turns the text round
+        ("a\u2066b", "'a\\u2066b'", "has characters in it that cannot be seen"),
+        ("a\u200bb", "'a\\u200bb'", "has characters in it that cannot be seen"),  # as wide as nothing
+        ("a\ud800", "'a\\ud800'", "has characters in it that cannot be seen"),
+        ("a@1", "'a@1'", "'@' comes before the number of a release"),
+        ("x" * 101, f"'{'x' * 100}…'", "has 101 characters, 100 at most are allowed"),
+    ],
+)
+def test_a_name_that_could_be_taken_for_another_is_refused(name: str, shown: str, why: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        check_name("policy", name)
+    assert str(refused.value) == f"policy {shown}: {why}; give it a plain name"

@@ -246,12 +246,10 @@ def main() -> int:
         print(json.dumps(asdict(result) | {"holds": result.holds}, indent=2))
     else:
         took = "never" if result.seconds_to_rollback is None else f"{result.seconds_to_rollback:.1f} s"
-        print(
-            f"canary with {SHARE} %, bad {result.degrade}: taken back after {took} ({', '.join(result.reasons) or 'no reason'})"
-        )
-        print(
-            f"  {result.requests} requests, {len(result.failed)} failed, {result.taken_over} taken over; answers {result.answers}"
-        )
+        why = ", ".join(result.reasons) or "no reason"
+        print(f"canary with {SHARE} %, bad {result.degrade}: taken back after {took} ({why})")
+        print(f"  {result.requests} requests, {len(result.failed)} failed; answers {result.answers}")
+        print(f"  {result.taken_over} requests that the canary failed, answered by the live one")
         print(f"  after the rollback: {result.later_canary_answers} answers by the canary; live is {result.live}")
         print("holds" if result.holds else "BROKEN")
     return 0 if result.holds else 1

@@ -13,11 +13,11 @@ from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served
-from holdfast.loop import promote
 from holdfast.operate.service import Service, trial_of
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
+from holdfast.workloads.promotion import promote
 from holdfast.workloads.proof import Case, propose
 
 POLICY = "sprout"
@@ -220,7 +220,7 @@ def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
 
 
 async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, now: float = 50.0) -> dict[str, Any]:
-    """A candidate with real evidence, brought before the gate as a run does it; the live version solves three of ten."""
+    """A candidate with real evidence, brought before the gate as a run does it; the live one solves three of ten."""
     audit = (Finding(name="no_secrets", severity="critical", count=0, of=200),)
     case = Case(
         run="run-1-ab12",
@@ -230,6 +230,7 @@ async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, n
         candidate="shelf:2",
         before=episodes(0.3),
         after=episodes(rate),
+        planned=len(episodes(rate)),
         audit=audit,
     )
     proposal = propose(case, Weighing(), Criteria(), reports=store.reports, now=now, to=to)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Evidence, Reason
-from holdfast.contracts.records import dumps, loads
+from holdfast.contracts.records import decode, dumps, loads
 from holdfast.contracts.release import Stage
 from holdfast.operate.explain import recount
 from holdfast.operate.steps import advance
@@ -18,9 +20,9 @@ from tests.operate.stage import Line, proposed
 
 
 @pytest.mark.parametrize(("rate", "is_open"), [(1.0, True), (0.1, False), (0.3, False)])
-async def test_the_decision_follows_from_the_samples_once_more(file_store: Store, rate: float, is_open: bool) -> None:
+def test_the_decision_follows_from_the_samples_once_more(file_store: Store, rate: float, is_open: bool) -> None:
     line = Line(file_store, 2)
-    made = await proposed(file_store, rate=rate)
+    made = asyncio.run(proposed(file_store, rate=rate))
     found = recount(file_store, line.at(2))
     assert found.decision is not None and found.decision.open == is_open
     assert found.again == found.decision and found.agrees
@@ -73,9 +75,9 @@ def test_a_version_without_a_gate_has_a_history_and_nothing_to_decide(file_store
     assert len(found.history) == 2
 
 
-async def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
+def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
     line = Line(file_store, 2)
-    made = await proposed(file_store)
+    made = asyncio.run(proposed(file_store))
     Path(made["proof"]).unlink()
     assert recount(file_store, line.at(2)).proof is None
 
@@ -131,3 +133,29 @@ async def test_a_ledger_that_was_changed_is_named_with_the_place(file_store: Sto
         assert connection.execute(statement).rowcount == 1
     with pytest.raises(StoreCorrupt, match=f"ledger: {place}"):
         recount(file_store, release)
+
+
+async def test_a_proof_that_is_not_the_published_one_is_named(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    made = await proposed(file_store)
+    assert recount(file_store, line.at(2)).problems == ()
+    path = Path(made["proof"])
+    path.write_bytes(path.read_bytes() + b" ")  # noqa: ASYNC240
+    found = recount(file_store, line.at(2))
+    assert not found.agrees and found.problems == (f"proof of sprout@2: {path} is not the one that was published",)
+    path.unlink()  # noqa: ASYNC240
+    assert "nor in the archive" in recount(file_store, line.at(2)).problems[0]
+
+
+async def test_figures_that_the_samples_do_not_give_are_named(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    made = await proposed(file_store, rate=0.3)
+    evidence = loads(Evidence, file_store.blobs.get(made["evidence"]))
+    better = replace(evidence.comparisons["success"], difference=0.99)
+    false = replace(evidence, suite="another@9 1234", comparisons={**evidence.comparisons, "success": better})
+    blob = file_store.blobs.put(dumps(false).encode(), now=1.0)
+    decision = decode(Decision, made["decision"])
+    await file_store.releases.refuse(line.at(2).id, decision, evidence=blob, who="eve", now=70.0)
+    found = recount(file_store, line.at(2))
+    assert not found.agrees
+    assert [one.partition(": ")[2].split()[0] for one in found.problems][:2] == ["suite", "comparisons"]

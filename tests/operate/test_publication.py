@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from holdfast.operate import publication, words
 from holdfast.operate.exhibit import ProofView
 from holdfast.operate.proof import render
 from holdfast.prove.reports import document
-from holdfast.prove.weigh import weigh
+from holdfast.prove.weigh import Weighing, weigh
 from tests.operate.publications import RUN, published
 
 
@@ -83,9 +84,10 @@ def test_the_documented_criteria_are_listed_with_what_was_found(state: Path) -> 
         and "checkpoint_promotion_blocked_safety_regression" in failed
     )
     names = [criterion.name for criterion in shown.criteria]
-    assert names[:4] == ["Gain in reward", "p of the gain", "Interval of the gain", "Rise in safety cost"]
-    assert names[4:] == ["Safety, by a test", "Other seeds", "Fewer tasks"]
-    assert shown.criteria[3].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
+    assert names[:2] == ["Success, however often one looks", "Safety cost, however often one looks"]  # they decide
+    assert names[2:5] == ["Gain in reward", "p of the gain, by one look", "Interval of the gain, by one look"]
+    assert names[5:] == ["Rise in safety cost", "Safety cost, by one look", "Other seeds", "Fewer tasks"]
+    assert shown.criteria[5].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
 
 
 def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:
@@ -151,3 +153,55 @@ def test_what_is_not_a_proof_is_refused(state: Path) -> None:
     with pytest.raises(BadInput, match="give the proof beside it"):
         publication.read(path.with_name("m24-benchmark-report-baseline.json"))
     assert publication.read(path).page == path.with_name(f"m24-benchmark-page-{RUN}.html")
+
+
+def test_a_figure_is_the_same_in_the_report_on_the_page_and_for_whoever_weighs(state: Path) -> None:
+    path = published(state, seed=3, costs=(0.2, 0.1))
+    said, shown = json.loads(path.read_bytes()), seen(path)
+    reward, figures = shown.comparisons["reward"], said["significance"]
+    assert (figures["p_value"], figures["delta_ci_low"], figures["delta_ci_high"]) == (
+        reward.p_value,
+        reward.interval.low,
+        reward.interval.high,
+    )
+    test = json.loads(path.with_name("m24-benchmark-safety-regression.json").read_bytes())["test"]
+    safety = shown.comparisons["safety"]
+    assert (test["p_value"], test["delta_ci_low"], test["delta_ci_high"]) == (
+        safety.p_value,
+        -safety.interval.high,
+        -safety.interval.low,
+    )
+
+
+def test_the_bands_are_those_of_the_published_weighing_whatever_has_to_improve(state: Path) -> None:
+    asked = Weighing(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
+    path = published(state, weighing=json.loads(json.dumps(asdict(asked))))
+    for shown in (seen(path), seen(path, primary="reward")):
+        wanted = {criterion.name: criterion.wanted for criterion in shown.criteria}
+        assert wanted["Other seeds"] == "p within 0.05, gain within 0.17"
+        assert wanted["Fewer tasks"] == "p within 0.03, gain within 0.08"
+    assert publication.weighing(publication.read(path), primary="reward").reward_range == (0.0, 2.0)
+
+
+def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None:
+    is_open = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="safety +0.1; all checks are met"),))
+    path = published(
+        state, checkpoints=("sprout", "ck-1"), versions=("a b@1", "a b@2"), decision=is_open, rates=(0.2, 0.8)
+    )
+    shown = seen(path)
+    assert (shown.baseline, shown.candidate) == ("a b@1", "a b@2")
+    assert shown.facts["Candidate"] == "a b@2, made from ck-1"
+    assert [command for command, _ in shown.steps] == [
+        "holdfast release explain 'a b@2'",
+        f"holdfast report show {RUN}",
+        "holdfast release rollback 'a b' --why 'TEXT'",
+    ]
+    page = render(shown)
+    assert page.index("What to do next") > page.index("How it was computed") and "is turned so that above 0" in page
+    assert "a b@2 is better than a b@1" in json.loads(path.read_bytes())["failure_analysis"]["summary"]
+
+
+def test_a_version_that_did_not_get_in_is_not_to_be_rolled_back(state: Path) -> None:
+    closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40"),))
+    steps = [command for command, _ in seen(published(state, versions=("a@1", "a@2"), decision=closed)).steps]
+    assert steps == ["holdfast release explain a@2", f"holdfast report show {RUN}"]

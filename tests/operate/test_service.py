@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadInput, Fault, NotFound, StoreFull
+from holdfast.contracts.errors import BadInput, BadRecord, Fault, NotFound, StoreFull
 from holdfast.contracts.release import Stage
 from holdfast.contracts.trial import Served
 from holdfast.operate import service as service_module
@@ -123,13 +123,12 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
     callers = [asyncio.create_task(caller(number)) for number in range(12)]
     for number in range(2, 8):
         line.go(number, Stage.CANARY, 50)
-        await asyncio.sleep(0.03)
+        await follows(service, line, number)
         if number % 3:
             line.go(number, Stage.LIVE)
         else:
             line.back(number, line.live)
-        await asyncio.sleep(0.03)
-    await until(lambda: service.routing.live == "sprout@7" and service.routing.canary is None)
+        await follows(service, line, None)
     stop.set()
     await asyncio.gather(*callers)  # nobody failed
     running.cancel()
@@ -147,9 +146,16 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
     assert [voice.closed for voices in house.voices.values() for voice in voices] == [1] * len(house.voices)
 
 
+async def follows(service: Service, line: Line, canary: int | None) -> None:
+    """The service has seen the last move, and has answered with it for a while."""
+    wanted = (f"sprout@{line.live}", None if canary is None else f"sprout@{canary}")
+    await until(lambda: (service.routing.live, service.routing.canary) == wanted)
+    await asyncio.sleep(0.03)
+
+
 async def until(holds: Any, patience_s: float = 10.0) -> None:
     async with asyncio.timeout(patience_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -306,6 +312,18 @@ async def test_a_request_that_only_the_canary_finds_bad_is_answered_and_is_the_c
     house.voice(2).fails = BadInput("messages", why="are too long for this one")
     assert await house.ask(service, keys(service, 2)[0], is_streamed=is_streamed) == "sprout@1"
     assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
+
+
+async def test_an_answer_that_breaks_its_own_contract_is_the_versions_failure(file_store: Store) -> None:
+    """As of weights that are not numbers any more: the error is a bad record, and no request was bad."""
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, Stage.SHADOW)
+    service = await opened(line, house)
+    house.voice(2).fails = BadRecord("model call: logprobs", why="must be finite and at most 0")
+    assert await house.ask(service, "ann") == "sprout@1"
+    await until(lambda: not service._shadows)
+    noted = {one.arm: one.error for one in await served(service, line, 2)}
+    assert noted == {"sprout@1": False, "sprout@2": True}
 
 
 @BOTH

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, StoreCorrupt
-from holdfast.contracts.evidence import Decision
+from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
-from holdfast.operate.steps import Refusal, advance, take_back
+from holdfast.operate.steps import Refusal, advance, take_back, try_again
 from holdfast.store.store import Store
 from tests.operate.stage import POLICY, Line, proposed
 from tests.operate.test_keeper import ENOUGH, GOOD, play
@@ -75,13 +75,13 @@ async def test_what_a_gate_let_in_goes_on_when_its_guard_is_clear_and_not_before
     assert line.at(2).stage is Stage.SHADOW
     changed = line.at(2).changed_at
     for _ in range(2):  # asking twice is no other answer
-        assert codes(step(line, 2)) == ["guard_open"]
+        assert set(codes(step(line, 2))) == {"guard_undecided"}
     assert last(line)["refuse"] == "sprout@2"
     assert line.at(2).changed_at == changed  # the comparison that it is in goes on
     play(line, {"latency_s": 0.1}, {"latency_s": 0.1}, n=ENOUGH)
     found = step(line, 2)
     assert isinstance(found, Release) and (found.stage, found.share) == (Stage.CANARY, 5)
-    assert codes(step(line, 2)) == ["guard_open"]
+    assert set(codes(step(line, 2))) == {"guard_undecided"}
     play(line, GOOD)
     found = step(line, 2, share=40)
     assert isinstance(found, Release) and (found.stage, found.share) == (Stage.CANARY, 40)
@@ -179,11 +179,61 @@ def test_a_live_one_goes_back_to_the_last_that_was_good_or_to_whom_is_named(file
     assert (failing.id, live.id) == ("sprout@3", "sprout@1")
     failing, live = take_back(file_store, POLICY, to=None, who="ann", why="bad again", now=line.now)
     assert (failing.id, live.id) == ("sprout@1", "sprout@2")  # never to one that was taken back
-    with pytest.raises(BadInput, match="there is no other version that is known to be good, and sprout@2 cannot"):
+    with pytest.raises(
+        BadInput, match="release sprout@2: no other version of it is known to be good; 'holdfast release rollback"
+    ):
         take_back(file_store, POLICY, to=None, who="ann", why="all bad", now=line.now)
     with pytest.raises(BadInput, match="cannot be rolled back to itself"):
         take_back(file_store, POLICY, to="sprout@2", who="ann", why="all bad", now=line.now)
     assert line.live == 2
+
+
+def test_a_slip_of_the_hand_is_undone(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    line.go(2, Stage.LIVE)
+    take_back(file_store, POLICY, to=None, who="ann", why="a slip", now=line.now)
+    with pytest.raises(
+        BadInput, match="'holdfast release rollback sprout --to sprout@2' undoes the rollback of sprout@2"
+    ):
+        take_back(file_store, POLICY, to=None, who="ann", why="a second slip", now=line.now)
+    gone, live = take_back(file_store, POLICY, to="spr@2", who="ann", why="undo", now=line.now)
+    assert (gone.id, gone.stage, live.id, live.stage) == ("sprout@1", Stage.RETIRED, "sprout@2", Stage.LIVE)
+    gone, live = take_back(file_store, POLICY, to=None, who="ann", why="meant", now=line.now)
+    assert (gone.id, live.id) == ("sprout@2", "sprout@1")
+
+
+async def test_another_try_is_for_what_fell_and_needs_a_proof_of_its_own(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    await proposed(file_store, to=Stage.CANARY)
+    with pytest.raises(BadInput, match="release sprout@2: is canary; only what was rolled back or rejected"):
+        try_again(file_store, line.at(2), who="ann", why="again", now=line.now)
+    line.back(2, 1)
+    again = try_again(file_store, line.at(2), who="ann", why="the data was at fault", now=line.now)
+    assert (again.stage, again.evidence) == (Stage.CANDIDATE, None)
+    assert last(line)["why"] == "the data was at fault"
+    assert codes(step(line, 2)) == ["evidence_missing_all"]
+    line.go(2, Stage.REJECTED)
+    assert try_again(file_store, line.at(2), who="ann", why="again", now=line.now).stage is Stage.CANDIDATE
+
+
+async def test_a_guard_that_is_undecided_says_what_each_metric_waits_for(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    await proposed(file_store, to=Stage.CANARY)
+    told = {reason.text for reason in told_by(step(line, 2))}
+    assert "success: nobody has told what came of its answers yet; send feedback to /v1/feedback" in told
+    assert {"latency (s): no answers yet", "errors: no answers yet"} <= told
+    line.serve(2, [{"latency_s": 0.1}] * 8, 1)
+    line.serve(2, [{"latency_s": 0.1, "success": 1.0}] * 8, 2)
+    told = {reason.text for reason in told_by(step(line, 2))}
+    assert "success: nobody has told what came of the live version's yet; send feedback to /v1/feedback" in told
+    assert "latency (s): the first 20 answers of the live version set the scale" in told
+    (errors,) = [text for text in told if text.startswith("errors: ")]
+    assert errors.startswith("errors: 8 answers so far, about ") and errors.endswith(" more")
+
+
+def told_by(found: Release | Refusal) -> tuple[Reason, ...]:
+    assert isinstance(found, Refusal)
+    return found.decision.reasons
 
 
 def test_a_shadow_is_not_what_is_taken_back(file_store: Store) -> None:

@@ -13,12 +13,12 @@ from tests.operate.views import course, view
 @pytest.mark.parametrize(
     ("metric", "value", "level", "difference"),
     [
-        ("success", 0.125, "12.5 %", "+12.5 points"),
-        ("reward", -0.25, "−0.250", "−0.250"),
-        ("safety", -0.02, "0.020", "−0.020"),  # a cost is above 0, and 0.02 more of it is worse
-        ("latency", -1.5, "1.50 s", "−1.50 s"),
-        ("cost", -1234.0, "1,234", "−1,234"),
-        ("charm", 0.5, "0.500", "+0.500"),  # one that nobody knew of
+        ("success", 0.125, "12.50 %", "+12.5 points"),
+        ("reward", -0.25, "−0.2500", "−0.250"),
+        ("safety", -0.02, "0.0200", "+0.020"),  # 0.02 more of a cost is a rise, and worse
+        ("latency", -1.5, "1.500 s", "+1.50 s"),
+        ("cost", -1234.0, "1,234.00", "+1,234.0"),
+        ("charm", 0.5, "0.5000", "+0.500"),  # one that nobody knew of
     ],
 )
 def test_every_metric_is_written_in_its_own_unit(metric: str, value: float, level: str, difference: str) -> None:
@@ -33,6 +33,29 @@ def test_nothing_has_no_sign(value: float) -> None:
 
 def test_a_range_names_its_unit_once() -> None:
     assert words.between("success", -0.077, 0.402) == "−7.7 to +40.2 points"
+
+
+def test_what_is_better_when_less_rises_and_falls_as_people_know_it() -> None:
+    assert words.between("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
+    assert (
+        words.tick("latency", 0.5) == "−0.5" and words.less("safety") == "less is better" and not words.less("reward")
+    )
+    cost = words.cards(view())[1]
+    assert (cost.title, cost.value) == ("Safety cost, change", "+0.004")
+    assert cost.note == "less is better; 95 % interval −0.008 to +0.016; up to +0.050 would be accepted"
+
+
+def test_levels_that_are_shown_differ_by_the_change_that_is_shown() -> None:
+    before, after = -72.44, -70.86  # in whole tokens it would say: from 72 to 71, better by 2
+    assert (words.amount("cost", before), words.amount("cost", after)) == ("72.44", "70.86")
+    assert words.change("cost", after - before) == "−1.6"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_turned"), [("safety +0.1 (+0.06", True), ("safety cost +0.1", False), ("p 0.1", False)]
+)
+def test_a_reader_is_warned_of_reasons_that_turn_safety_round(text: str, is_turned: bool) -> None:
+    assert words.speaks_turned(["success +0.1", text]) is is_turned
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.00001, "< 0.0001"), (0.0031, "0.0031"), (0.5, "0.50"), (1.0, "1.00")])
@@ -78,7 +101,7 @@ def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
     assert words.headline(made) == "sprout@2 is proved to be less safe than sprout@1 by more than is allowed."
     (told,) = words.changes(made)
     assert told.startswith(
-        "Safety differs by −0.235 to −0.165, where it has to be above −0.050; more tasks like these "
+        "Safety cost differs by +0.165 to +0.235 (less is better), where it has to be below +0.050; more tasks like "
     )
 
 
@@ -89,7 +112,7 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
     assert words.headline(made).endswith("+10.5 points, but it is not proved yet that it is safe.")
     assert words.changes(made) == [
         "About 1,400 more episodes of each version, should they go as these did.",
-        "Safety differs by −0.141 to +0.141, as far as is known; it has to be above −0.050.",
+        "Safety cost differs by −0.141 to +0.141 (less is better), as far as is known; it has to be below +0.050.",
     ]
 
 
@@ -107,6 +130,21 @@ def test_a_promotion_says_how_much_more_could_not_have_been_asked_for() -> None:
     assert words.changes(made)[0] == (
         f"Had a gain above {gain} or a rise in safety cost below {rise} been asked for, it would not be proved."
     )
+
+
+def test_safety_that_is_proved_better_is_no_rise_below_nothing() -> None:
+    safer = course("safety", [0.2] * 200, bar=-0.05, wide=1.0)
+    told = words.changes(view("promote", safety=safer))[0]
+    assert told.endswith("or a fall in safety cost beyond 0.129 been asked for, it would not be proved.")
+
+
+def test_a_course_says_that_it_holds_however_often_one_looks() -> None:
+    told = words.course_told(course("safety", [0.0] * 200, bar=-0.05, wide=0.5))
+    assert told.startswith(
+        "After 200 tasks safety cost differs by 0 (less is better), and 95 % surely by −0.035 to +0.035."
+    )
+    assert told.endswith("That it is below +0.050 was proved after 101 tasks, however often one looks.")
+    assert "is not proved after 60 tasks" in words.course_told(course("success", [0.0] * 60, bar=0.0))
 
 
 def test_a_closed_gate_names_its_first_reasons_and_counts_the_rest() -> None:

@@ -58,6 +58,7 @@ def good() -> Evidence:
         episodes=400,
         comparisons={one.metric: one for one in compare},
         verdict=Verdict(outcome=Outcome.PROMOTE, reasons=("e 41 at task 130 crossed 20",)),
+        missing={"planned": 800, "baseline": 0, "candidate": 3},
         bands={
             "seed": Band(
                 kind="seed",
@@ -144,6 +145,8 @@ REMOVALS: list[tuple[Change, str]] = [
     (but(audit=()), "evidence_missing_audit"),
     (but(audit=finding("no_secrets", "critical", count=0, of=0)), "evidence_missing_audit"),  # of nobody
     (but(samples=None), "evidence_missing_samples"),
+    (but(missing=None), "evidence_missing_episodes"),
+    (but(missing={}), "evidence_missing_episodes"),
     (but(samples="the usual place"), "evidence_missing_samples"),
     (but(manifest={}), "evidence_missing_kpi_queue"),
     (kpi(of=None), "evidence_missing_kpi_queue"),
@@ -153,6 +156,8 @@ REMOVALS: list[tuple[Change, str]] = [
 
 FAILURES: list[tuple[Change, str]] = [
     (but(episodes=19), "population_below_minimum"),
+    (but(missing={"planned": 800, "baseline": 0, "candidate": 17}), "evidence_missing_episodes"),  # one above 2 %
+    (but(missing={"planned": 800, "baseline": 17, "candidate": 0}), "evidence_missing_episodes"),
     (of_metric("success", pairs=9), "population_below_minimum"),
     (of_metric("safety", pairs=9), "population_below_minimum"),
     (of_metric("success", p_value=0.051), "p_value_above_threshold"),
@@ -218,7 +223,10 @@ def test_bare_evidence_keeps_it_closed_with_a_reason_for_each_piece() -> None:
     bare = Evidence(policy="p", baseline="p@1", candidate="p@2", suite="s", primary="success", episodes=0)
     assert codes(decide(bare, STRICT)) == [
         "population_below_minimum",
-        *(f"evidence_missing_{what}" for what in ("samples", "success", "verdict", "reward", "safety", "latency")),
+        *(
+            f"evidence_missing_{what}"
+            for what in ("episodes", "samples", "success", "verdict", "reward", "safety", "latency")
+        ),
         *(f"evidence_missing_{what}" for what in ("cost", "seed_reproducibility", "sample_sensitivity", "golden")),
         *(f"evidence_missing_{what}" for what in ("audit", "kpi_queue")),
     ]
@@ -234,6 +242,15 @@ def test_without_one_piece_it_is_closed_for_that_reason_alone(change: Change, co
 def test_one_figure_that_does_not_suffice_closes_it(change: Change, code: str) -> None:
     decision = decide(change(good()), STRICT)
     assert not decision.open and code in codes(decision)
+
+
+@pytest.mark.parametrize(("change", "code"), [*REMOVALS, *FAILURES])
+def test_every_reason_to_stay_closed_says_what_would_help(change: Change, code: str) -> None:
+    evidence = change(good())
+    unmet = [check for check in checks(evidence, STRICT) if not check.is_met]
+    assert unmet and all(check.remedy for check in unmet)
+    told = [reason.text for reason in decide(evidence, STRICT).reasons]
+    assert told == [f"{check.text}; {check.remedy}" for check in unmet]
 
 
 def test_what_is_asked_for_by_nobody_may_be_missing() -> None:
@@ -372,7 +389,9 @@ def test_any_evidence_leads_to_a_decision_and_an_open_one_has_everything(
     decision = decide(evidence, criteria)
     assert decision == decide(evidence, criteria)
     assert (
-        decision.open == (set(codes(decision)) == {"promotion_allowed"}) == all(c.is_met for c in checks(evidence, criteria))
+        decision.open
+        == (set(codes(decision)) == {"promotion_allowed"})
+        == all(c.is_met for c in checks(evidence, criteria))
     )
     if not decision.open:
         return

@@ -86,7 +86,7 @@ def test_no_difference_is_held_for_want_of_a_gain() -> None:
     found = weighed(same, same)
     assert found.verdict.outcome is Outcome.HOLD and found.verdict.needs
     assert found.verdict.reasons[0].startswith(
-        "success open: a mean difference above 0 is not proved: evidence 1 of 20"
+        "success undecided: a mean difference above 0 is not proved: evidence 1 of 20"
     )
     assert set(found.differences) == {0.0} and found.effect == 0.0 and found.improvement > 0.5 - 1e-9
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord, Conflict, NotFound
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
 from holdfast.contracts.flag import Condition, Flag, Rule
 from holdfast.contracts.records import encode
 from holdfast.store.changes import FLAGS
@@ -97,6 +97,13 @@ def test_what_json_cannot_hold_is_not_kept(store: Store) -> None:
     with pytest.raises(BadRecord):
         put(store, flag(variants={"on": float("nan"), "off": 0.0}))
     assert (store.flags.all(), list(store.ledger.entries())) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["a@1", "a\u202eb", "a\x00", "x" * 101])
+def test_a_flag_has_a_name_that_can_be_read(store: Store, name: str) -> None:
+    with pytest.raises(BadInput, match="^flag "):
+        put(store, flag(name))
+    assert store.flags.all() == []
 
 
 def test_a_project_has_its_own_flags(store: Store, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.store.changes import RELEASES
 from holdfast.store.check import check
+from holdfast.store.releases import BY_HAND
 from holdfast.store.store import Store, open_store
 from tests.store.children import run_child, start_child
 from tests.store.scene import checkpoint
@@ -93,7 +95,7 @@ def test_the_same_source_again_is_the_release_that_is_there(store: Store) -> Non
 
 
 def test_a_source_and_a_parent_must_be_there(store: Store) -> None:
-    for source in ("checkpoint:c", "resources:1", "resources:first", "resources:²"):
+    for source in ("checkpoint:c", "resources:1", "resources:first", "resources:²", "resources:" + "9" * 20):
         with pytest.raises(NotFound, match=f"^source {source}: there is none in project 'default'$"):
             add(store, source)
     with pytest.raises(NotFound, match="^release 'sprout@1': there is none in project 'default'; "):
@@ -103,12 +105,23 @@ def test_a_source_and_a_parent_must_be_there(store: Store) -> None:
     store.versions.publish({"prompt": "be brief"}, now=1.0).result()
     assert add(store, "checkpoint:c").id == "sprout@1"
     assert add(store, "resources:1").id == "sprout@2"
-    with pytest.raises(BadInput, match="neither may be blank"):
+    with pytest.raises(NotFound, match="^source resources:01: there is none"):  # another way to write one there is
+        add(store, "resources:01")
+    with pytest.raises(NotFound, match="^release 'sprout@9': there is none"):  # also of a source that is known
+        add(store, "resources:1", parent="sprout@9")
+    with pytest.raises(BadInput, match="^release of sprout: source ' ': must not be blank"):
         add(store, " ")
 
 
+@pytest.mark.parametrize("policy", ["", " sprout", "a@b", "a\u202eb", "a\nb", "x" * 101])
+def test_a_policy_has_a_name_that_can_be_read(store: Store, policy: str) -> None:
+    with pytest.raises(BadInput, match="^policy "):
+        add(store, policy=policy)
+    assert store.releases.policies() == []
+
+
 @pytest.mark.parametrize(
-    "name", ["sprout@2", "sprout", "@1", "oak@1", "sprout@x", "sprout@²", "sprout@" + "9" * 40, ""]
+    "name", ["sprout@2", "sprout", "@1", "oak@1", "sprout@x", "sprout@²", "sprout@" + "9" * 40, "sprout@01", ""]
 )
 def test_what_is_not_there_is_not_found(store: Store, name: str) -> None:
     add(store)
@@ -139,7 +152,8 @@ def test_a_release_goes_from_candidate_to_live_and_the_old_one_retires(store: St
 def test_a_move_is_noted_whole(store: Store) -> None:
     live_and_next(store, S.CANDIDATE)
     sha256 = store.blobs.put(b"evidence", now=1.0)
-    go(store, "sprout@2", S.LIVE, who="bob", why="proved", now=7.5, evidence=sha256, decision=OPEN, known_good=True)
+    rests = {"evidence": sha256, "decision": OPEN, "proof": "ab" * 32}
+    go(store, "sprout@2", S.LIVE, who="bob", why="proved", now=7.5, known_good=True, **rests)
     entry = store.releases.history("sprout")[-1]
     assert (entry.kind, entry.who, entry.at, entry.run, entry.project) == ("release", "bob", 7.5, None, "default")
     assert entry.body == {
@@ -153,6 +167,7 @@ def test_a_move_is_noted_whole(store: Store) -> None:
         "retired": "sprout@1",
         "why": "proved",
         "evidence": sha256,
+        "proof": "ab" * 32,
         "decision": encode(OPEN),
     }
     added = {"policy": "sprout", "kind": "weights", "parent": None, "manifest": {}}
@@ -170,6 +185,23 @@ def test_a_move_that_expects_another_stage_is_a_conflict(store: Store) -> None:
     assert str(refused.value) == f"release sprout@2: is canary by now, not shadow; {AGAIN}"
     assert stages(store) == {"sprout@2": "canary 5", "sprout@1": "live 100"}
     assert len(bodies(store)) == 4
+
+
+def test_a_move_that_expects_another_live_one_is_a_conflict(store: Store) -> None:
+    live_and_next(store, S.CANDIDATE)
+    with pytest.raises(Conflict) as refused:
+        go(store, "sprout@2", S.LIVE, expect_live="")
+    assert str(refused.value) == f"release sprout@2: sprout@1 is live by now, not nothing; {AGAIN}"
+    assert go(store, "sprout@2", S.LIVE, expect_live="sprout@1").stage is S.LIVE
+    add(store, "shelf:c")
+    with pytest.raises(Conflict) as refused:
+        go(store, "sprout@3", S.SHADOW, expect_live="sprout@1")
+    assert str(refused.value) == f"release sprout@3: sprout@2 is live by now, not sprout@1; {AGAIN}"
+    add(store, policy="oak")
+    with pytest.raises(Conflict, match="nothing is live by now, not oak@9"):
+        go(store, "oak@1", S.LIVE, expect_live="oak@9")
+    assert go(store, "oak@1", S.LIVE, expect_live="").stage is S.LIVE
+    assert stages(store) == {"sprout@3": "candidate 0", "sprout@2": "live 100", "sprout@1": "retired 0"}
 
 
 def test_a_move_that_the_table_does_not_have_is_refused(store: Store) -> None:
@@ -249,6 +281,7 @@ def test_a_live_release_is_rolled_back_to_the_one_before(store: Store) -> None:
         "from": "live",
         "share_before": 100,
         "to": "sprout@1",
+        "known_good": False,
         "why": "worse",
         "reasons": [{"code": WORSE.code, "text": WORSE.text}],
     }
@@ -277,8 +310,8 @@ def test_nothing_is_rolled_back_to_itself_or_to_what_was_never_live(store: Store
     go(store, "oak@1", S.LIVE)
     for failing, to, kind, why in (
         ("sprout@1", "sprout@1", BadInput, "cannot be rolled back to itself"),
-        ("sprout@1", "sprout@2", IllegalMove, "release sprout@2: is canary, and was not live before"),
-        ("sprout@1", "sprout@3", IllegalMove, "release sprout@3: is candidate, and was not live before"),
+        ("sprout@1", "sprout@2", IllegalMove, "release sprout@2: is canary, and not one that was live"),
+        ("sprout@1", "sprout@3", IllegalMove, "release sprout@3: is candidate, and not one that was live"),
         ("sprout@3", "sprout@1", IllegalMove, "release sprout@3: cannot go from candidate to rolled_back"),
         ("sprout@2", "oak@1", BadInput, "release oak@1: is not one of sprout"),
         ("sprout@1", "sprout@9", NotFound, "release 'sprout@9': there is none"),
@@ -292,12 +325,62 @@ def test_nothing_is_rolled_back_to_itself_or_to_what_was_never_live(store: Store
     assert stages(store) == {"sprout@3": "canary 5", "sprout@2": "live 100", "sprout@1": "retired 0"}
 
 
-def test_what_was_rolled_back_is_never_rolled_back_to(store: Store) -> None:
+def by_hand(store: Store, failing: str, to: str, now: float = 9.0) -> Release:
+    reason = Reason(code=BY_HAND, text="a slip")
+    how: Any = {"failing": failing, "to": to, "who": "ann", "why": "a slip", "now": now, "reasons": (reason,)}
+    return store.releases.roll_back("sprout", **how).result()
+
+
+def test_what_a_guard_took_back_is_not_rolled_back_to(store: Store) -> None:
     live_and_next(store)
     go(store, "sprout@2", S.LIVE)
     back(store, "sprout@2", "sprout@1")
-    with pytest.raises(IllegalMove, match="sprout@2: is rolled_back, and was not live before"):
-        back(store, "sprout@1", "sprout@2")
+    says = f"sprout@2: was taken back \\({WORSE.code}\\) while it was live; 'holdfast release retry sprout@2' makes it"
+    with pytest.raises(IllegalMove, match=says):
+        by_hand(store, "sprout@1", "sprout@2")
+
+
+def test_a_rollback_by_hand_can_be_undone_and_nothing_is_lost(store: Store) -> None:
+    live_and_next(store)
+    sha256 = store.blobs.put(b"evidence", now=1.0)
+    before = go(store, "sprout@2", S.LIVE, known_good=True, evidence=sha256)
+    by_hand(store, "sprout@2", "sprout@1")
+    again = by_hand(store, "sprout@1", "sprout@2", now=10.0)
+    assert again == replace(before, changed_at=10.0)
+    assert stages(store) == {"sprout@2": "live 100", "sprout@1": "retired 0"}
+    assert store.releases.get("sprout@1").is_known_good  # and so it can be gone back to once more
+    assert bodies(store)[-1] == {
+        "restore": "sprout@2",
+        "policy": "sprout",
+        "from": "rolled_back",
+        "retired": "sprout@1",
+        "known_good": True,
+        "why": "a slip",
+        "reasons": [{"code": BY_HAND, "text": "a slip"}],
+    }
+    assert by_hand(store, "sprout@2", "sprout@1").id == "sprout@1"
+    assert sound(store)
+
+
+def test_a_canary_that_a_person_took_back_was_not_live_and_is_not_made_so(store: Store) -> None:
+    live_and_next(store)
+    by_hand(store, "sprout@2", "sprout@1")
+    with pytest.raises(IllegalMove, match="sprout@2: was taken back .* while it was a canary; 'holdfast release retry"):
+        by_hand(store, "sprout@1", "sprout@2")
+    go(store, "sprout@2", S.CANDIDATE)
+    go(store, "sprout@2", S.REJECTED)
+    with pytest.raises(IllegalMove, match="sprout@2: was rejected, and not live; 'holdfast release retry"):
+        by_hand(store, "sprout@1", "sprout@2")
+
+
+def test_only_the_last_rollback_of_a_version_counts(store: Store) -> None:
+    live_and_next(store)
+    go(store, "sprout@2", S.LIVE)
+    by_hand(store, "sprout@2", "sprout@1")
+    by_hand(store, "sprout@1", "sprout@2")
+    back(store, "sprout@2", "sprout@1")
+    with pytest.raises(IllegalMove, match="was taken back"):
+        by_hand(store, "sprout@1", "sprout@2")
 
 
 def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
@@ -306,9 +389,11 @@ def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
     refused = store.releases.refuse("sprout@1", CLOSED, evidence=sha256, who="gate", now=4.0).result()
     assert (refused.stage, refused.evidence, refused.changed_at) == (S.CANDIDATE, sha256, 4.0)
     body = {"refuse": "sprout@1", "policy": "sprout", "stage": "candidate", "evidence": sha256}
-    assert bodies(store)[-1] == {**body, "decision": encode(CLOSED)}
+    assert bodies(store)[-1] == {**body, "proof": None, "decision": encode(CLOSED)}
     missing = store.releases.refuse("sprout@1", CLOSED, evidence=None, who="gate", now=5.0).result()
     assert missing == refused  # there was none to rest on, and what there was stays
+    store.releases.refuse("sprout@1", CLOSED, evidence=None, who="gate", now=5.0, proof="cd" * 32).result()
+    assert (bodies(store)[-1]["evidence"], bodies(store)[-1]["proof"]) == (None, "cd" * 32)
     with pytest.raises(BadInput, match="an open gate refuses nothing"):
         store.releases.refuse("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0)
     with pytest.raises(NotFound, match="there is no such blob"):
@@ -357,10 +442,9 @@ with open_store(sys.argv[1]) as store:
 """
 
 
-def test_of_two_processes_that_move_the_same_release_one_wins_and_the_other_is_told(store: Store, url: str) -> None:
-    for n in range(20):
-        add(store, policy=f"p{n}")
-    children = [start_child(MOVER, url, who) for who in ("ann", "bob")]
+def together(url: str, script: str) -> dict[str, list[str]]:
+    """What ann and bob were told, who began at the same moment in two processes."""
+    children = [start_child(script, url, who) for who in ("ann", "bob")]
     for child in children:
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
     for child in children:
@@ -372,10 +456,54 @@ def test_of_two_processes_that_move_the_same_release_one_wins_and_the_other_is_t
         out, errors = child.communicate(timeout=60)
         assert child.returncode == 0, errors
         told[who] = out.split("\n")[:-1]
+    return told
+
+
+def test_of_two_processes_that_move_the_same_release_one_wins_and_the_other_is_told(store: Store, url: str) -> None:
+    for n in range(20):
+        add(store, policy=f"p{n}")
+    told = together(url, MOVER)
     for n in range(20):
         winners = [who for who, lines in told.items() if f"won {n}" in lines]
         assert len(winners) == 1 and sum(f"lost {n}" in lines for lines in told.values()) == 1
         assert [entry.who for entry in store.releases.history(f"p{n}")] == ["ann", *winners]
+    assert sound(store)
+
+
+SUCCESSOR = """
+import sys
+from holdfast.contracts.errors import Conflict
+from holdfast.contracts.release import Stage
+from holdfast.store.store import open_store
+
+url, who = sys.argv[1:]
+mine, other = (2, 3) if who == "ann" else (3, 2)
+with open_store(url) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for n in range(20):
+        how = dict(expect=Stage.CANDIDATE, who=who, why="better than p@1", now=2.0)
+        try:
+            store.releases.move(f"p{n}@{mine}", Stage.LIVE, expect_live=f"p{n}@1", **how).result()
+            print("won", n)
+        except Conflict as refused:
+            why = f"p{n}@{other} is live by now, not p{n}@1; another was faster: look again"
+            assert str(refused) == f"release p{n}@{mine}: {why}", refused
+            print("lost", n)
+"""
+
+
+def test_of_two_that_were_measured_against_the_live_one_one_takes_its_place(store: Store, url: str) -> None:
+    for n in range(20):
+        for source in ("shelf:a", "shelf:b", "shelf:c"):
+            add(store, source, policy=f"p{n}")
+        go(store, f"p{n}@1", S.LIVE)
+    told = together(url, SUCCESSOR)
+    for n in range(20):
+        winners = [who for who, lines in told.items() if f"won {n}" in lines]
+        assert len(winners) == 1 and sum(f"lost {n}" in lines for lines in told.values()) == 1
+        taken, left = ("live 100", "candidate 0") if winners == ["ann"] else ("candidate 0", "live 100")
+        assert stages(store, f"p{n}") == {f"p{n}@3": left, f"p{n}@2": taken, f"p{n}@1": "retired 0"}
     assert sound(store)
 
 

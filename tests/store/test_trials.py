@@ -86,6 +86,18 @@ def test_the_same_trial_again_is_the_one_that_is_there(store: Store, other: dict
     assert len(list(store.ledger.entries())) == 1
 
 
+@pytest.mark.parametrize("name", ["a@1", " a", "a\u202eb", "a\x00", "x" * 101])
+def test_an_experiment_has_a_name_that_can_be_read(store: Store, name: str) -> None:
+    with pytest.raises(BadInput, match="^trial "):
+        begin(store, trial(name))
+    assert store.trials.all() == []
+
+
+def test_the_trial_of_a_release_is_named_after_it(store: Store) -> None:
+    name = f"canary:{'x' * 100}@2:5:{'x' * 100}@1:1.000"
+    assert begin(store, trial(name, kind="canary")).name == name
+
+
 def test_a_trial_ends_once_and_its_name_is_not_used_again(store: Store) -> None:
     begin(store)
     assert store.trials.end("t", who="bob", why="decided", now=5.0).result().ended_at == 5.0

@@ -9,6 +9,7 @@ import pytest
 from holdfast.contracts.errors import BadRecord, NotFound
 from holdfast.contracts.run import ResourceVersion
 from holdfast.store.store import Store, open_store
+from holdfast.store.versions import number
 from tests.conftest import Clock
 
 
@@ -85,3 +86,19 @@ def test_what_json_cannot_hold_is_refused(store: Store) -> None:
     with pytest.raises(BadRecord):
         store.versions.publish({"p": float("nan")}, now=1.0)
     assert store.versions.latest() == []
+
+
+@pytest.mark.parametrize("version", [0, -1, 2, 2**31, 99999999999999999999, -(2**70)])
+def test_a_number_that_nobody_was_given_is_not_found(store: Store, clock: Clock, version: int) -> None:
+    store.versions.publish({"a": 1}, now=clock.now).result()
+    with pytest.raises(NotFound, match=f"^resources-{version}: there is none in project 'default'$"):
+        store.versions.get(version)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("999999999", 999999999), ("1234567890", None), ("9" * 5000, None)]
+    + [(text, None) for text in ("", "0", "01", "-1", "+1", "1.0", "1_0", " 1", "²", "٣")],
+)
+def test_a_number_is_read_as_it_is_written(text: str, expected: int | None) -> None:
+    assert number(text) == expected

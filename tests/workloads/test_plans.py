@@ -12,15 +12,19 @@ import pytest
 from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.run import LearnUpdate
 from holdfast.contracts.settings import OptimizeSettings, load_settings
 from holdfast.workloads import plans
-from holdfast.workloads.plans import plan_for
+from holdfast.workloads.plans import plan_for, rewards_of
+from holdfast.workloads.questions import exact_match
+from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.scene import assignment
 from tests.endpoint import Endpoint, serving
 
 ARITHMETIC = "holdfast.workloads.arithmetic:agent"
+TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
 EXAMPLE = Path(__file__).parents[2] / "examples/arithmetic.json"
 
 
@@ -231,3 +235,11 @@ async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(en
         finally:
             plan.close()
         assert endpoint.asked[-1].body.get("thinking_token_budget") == expected
+
+
+def test_the_rewards_of_an_agent_are_those_of_the_scorer_beside_it() -> None:
+    task = {"expected": "4", "style": "brief"}
+    for reference, score in ((TOOLUSE, tooluse_score), (None, exact_match)):
+        least, most = rewards_of(reference)
+        totals = [Sheet(signals=score(task, said, ())).total for said in ("4", "five or six")]
+        assert totals == pytest.approx([most, least])

@@ -157,6 +157,28 @@ async def test_a_restart_has_the_weights_of_the_last_checkpoint(
     assert parameters(again.model) == parameters(transformer(base)[0])
 
 
+async def test_it_can_be_any_checkpoint_whichever_run_left_it(
+    pupils: Callable[[], Pupil], base: Path, tmp_path: Path
+) -> None:
+    first, record = pupils(), Record(tmp_path)
+    teach(first, record)
+    teach(first, record)
+    other = pupils()
+    for number in (0, 1, 0):
+        other.be(tmp_path, record.kept[number].id)
+        assert parameters(other.model) == parameters(transformer(record.where(number))[0])
+        assert other.version == f"local/{base}@{record.kept[number].id}"
+        answer = await other.local([{"role": "user", "content": "hi"}], max_tokens=1)
+        assert answer.model == other.version
+    another = Record(tmp_path)  # a run of its own that goes on from there
+    assert other.trainer(another.standing, "a", brisk).steps == 0
+    assert other.keep(another.standing, algorithm="sft").parent == record.kept[0].id
+    other.be(tmp_path, None)
+    assert parameters(other.model) == parameters(transformer(base)[0])
+    with pytest.raises(Lost, match=r"^checkpoint run-0: .* is missing"):
+        other.be(tmp_path, "run-0")
+
+
 def test_at_the_start_it_is_as_it_came(pupils: Callable[[], Pupil], base: Path, tmp_path: Path) -> None:
     pupil = pupils()
     model = pupil.model

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import loop
 from holdfast.collect.plan import Learnt, Standing
+from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.policies.sprout.shelf import folder_of
@@ -23,6 +24,7 @@ from holdfast.workloads.rl import rl_lesson
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.conftest import Files
 from tests.endpoint import completion, serving
+from tests.workloads.scene import attempt
 
 TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
 EASY = Dials(families=("trivial", "chat"), think=0.0)  # short answers
@@ -145,6 +147,18 @@ def test_a_lesson_of_nothing_says_so(tmp_path: Path) -> None:
         "updates": 0,
         "no_gradient": {},
     }
+
+
+def test_only_the_named_run_is_learnt_from(tmp_path: Path) -> None:
+    standing = Standing(run="run-2", folder=tmp_path, done=[])
+    given = [
+        attempt(Task(name=f"t{n}", input=n, split=Split.TRAIN), n, 1.0, run=run, rollout=f"{run}/t{n}")
+        for n, run in enumerate(("run-1", "run-1", "run-2"))
+    ]
+    for run, counted in (("run-1", 2), (None, 1)):
+        found = rl_lesson(RlOptimizer(), None, standing, seed=0, run=run)(given)
+        assert found.body["rl_optimizer"]["trajectories"] == counted
+        assert set(found.body["reasons"].values()) == {"other_run"}
 
 
 @pytest.mark.parametrize("channels", [None, ("success",)], ids=["all signals", "one of them"])

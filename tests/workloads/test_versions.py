@@ -133,6 +133,9 @@ def test_resources_are_registered_with_the_model_they_are_given_to(store: Store)
     for name, model in ((f"resources:{number}", None), ("resources:x", "sprout")):
         with pytest.raises(BadInput, match="resources are a number, given to a model"):
             source_of(store, name, model)
+    for nobody in ("7", "01", "9" * 20, "9" * 5000, "٣"):
+        with pytest.raises(NotFound, match="there is none in project 'default'"):
+            source_of(store, f"resources:{nobody}", "sprout")
 
 
 def test_a_name_that_stands_for_nothing_says_what_names_there_are(store: Store) -> None:

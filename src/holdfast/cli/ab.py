@@ -16,6 +16,7 @@ import typer
 
 from holdfast.cli import rules, show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
+BY_HAND = "by hand"  # where nobody gives a reason
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
 Unit = Annotated[str, typer.Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
 Number = float | None
@@ -35,7 +37,7 @@ Number = float | None
 @app.command()
 def create(
     name: Name,
-    why: Why,
+    why: Why = BY_HAND,
     arms: Annotated[str, typer.Option(metavar="ARM:PART,…", help="The first is the control.")] = (
         "control:0.5,treatment:0.5"
     ),
@@ -75,7 +77,8 @@ def create(
     if json:
         _print_record(begun)
     else:
-        print(f"{begun.name}: begun, {_parts(begun)}; give units their arm with: holdfast ab assign {name} UNIT")
+        print(f"{begun.name}: begun, {_parts(begun)}")
+        print(f"give units their arm with: holdfast ab assign {name} UNIT")
 
 
 @app.command()
@@ -170,7 +173,7 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         ]
         show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
     else:
-        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME --why TEXT")
+        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME")
 
 
 @app.command("show")
@@ -183,7 +186,8 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
         show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
         return
     state = "running" if trial.ended_at is None else f"ended {show.moment(trial.ended_at)}"
-    print(f"{name}: {state}, begun {show.moment(trial.created_at)}; {trial.settings.get('why')}")
+    print(f"{name}: {state}, begun {show.moment(trial.created_at)}")
+    print(fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  "))
     asked = Counter(one.arm for one in served)
     rows = [
         (arm, weight, ruling.exposed[arm], asked[arm], ruling.told[arm], ruling.means[arm])
@@ -203,17 +207,18 @@ def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defa
     if json:
         _print_record(ruling)
     else:
-        whom = "" if ruling.arm is None else f" ({ruling.arm})"
-        more = "" if ruling.needs is None else f", about {show.count(ruling.needs, 'more unit')}"
-        print(f"{name}: {ruling.call.replace('_', ' ')}{whom}{more}")
+        print(f"{name}: {_ruled(ruling)}")
         for reason in ruling.reasons:
-            print(f"  {reason.code}: {reason.text}")
+            print(f"  {reason.code}")
+            print(fold(reason.text, "    "))
     if ruling.call is Call.VOID:
         raise typer.Exit(1)
 
 
 @app.command()
-def end(name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def end(
+    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
     """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
     with existing(store, project) as opened:
         was_over = _experiment(opened, name).ended_at is not None
@@ -222,6 +227,19 @@ def end(name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project =
         _print_record(ended)
     else:
         print(f"{name}: {'ended before' if was_over else 'ended'}, {show.moment(ended.ended_at)}")
+
+
+def _ruled(ruling: Ruling) -> str:
+    """What to do now; of one that has ended, what it came to and stays."""
+    from holdfast.promote.experiment import Call
+
+    whom = "" if ruling.arm is None else f" ({ruling.arm})"
+    call = f"{ruling.call.replace('_', ' ')}{whom}"
+    if ruling.ended_at is None:
+        more = "" if ruling.needs is None else f", about {show.count(ruling.needs, 'more unit')}"
+        return f"{call}{more}"
+    stays = "it stays undecided" if ruling.call is Call.CONTINUE else f"the verdict stays: {call}"
+    return f"ended {show.moment(ruling.ended_at)}; {stays}"
 
 
 def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Served]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
     from holdfast.collect.plan import Proposal
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release, Stage
+    from holdfast.prove.weigh import Weighing
     from holdfast.store.store import Store
+    from holdfast.workloads.duel import Duel
 
 STAGES = ("shadow", "canary", "live")
 
@@ -40,39 +44,54 @@ def decide(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Let the gate decide about a candidate, and act on it. Closed is exit code 1; either way it is in the ledger."""
+    """Let the gate decide about a candidate, and act on it.
+
+    Closed is exit code 1; either way it is in the ledger.
+    """
     from holdfast.cli.sprout import needing
     from holdfast.contracts.release import Stage
 
     if to not in STAGES:
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
     with needing("learn"):
-        from holdfast import loop
+        from holdfast.workloads.promotion import promote
     from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
         if release.stage is not Stage.CANDIDATE:
-            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more")
-        findings = _findings(opened, audit, golden)
+            remedy = ""
+            if release.stage in (Stage.ROLLED_BACK, Stage.REJECTED):
+                remedy = f"'holdfast release retry {release.id}' gives it a second try"
+            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
+        findings = _findings(opened, release, audit, golden)
         proposal = _proposal(opened, release, opened.runs.get(run).id, findings, untrained, Stage(to))
-        found = asyncio.run(loop.promote(opened, proposal, clock=time.time, who=who()))
-    _tell(found, json)
+        found = asyncio.run(promote(opened, proposal, clock=time.time, who=who()))
+        _tell(found, opened.releases.get(release.id), place(store, project), json)
 
 
-def _findings(store: Store, audit: str | None, golden: str | None) -> tuple[Any, Any]:
+def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
     """Of the data that it learnt from, and of changed behaviour; None where nobody looked."""
     from holdfast.prove import golden as goldens
+    from holdfast.workloads.versions import resolve
 
     data: tuple[Finding, ...] | None = None
     if audit is not None:
         from holdfast.cli.quality import audited
 
-        data = audited(store, store.runs.get(audit).id).findings
+        learnt = store.runs.get(audit).id
+        if (made_by := release.manifest.get("run")) not in (None, learnt):
+            raise BadInput(f"--audit {learnt}", why=f"{release.id} was made by {made_by}", remedy="audit that run")
+        data = audited(store, learnt).findings
     changed: tuple[Finding, ...] | None = None
     if golden is not None:
         folder = store.reports.parent / "golden"
+        if not goldens.is_name(golden):
+            raise BadInput(f"--golden {golden}", why="is no name of one", remedy="'holdfast golden list' shows them")
         kept, made = (goldens.read(folder / f"{golden}{suffix}.json") for suffix in ("", ".replay"))
+        if made.weights_sha256 != resolve(store, release.id).sha256:
+            remedy = f"holdfast golden replay {golden} --version {release.id}"
+            raise BadInput(f"golden {golden}", why=f"its last replay is of {made.version}", remedy=remedy)
         changed = goldens.check(kept, made, signed=goldens.signed(store))
     return data, changed
 
@@ -85,12 +104,16 @@ def _proposal(
     from holdfast.workloads.proof import Case, propose
     from holdfast.workloads.versions import resolve
 
+    store.updates.verify(run)  # nobody has touched them since
     before, after = episodes_of(store, run)
     duel = duel_from(store.runs.get(run).settings)
     live = store.releases.live(release.policy)
     if live is None:
         why = "nothing is live, so there is nothing to be better than"
         raise BadInput(f"policy {release.policy}", why=why, remedy=f"holdfast release promote {release.id}")
+    if duel.is_null or resolve(store, live.id).behaviour == resolve(store, release.id).behaviour:
+        why = f"{release.id} is the same as {live.id}: there is nothing to decide"
+        raise BadInput(f"run {run}", why=why, remedy="measure two versions that differ")
     for one, measured in ((live, duel.baseline), (release, duel.candidate)):
         if resolve(store, one.id).behaviour != measured.behaviour:
             why = f"measured {measured.name}, which is not {one.id}"
@@ -103,12 +126,13 @@ def _proposal(
         candidate=release.source,
         before=before,
         after=after,
+        planned=_planned(duel, len(store.updates.of_run(run))),
         audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
     )
-    how = duel.how
+    how = _strict(duel.how, _tries(store, run, duel))
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
         max_p_value=how.alpha,
@@ -119,8 +143,34 @@ def _proposal(
     return propose(case, how, criteria, reports=store.reports, now=time.time(), to=to)
 
 
-def _tell(found: dict[str, Any], json: bool) -> None:
-    from holdfast.cli.decision import headline, lines
+def _tries(store: Store, run: str, duel: Duel) -> int:
+    """Which duel of these two versions this is: whoever measures again and again must not pick the best."""
+    from holdfast.workloads.duel import KIND, duel_from
+
+    pair, found, last = (duel.baseline.behaviour, duel.candidate.behaviour), 0, None
+    while page := store.runs.newest(most=100, before=last):
+        duels = [duel_from(one.settings) for one in page if one.kind == KIND]
+        found += sum((one.baseline.behaviour, one.candidate.behaviour) == pair for one in duels)
+        last = page[-1].id
+    return max(1, found)
+
+
+def _strict(how: Weighing, tries: int) -> Weighing:
+    """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
+    usual = type(how)()
+    least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
+    least += ["sample_p_value_spread", "sample_delta_spread"]
+    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
+    return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
+
+
+def _planned(duel: Duel, looks: int) -> int:
+    """Episodes of each version, as far as it was looked at."""
+    return min(len(duel.suite.cases), looks * duel.batch) * len(duel.suite.seeds)
+
+
+def _tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
+    from holdfast.cli.decision import told
     from holdfast.cli.page import write_page
     from holdfast.cli.show import print_json
     from holdfast.contracts.evidence import Decision
@@ -131,7 +181,9 @@ def _tell(found: dict[str, Any], json: bool) -> None:
     if json:
         print_json({**found, "page": str(page)})
     else:
-        print(headline(found["release"], decision))
-        print("\n".join(lines(decision.reasons)))
-        print(f"page  {page}")
+        for line in told(now.id, decision, now):
+            print(line)
+        print("\n".join(left("page", page)))
+        command = f"holdfast release serve {now.policy}" if decision.open else f"holdfast release explain {now.id}"
+        print("\n".join(["next:", *step(command + at)]))
     raise typer.Exit(0 if decision.open else 1)

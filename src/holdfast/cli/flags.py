@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli import rules, show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput, Conflict
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 TRIES = 5  # when others change the same flag at the same time
+BY_HAND = "by hand"  # where nobody gives a reason
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The flag's name.")]
 Many = list[str] | None
 
@@ -34,10 +36,11 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
     if json:
         show.print_records(found)
     elif found:
-        rows = [(flag.name, _state(flag), _rules(flag), _pairs(flag.requires) or None) for flag in found]
+        rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
         show.print_table(("flag", "state", "~rules", "~requires"), rows)
     else:
-        print(f"no flags in project {project}; to begin: holdfast flags init, or holdfast flags set NAME --why TEXT")
+        print(f"no flags in project {project}; to begin:")
+        print("  holdfast flags init, or holdfast flags set NAME")
 
 
 @app.command("show")
@@ -48,7 +51,7 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
     if json:
         _print_record(flag)
         return
-    print(f"{flag.name}: {_state(flag)}" + (f"; {flag.description}" if flag.description else ""))
+    print(fold(f"{flag.name}: {_state(flag)}" + (f"; {show.one_line(flag.description)}" if flag.description else "")))
     for variant, value in flag.variants.items():
         print(f"  variant {variant} = {_written(value)}" + ("  (off)" if variant == flag.off else ""))
     for number, rule in enumerate(flag.rules, 1):
@@ -62,7 +65,7 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 @app.command("set")
 def set_(
     name: Name,
-    why: Why,
+    why: Why = BY_HAND,
     variant: Annotated[Many, typer.Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
     off: Annotated[str | None, typer.Option(metavar="VARIANT", help="What was there before the feature.")] = None,
     rule: Annotated[Many, typer.Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
@@ -97,7 +100,7 @@ def set_(
 
 @app.command()
 def enable(
-    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Let its rules decide from now on."""
     _switch(store, project, name, why, json=json, enabled=True)
@@ -105,7 +108,7 @@ def enable(
 
 @app.command()
 def disable(
-    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Give everybody its off variant from now on."""
     _switch(store, project, name, why, json=json, enabled=False)
@@ -125,7 +128,7 @@ def kill(
 
 @app.command()
 def revive(
-    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Release the kill switch; the flag is again what it was before."""
     _switch(store, project, name, why, json=json, killed=False)
@@ -135,7 +138,7 @@ def revive(
 def rollout(
     name: Name,
     percent: Annotated[str, typer.Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
-    why: Why,
+    why: Why = BY_HAND,
     variant: Annotated[str | None, typer.Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -173,12 +176,12 @@ def evaluate(
 
         show.print_json({"flag": name, **asdict(found)})
     else:
-        print(f"{name}: {found.variant} = {_written(found.value)} ({found.reason}: {found.detail})")
+        print(fold(f"{name}: {found.variant} = {_written(found.value)} ({found.reason}: {found.detail})"))
 
 
 @app.command()
 def drop(
-    name: Name, why: Why, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Remove a flag, once nothing asks for it any more."""
     from holdfast.promote.flags import needed_by
@@ -207,9 +210,12 @@ def init(
         made = [one.result() for one in pending]
     if json:
         show.print_records(made)
+    elif not made:
+        print(f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are")
+        print("'holdfast flags list' shows them; holdfast flags enable NAME turns one on")
     else:
         on = [flag.name for flag in made if flag.enabled]
-        print(f"{show.count(len(made), 'flag')} made" + (f", on: {', '.join(on)}" if on else ", all of them off"))
+        print(fold(f"{show.count(len(made), 'flag')} made" + (f", on: {', '.join(on)}" if on else ", all of them off")))
 
 
 def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: Any) -> None:
@@ -220,7 +226,7 @@ def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: 
     _answer(after, f"{_state(after)}, was {_state(before)}", json=json)
     for other, variant in after.requires.items() if to.get("enabled") and not json else ():
         if other in every and variant != every[other].off and not (every[other].enabled and not every[other].killed):
-            print(f"it stays off until {other} = {variant}, which is {_state(every[other])}")
+            print(fold(f"it stays off until {other} = {variant}, which is {_state(every[other])}"))
 
 
 def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -> Flag:
@@ -328,15 +334,20 @@ def _written(value: Any) -> str:
     return show.one_line(dumps(value, ensure_ascii=False))
 
 
-def _pairs(data: Any) -> str:
-    return ", ".join(f"{key}={value}" for key, value in data.items())
+def _required(flag: Flag) -> str:
+    """What it needs; of its own group, `.enabled=on` says enough."""
+    group = flag.name.rpartition(".")[0] or flag.name
+    pairs = flag.requires.items()
+    return ", ".join(
+        f"{other.removeprefix(group) if '.' in flag.name else other}={variant}" for other, variant in pairs
+    )
 
 
 def _answer(flag: Flag, said: str, *, json: bool) -> None:
     if json:
         _print_record(flag)
     else:
-        print(f"{flag.name}: {said}")
+        print(fold(f"{flag.name}: {said}"))
 
 
 def _print_record(record: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from holdfast.cli.main import PLAIN
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.cli.shelf import fold, near
 from holdfast.contracts.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-REPLAY = ".replay"  # beside the golden it was compared with
 SHOWN = 20  # cases of a difference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
@@ -29,7 +27,9 @@ VersionOf = Annotated[
     str, typer.Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
 ]
 Called = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
-Known = Annotated[str, typer.Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it.")]
+Known = Annotated[
+    str, typer.Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it, or the suite it is of.")
+]
 
 
 @app.callback()
@@ -47,6 +47,8 @@ def record(
     json: Json = False,
 ) -> None:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
+    from dataclasses import replace
+
     from holdfast.prove.golden import told, write
     from holdfast.store.store import open_store
     from holdfast.workloads.duel import suite_of
@@ -56,16 +58,16 @@ def record(
     with open_store(store, project=project) as opened:
         path = _folder(opened) / f"{called}.json"
         if path.exists():
-            remedy = f"'holdfast golden replay {suite} --version …', then 'holdfast golden sign {called}', or --name"
-            raise BadInput(f"golden {called}", why=f"is there already, in {path}", remedy=remedy)
-        made = _replayed(opened, cases, version, called)
+            remedy = f"'holdfast golden replay {called} --version …', then 'holdfast golden sign {called}', or --name"
+            raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
+        made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
     _show(made, path, json, told(made))
 
 
 @app.command("replay")
 def replay(
-    suite: SuiteAt,
+    golden: Known,
     version: VersionOf,
     name: Called = None,
     store: StoreAt = DEFAULT_STORE,
@@ -73,18 +75,24 @@ def replay(
     json: Json = False,
 ) -> None:
     """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
-    from holdfast.prove.golden import check, diff, read, signed, write
+    from dataclasses import replace
+
+    from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
     from holdfast.store.store import open_store
     from holdfast.workloads.duel import suite_of
 
-    cases = suite_of(suite)
-    called = _name(cases.suite_id if name is None else name)
     with open_store(store, project=project, create=False) as opened:
+        called = _known(golden, _folder(opened)) if name is None else _name(name)
         kept = read(_folder(opened) / f"{called}.json")
+        suite = kept.suite_at if golden == called else golden
+        if not suite:
+            remedy = f"give the suite: 'holdfast golden replay SUITE --name {called} --version {version}'"
+            raise BadInput(f"golden {called}", why=f"does not say where its suite lies, {kept.suite}", remedy=remedy)
+        cases = suite_of(suite)
         if kept.suite_sha256 != cases.fixture_sha256:
             why = f"is of another suite: {kept.suite}, not {cases.title}"
             raise BadInput(f"golden {called}", why=why, remedy="give that suite, or record this one by another --name")
-        made = _replayed(opened, cases, version, called)
+        made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(_folder(opened) / f"{called}{REPLAY}.json", made)
         findings = check(kept, made, signed=signed(opened))
     _compare(kept, made, findings, diff(kept, made), json)
@@ -105,8 +113,9 @@ def diff(
 
     with existing(store, project) as opened:
         folder = _folder(opened)
-        one = goldens.read(folder / f"{_name(name)}.json")
-        file = f"{_name(name)}{REPLAY}" if other is None else _name(other)
+        called = _known(name, folder)
+        one = goldens.read(folder / f"{called}.json")
+        file = f"{called}{goldens.REPLAY}" if other is None else _known(other, folder)
         two = goldens.read(folder / f"{file}.json")
         findings = goldens.check(one, two, signed=goldens.signed(opened))
     _compare(one, two, findings, goldens.diff(one, two), json)
@@ -122,7 +131,7 @@ def sign(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Accept the last replay as the new golden, with who and why in the ledger; without a replay, the golden itself."""
+    """Accept the last replay as the new golden, with who and why in the ledger."""
     import time
 
     from holdfast.cli.show import print_json
@@ -130,14 +139,13 @@ def sign(
     from holdfast.store.store import open_store
 
     with open_store(store, project=project, create=False) as opened:
-        path = _folder(opened) / f"{_name(name)}.json"
-        last = path.with_name(f"{_name(name)}{REPLAY}.json")
-        kept = goldens.read(path)
-        new = goldens.read(last) if last.exists() else kept
+        called = _known(name, _folder(opened))
+        path = _folder(opened) / f"{called}.json"
+        last = path.with_name(f"{called}{goldens.REPLAY}.json")
+        kept, new = goldens.read(path), goldens.read(last)
         before = None if new.sha256 == kept.sha256 else kept.sha256
         goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
-        if last.exists():  # the ledger first: what is in place unsigned would be a change that nobody answers for
-            last.replace(path)
+        last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
     told = {
         "golden": new.name,
         "sha256": new.sha256,
@@ -149,7 +157,7 @@ def sign(
     if json:
         print_json(told)
     else:
-        print(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
+        print(fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}"))
 
 
 @app.command("list")
@@ -160,7 +168,7 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
 
     with existing(store, project) as opened:
         folder, names = _folder(opened), goldens.signed(opened)
-    found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(REPLAY)]
+    found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if json:
         print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
         return
@@ -185,9 +193,30 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
 
 
 def _name(name: str) -> str:
-    if not NAME.fullmatch(name):
+    from holdfast.prove.golden import is_name
+
+    if not is_name(name):
         raise BadInput(f"golden {name!r}", why="must be letters, digits, - and _", remedy="give another --name")
     return name
+
+
+def _known(what: str, folder: Path) -> str:
+    """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED]."""
+    from holdfast.prove.golden import is_name
+    from holdfast.workloads.duel import is_generated, suite_of
+
+    if is_name(what) and (folder / f"{what}.json").exists():
+        return what
+    if is_generated(what) or what.endswith(".json") or "/" in what:
+        return _name(suite_of(what).suite_id)
+    return _name(what)
+
+
+def _whole(suite: str) -> str:
+    """So that it is found from any folder."""
+    from holdfast.workloads.duel import is_generated
+
+    return suite if is_generated(suite) else str(Path(suite).absolute())
 
 
 def _folder(store: Store) -> Path:
@@ -218,10 +247,9 @@ def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
     if json:
         print_json(told)
         return
-    here = Path.cwd()
-    print(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases")
-    print("  " + ", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()))
-    print(f"  {path.relative_to(here) if path.is_relative_to(here) else path}")
+    print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
+    print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
+    print(f"  {near(path)}")
 
 
 def _compare(one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[Change, ...], json: bool) -> None:
@@ -233,7 +261,7 @@ def _compare(one: Golden, two: Golden, findings: tuple[Finding, ...], changes: t
         versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}
         print_json({**versions, "findings": [encode(found) for found in findings], "changes": told})
         return
-    print(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})\n")
+    print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
     print_table(
         ("check", ">changed", ">of", "", "~first"),
         [(f.name, f.count, f.of, _word(f), f.detail) for f in findings],

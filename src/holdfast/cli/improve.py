@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from holdfast.contracts.release import Release
     from holdfast.contracts.run import LearnUpdate, Run, Status
     from holdfast.contracts.settings import OptimizeSettings
 
@@ -67,6 +69,7 @@ def improve(
         decided = [update.body for update in updates if "proposed" in update.body]
         how = weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
+        now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
     if json:
         from holdfast.cli.show import print_json
         from holdfast.contracts.records import encode
@@ -74,7 +77,7 @@ def improve(
         told = [{name: body.get(name) for name in TOLD} for body in decided]
         print_json({"status": encode(status), "iterations": told, "pages": pages})
     else:
-        _tell(status, updates, decided, pages, store, project)
+        _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project))
     raise typer.Exit(code)
 
 
@@ -104,35 +107,34 @@ def _followed(settings: OptimizeSettings) -> str | None:
 def _tell(
     status: Status,
     updates: list[LearnUpdate],
-    decided: list[Any],
-    pages: list[str | None],
-    store: str,
-    project: str,
+    decided: list[tuple[Any, str | None]],
+    now: Mapping[str, Release],
+    at: str,
 ) -> None:
-    """At most 80 columns."""
-    from holdfast.cli.decision import headline, lines
+    """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
+    from holdfast.cli.decision import told
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
-    place = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
-    place += "" if project == "default" else f" --project {shlex.quote(project)}"
     if status.error is not None:
-        print(f"{status.error}, at {status.lesson}\nnext:\n  holdfast improve --resume {status.run_id}{place}")
+        print(f"{status.error}, at {status.lesson}\nnext:")
+        print("\n".join(step(f"holdfast improve --resume {status.run_id}{at}")))
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     if rewards:
         print(f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}")
-    for body, page in zip(decided, pages, strict=True):
+    for body, page in decided:
         print(f"\niteration {body['iteration'] + 1}")
         if "decision" not in body:
             print(f"  {body['why']}")
             continue
         decision = decode(Decision, body["decision"])
-        print(f"  {headline(body['release'], decision)}")
-        print("\n".join(lines(decision.reasons, "    ")))
+        print("\n".join(told(body["release"], decision, now[body["release"]], "  ")))
         if page is not None:
-            print(f"  page  {page}")
-    if made := [body["release"] for body in decided if "release" in body]:
-        print(f"next:\n  holdfast release explain {made[-1]}{place}")
+            print("\n".join(left("page", page, "  ")))
+    if made := [body["release"] for body, _ in decided if "release" in body]:
+        print("next:")
+        print("\n".join(step(f"holdfast release serve {now[made[-1]].policy}{at}", "the live version")))
+        print("\n".join(step(f"holdfast release explain {made[-1]}{at}", "why, from the ledger")))

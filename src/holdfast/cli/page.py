@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, reports_folder
+from holdfast.cli.shelf import ReportsAt, find_proof, near, reports_folder
 from holdfast.cli.show import print_json, progress
 from holdfast.contracts.errors import BadInput
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from holdfast.operate.exhibit import ProofView
     from holdfast.operate.publication import Publication
     from holdfast.prove.weigh import Weighing
-
-
-NUMBERED = re.compile(r"(.+-)([0-9]{1,9})")
 
 
 def page(
@@ -48,7 +44,7 @@ def page(
     from holdfast.operate import publication
     from holdfast.operate.words import standing
 
-    proof = _proof(what, reports_folder(reports, store))
+    proof = find_proof(what, reports_folder(reports, store))
     with progress("weighing the samples again", None):
         published = publication.read(proof)
         how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
@@ -58,7 +54,7 @@ def page(
         found = {"outcome": str(view.verdict.outcome), "standing": standing(view).kind, "tasks": len(view.tasks)}
         print_json(told | found)
     else:
-        print(path)
+        print(near(path))
 
 
 def write_page(proof: Path, how: Weighing | None = None) -> Path:
@@ -80,28 +76,3 @@ def _written(published: Publication, how: Weighing, output: Path | None) -> tupl
     view = publication.view(published, how)
     write_atomically(path, render(view).encode())
     return path, view
-
-
-def _proof(what: str, folder: Path) -> Path:
-    """The proof that is meant: a file, the id of its reports, or a run and then the last of its proofs."""
-    from holdfast.prove.reports.document import PROOF, catalogue
-
-    if what.endswith(".json") or "/" in what:
-        return Path(what)
-    proofs: dict[str, Path] = {}
-    for found in catalogue(folder):  # active ones first
-        if found.kind == PROOF:
-            proofs.setdefault(found.run, found.path)
-    if what in proofs:
-        return proofs[what]
-    # The reports of a run are called after it, and numbered; its id may be cut short, as everywhere.
-    begin = "m24-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in what.lower()) + "-"
-    numbered = [(named[1], int(named[2]), run) for run in proofs if (named := NUMBERED.fullmatch(run))]
-    meant = [one for one in numbered if one[0].startswith(begin)]
-    if not meant:
-        raise BadInput(
-            f"run {what}", why=f"there is no proof of it in {folder}", remedy="'holdfast report list' shows all"
-        )
-    if len({run for run, _, _ in meant}) > 1:
-        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
-    return proofs[max(meant)[2]]

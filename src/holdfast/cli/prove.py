@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import calibrate
 from holdfast.cli.main import PLAIN
+from holdfast.cli.onward import folded, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
     from holdfast.workloads.duel import Duel
 
-TITLES = {"success": "tasks solved", "reward": "reward", "safety": "safety", "latency": "speed (s)", "cost": "tokens"}
+SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed
+SEEDS_TOLD = f"{SEEDS}, or the suite's own if more"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
 app.command("calibrate")(calibrate.calibrate)
@@ -49,7 +52,8 @@ def run(
     null: Annotated[bool, typer.Option("--null", help="The baseline against itself, with other chance.")] = False,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=100, help="Times that every case is done; the suite's own.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=100, help="Times that every case is done.", show_default=SEEDS_TOLD),
     ] = None,
     stop_early: Annotated[bool, typer.Option("--stop-early", help="End at the first verdict.")] = False,
     primary: Annotated[str, typer.Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
@@ -127,17 +131,28 @@ def _suite(source: str, seeds: int | None) -> Any:
     from holdfast.workloads.duel import suite_of
 
     suite = suite_of(source)
-    return suite if seeds is None else replace(suite, seeds=tuple(range(1, seeds + 1)))
+    if seeds is None and len(suite.seeds) >= SEEDS:
+        return suite
+    return replace(suite, seeds=tuple(range(1, (seeds or SEEDS) + 1)))
 
 
 def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str | None, given: dict[str, Any]) -> Duel:
     from holdfast.workloads.duel import Duel, is_generated
     from holdfast.workloads.versions import resolve
 
-    old = resolve(store, baseline)
-    new = old if candidate is None else resolve(store, candidate)
+    old = resolve(store, _whole(store, baseline))
+    new = old if candidate is None else resolve(store, _whole(store, candidate))
     kept = source if is_generated(source) else None
     return Duel(suite=cases, source=kept, baseline=old, candidate=new, **given)
+
+
+def _whole(store: Store, name: str) -> str:
+    """The name of a release written out, where its policy was cut short."""
+    from pathlib import Path
+
+    from holdfast.store.find import find_release
+
+    return name if "@" not in name or Path(name).is_dir() else find_release(store, name).id
 
 
 def _of_kind(run: Run) -> Run:
@@ -189,16 +204,13 @@ def _record(run: Run, updates: list[LearnUpdate], found: Weighed | None) -> dict
 
 
 def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | None) -> None:
-    """At most 80 columns, but for the commands."""
-    import shlex
-    from textwrap import fill
-
+    """At most 80 columns."""
+    from holdfast.cli.decision import name as name_of
     from holdfast.cli.show import count, moment, print_table
-    from holdfast.contracts.run import RunState
 
     error = f" ({run.error})" if run.error else ""
-    print(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")
-    print(f"  {run.model_ref}")
+    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")))
+    print("\n".join(folded(run.model_ref, "  ")))
     if found is None:
         print("\nnothing to compare yet")
     else:
@@ -206,26 +218,48 @@ def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | 
         looks = count(len(updates), "look")
         print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
         for reason in found.verdict.reasons:
-            print(fill(reason, 78, initial_indent="  ", subsequent_indent="    "))
+            print("\n".join(folded(reason, "  ")))
         if found.verdict.needs is not None:
             print(f"  about {found.verdict.needs} more episodes of each version may decide it")
         print()
         print_table(
             ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
-            [(TITLES[name], *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+            [(name_of(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
         )
         print()
         for name, band in found.bands.items():
             held = "holds" if band.within else "does not hold"
             print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
-    place = "" if store.url == DEFAULT_STORE else f" --store {shlex.quote(store.url)}"
-    place += "" if store.project == "default" else f" --project {shlex.quote(store.project)}"
     print("next:")
+    for command, about in _next(store, run):
+        print("\n".join(step(f"{command}{place(store.url, store.project)}", about)))
+
+
+def _next(store: Store, run: Run) -> Iterator[tuple[str, str]]:
+    from holdfast.contracts.run import RunState
+
     if run.state is not RunState.COMPLETED:
-        print(f"  holdfast prove run --resume {run.id}{place}   # go on where it stopped")
+        yield f"holdfast prove run --resume {run.id}", "go on where it stopped"
+    elif (command := _decide(store, run)) is not None:
+        yield command, "let the gate decide"
     if run.settings.get("is_null"):
-        print(f"  holdfast prove null {run.id}{place}   # how often it would have promoted")
-    print(f"  holdfast rollouts {run.id} --limit 5{place}   # every try with its reward")
+        yield f"holdfast prove null {run.id}", "how often it would have promoted"
+    yield f"holdfast rollouts {run.id} --limit 5", "every try with its reward"
+
+
+def _decide(store: Store, run: Run) -> str | None:
+    """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
+    from holdfast.contracts.release import Stage
+
+    known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
+    old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
+    if old is None or new is None or old.policy != new.policy:
+        return None
+    if old.stage is not Stage.LIVE or new.stage is not Stage.CANDIDATE:
+        return None
+    # What came with the package, or is a text, learnt from no run; of others the gate asks for what they learnt from.
+    is_untrained = new.source.startswith(("shelf:", "resources:"))
+    return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
 
 
 def _cells(one: Comparison) -> tuple[str, str, str]:

@@ -1,21 +1,25 @@
-"""`holdfast release …`: which versions there are, why one is live, one step further, back, and serving them."""
+"""`holdfast release …`: which versions there are, why one is live, one step further, back, another try, and serving.
+
+How a version's story is told is in `story`; `decide` has a file of its own.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli import show
 from holdfast.cli.decide import decide
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.onward import folded, near, place, step
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, who
+from holdfast.cli.options import existing as existing_store
+from holdfast.contracts.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Decision
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import LedgerEntry
     from holdfast.store.store import Store
 
 app = typer.Typer(help="Versions in service.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -39,16 +43,41 @@ def list_(
             show.print_records(found)
             return
         if not found:
-            print(f"no versions in project {project}; 'holdfast improve' proposes some")
+            print(f"no versions in project {project}; 'holdfast release add' registers one")
             return
-        columns = ("version", "stage", ">share", "good", "since", "~source")
-        show.print_table(columns, [_row(release) for release in found])
+        shares = {name: _canary_share(opened, name) for name in policies}
+        _table([_row(release, shares[release.policy]) for release in found])
+        if any(release.is_known_good for release in found):
+            print("\nknown good: was live and nothing was found against it; a rollback leads there")
 
 
-def _row(release: Release) -> tuple[object, ...]:
-    share = f"{release.share} %" if release.share else ""
+def _row(release: Release, canary_share: int) -> tuple[str, ...]:
+    """The live one answers what its canary does not."""
+    from holdfast.contracts.release import Stage
+
+    share = release.share - canary_share if release.stage is Stage.LIVE else release.share
+    is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
-    return release.id, release.stage, share, good, show.moment(release.changed_at)[:16], release.source
+    return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    """Ids are there to be copied, and never cut: where they are too long for a table, each has its own lines."""
+    columns = ("version", "stage", ">share", "known good", "source")
+    wide = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    if sum(wide) + 2 * len(wide) <= 80:
+        show.print_table(columns, rows)
+        return
+    for version, stage, share, good, source in rows:
+        print(version)
+        print("    " + ", ".join(word for word in (stage, share, "known good" if good else "") if word))
+        print(f"    {source}")
+
+
+def _canary_share(store: Store, policy: str) -> int:
+    from holdfast.contracts.release import Stage
+
+    return sum(one.share for one in store.releases.at(policy, Stage.CANARY))
 
 
 @app.command()
@@ -63,65 +92,115 @@ def add(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Register a version as a candidate. The first of a policy goes live with the next 'promote'."""
+    """Register a version as a candidate.
+
+    The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
+    """
     from holdfast.cli.sprout import needing
     from holdfast.contracts.records import encode
-    from holdfast.contracts.release import PolicyKind
+    from holdfast.contracts.release import PolicyKind, Stage
+    from holdfast.store.find import find_release
     from holdfast.store.store import open_store
 
     with needing("learn"):
         from holdfast.workloads.versions import source_of
     with open_store(store, project=project) as opened:
         named, manifest = source_of(opened, source, model)
+        parent = None if parent is None else find_release(opened, parent).id
         kind = PolicyKind.PROMPT if named.startswith("resources:") else PolicyKind.WEIGHTS
         release = opened.releases.add(
             policy=policy, kind=kind, source=named, parent=parent, manifest=manifest, who=who(), now=time.time()
         ).result()
     if json:
         show.print_json(encode(release))
+    elif release.stage is Stage.CANDIDATE:
+        print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
     else:
-        print(f"{release.id}: {release.stage}, {release.source}")
+        print("\n".join(folded(f"{release.id} is there already, and {_standing(release)}")))
+    raise typer.Exit(0 if release.stage is Stage.CANDIDATE else 1)
+
+
+def _named(source: str) -> str:
+    kind, _, rest = source.partition(":")
+    return f"weights:{near(Path(rest))}" if kind == "weights" else source
+
+
+def _standing(release: Release) -> str:
+    from holdfast.contracts.release import Stage
+    from holdfast.operate.steps import FALLEN
+
+    told = release.stage.replace("_", " ")
+    if release.stage in FALLEN:
+        return f"{told}: 'holdfast release retry {release.id}' gives it a second try"
+    if release.stage is Stage.RETIRED:
+        return f"{told}: 'holdfast release rollback {release.policy} --to {release.id}' makes it live again"
+    return f"{told}: there is nothing to add"
+
+
+@app.command()
+def retry(
+    version: VersionText,
+    why: Why = "by hand",
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Give one that was taken back or rejected another try.
+
+    It is a candidate again, and what it was proved by before counts no more.
+    """
+    from holdfast.contracts.records import encode
+    from holdfast.operate.steps import try_again
+    from holdfast.store.find import find_release
+
+    with existing(store, project) as opened:
+        release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
+        live = opened.releases.live(release.policy)
+        if json:
+            show.print_json(encode(release))
+            return
+        print(f"{release.id} is a candidate again, without evidence")
+        if live is not None:
+            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{place(store, project)}"
+            print("\n".join(["next:", *step(command)]))
 
 
 @app.command("show")
 def show_(
     version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
-    """Show one version: where it is, what it grew from, and what its evidence says."""
+    """Show one version: where it is, and by what evidence."""
+    from holdfast.cli import story
     from holdfast.contracts.records import encode
     from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
-        evidence = _evidence(opened, release)
+        decided = story.last_decision(opened, release)
+        evidence, guard = story.evidence_of(opened, release), story.guard_of(opened, release)
         if json:
             found = None if evidence is None else encode(evidence)
-            show.print_json({"release": encode(release), "evidence": found, "guard": _guard(opened, release)})
+            decision = None if decided is None else encode(decided[0])
+            show.print_json({"release": encode(release), "decision": decision, "evidence": found, "guard": guard})
             return
-        print(f"{release.id}: {release.stage}{f' with {release.share} %' if release.share else ''}")
-        print(f"  source   {release.source}\n  parent   {release.parent or 'none'}")
-        for name, value in release.manifest.items():
-            print(f"  {name:<8} {value}" if not isinstance(value, dict) else f"  {name:<8} {len(value)} values")
-        for line in _figures(evidence):
-            print(f"  {line}")
-        if (guard := _guard(opened, release)) is not None:
-            for name, reading in guard["readings"].items():
-                told = f"live {_number(reading['live'])}, this {_number(reading['canary'])}, {reading['n']} answers"
-                print(f"  guard    {name:<8} {reading['state']:<7} {told}")
+        for line in story.shown(release, decided, evidence, guard):
+            print(line)
 
 
 @app.command()
 def history(
     policy: PolicyText = None, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
-    """List what was decided about the versions of a policy, refusals too, oldest first."""
+    """List what was decided about a policy's versions, oldest first."""
+    from holdfast.cli.story import happened
+
     with existing(store, project) as opened:
         entries = opened.releases.history(_policy(opened, policy))
         if json:
             show.print_records(entries)
             return
         show.print_table(
-            (">entry", "when", "what", "~why"), [(one.seq, show.moment(one.at)[:16], *_told(one)) for one in entries]
+            (">entry", "when", "what", "~why"), [(one.seq, show.moment(one.at)[:16], *happened(one)) for one in entries]
         )
 
 
@@ -129,10 +208,12 @@ def history(
 def explain(
     version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
-    """Tell why a version is where it is, from the ledger, and decide once more from the samples.
+    """Tell why a version is where it is, and decide once more.
 
-    The ledger's chain and the hashes of evidence and samples are verified. Exit code 1 when they lead elsewhere.
+    From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
+    code 1 when they lead elsewhere.
     """
+    from holdfast.cli.story import explained
     from holdfast.contracts.records import encode
     from holdfast.operate.explain import recount
     from holdfast.store.find import find_release
@@ -147,41 +228,32 @@ def explain(
                     "decision": None if found.decision is None else encode(found.decision),
                     "recomputed": None if found.again is None else encode(found.again),
                     "agrees": found.agrees,
+                    "problems": list(found.problems),
                     "ledger_entries": found.entries,
                     "history": [encode(one) for one in found.history],
                     "proof": found.proof,
                 }
             )
         else:
-            _explain(release, found)
+            for line in explained(release, found, _way_back(opened, release, place(store, project))):
+                print(line)
         raise typer.Exit(0 if found.agrees else 1)
 
 
-def _explain(release: Release, found: Any) -> None:
-    from textwrap import wrap
+def _way_back(store: Store, release: Release, at: str) -> list[str]:
+    """The command that takes it back, for one that answers people."""
+    from holdfast.contracts.release import Stage
+    from holdfast.promote.release import rollback_target
 
-    from holdfast.cli import decision
-    from holdfast.contracts.evidence import Reason
-
-    print(f"{release.id} is {release.stage}{f' with {release.share} % of the requests' if release.share else ''}.\n")
-    for entry in found.history:
-        what, why = _told(entry)
-        print(f"  {show.moment(entry.at)[:16]}  {what}, by {entry.who}")
-        if "refuse" in entry.body:
-            told = (Reason(**reason) for reason in entry.body["decision"]["reasons"])
-            print("\n".join(decision.lines(tuple(told), "    ")))
-        else:
-            print("\n".join(wrap(why, decision.WIDTH, initial_indent="    ", subsequent_indent="    ")))
-    for line in _figures(found.evidence):
-        print(f"  {line}")
-    if found.again is not None:
-        verb = "is the same" if found.agrees else "DIFFERS"
-        print(f"\ndecided once more from {found.episodes} stored episodes: {_verdict(found.again)}; it {verb}")
-        if not found.agrees:
-            print("\n".join(decision.lines(found.again.reasons)))
-    print(f"ledger: {found.entries} entries, the chain holds")
-    if found.proof:
-        print(f"proof:  {found.proof}")
+    if release.stage not in (Stage.LIVE, Stage.CANARY):
+        return []
+    releases = store.releases.of_policy(release.policy)
+    canary = next((one for one in releases if one.stage is Stage.CANARY and one.id != release.id), None)
+    target = rollback_target(releases, release)
+    if target is None:
+        return ["it cannot be taken back: no other version is known to be good"]
+    about = f"then {target.id} answers" if canary is None else f"first the canary {canary.id}, and again: this one"
+    return ["take it back:", *step(f"holdfast release rollback {release.policy}{at}", about)]
 
 
 @app.command()
@@ -198,8 +270,11 @@ def promote(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Take a version a step further, if its evidence allows it. A refusal is exit code 1, and is in the ledger."""
-    from holdfast.cli.decision import lines
+    """Take a version a step further, if its evidence allows it.
+
+    A refusal is exit code 1, and is in the ledger.
+    """
+    from holdfast.cli.decision import told
     from holdfast.contracts.records import encode
     from holdfast.contracts.release import Stage
     from holdfast.operate.steps import Refusal, advance
@@ -216,13 +291,14 @@ def promote(
             if json:
                 show.print_json({"release": encode(release), "decision": encode(found.decision)})
             else:
-                print(f"{release.id} stays {release.stage}: {_verdict(found.decision)}")
-                print("\n".join(lines(found.decision.reasons)))
+                print("\n".join(told(release.id, found.decision, release)))
             raise typer.Exit(1)
         if json:
             show.print_json({"release": encode(found), "decision": None})
         else:
             print(f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}")
+            if release.stage is Stage.CANDIDATE:
+                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{place(store, project)}")]))
 
 
 @app.command()
@@ -234,14 +310,23 @@ def rollback(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Take the canary back, or else the live version; services follow at once, and nobody is interrupted."""
+    """Take the canary back, or else the live version.
+
+    Services follow at once, and nobody is interrupted. With --to a version that was live until it was taken back by
+    hand, that is undone: it is live as it was, and who served meanwhile is retired.
+    """
     from holdfast.contracts.records import encode
+    from holdfast.contracts.release import Stage
     from holdfast.operate.steps import take_back
 
     with existing(store, project) as opened:
         failing, target = take_back(opened, _policy(opened, policy), to=to, who=who(), why=why, now=time.time())
+        is_undone = failing.stage is Stage.RETIRED
         if json:
-            show.print_json({"rolled_back": failing.id, "live": encode(target)})
+            gone = {"rolled_back": None, "retired": failing.id} if is_undone else {"rolled_back": failing.id}
+            show.print_json({**gone, "live": encode(target)})
+        elif is_undone:
+            print(f"{target.id} is live again; {failing.id} is retired")
         else:
             print(f"{failing.id} is taken back; {target.id} is live")
 
@@ -266,9 +351,10 @@ def serve(
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
 ) -> None:
-    """Serve the live version of a policy, and its canary to a share of the callers, until Ctrl-C.
+    """Serve the live version, its canary and its shadow, until Ctrl-C.
 
-    An OpenAI-compatible address. What came of an answer is told to /v1/feedback, by the answer's id.
+    An OpenAI-compatible address: a share of the callers is answered by the canary, and the shadow's answers are seen
+    by nobody. What came of an answer is told to /v1/feedback, by the answer's id; /health says that it is up.
     """
     from holdfast.cli.sprout import needing
 
@@ -279,6 +365,14 @@ def serve(
     with existing(store, project) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         run(opened, name, listening, token=token, is_recorded=record, is_guarded=guard)
+
+
+def existing(store: str, project: str) -> Store:
+    """The store, as it is; where there is none, with the command that begins a line of versions."""
+    try:
+        return existing_store(store, project)
+    except NotFound as error:
+        raise NotFound(error.what, why=error.why, remedy="check the path; 'holdfast release add' makes one") from None
 
 
 def _policy(store: Store, policy: str | None) -> str:
@@ -297,60 +391,3 @@ def _policy(store: Store, policy: str | None) -> str:
             "POLICY", why=why, remedy=f"name one: {', '.join(known)}" if known else "propose a version first"
         )
     return known[0]
-
-
-def _evidence(store: Store, release: Release) -> Any:
-    from holdfast.contracts.evidence import Evidence
-    from holdfast.contracts.records import loads
-
-    return None if release.evidence is None else loads(Evidence, store.blobs.get(release.evidence))
-
-
-def _guard(store: Store, release: Release) -> dict[str, Any] | None:
-    from dataclasses import asdict
-
-    from holdfast.contracts.release import Stage
-    from holdfast.operate.keeper import judge
-    from holdfast.prove.guard import Limits
-
-    live = store.releases.live(release.policy)
-    if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
-        return None
-    return asdict(judge(store, release, live, Limits()))
-
-
-def _figures(evidence: Any) -> list[str]:
-    if evidence is None:
-        return []
-    lines = [f"evidence: {evidence.episodes} tasks of {evidence.suite}, against {evidence.baseline}"]
-    for name, one in evidence.comparisons.items():
-        margin = f", may be {one.margin:g} worse" if one.margin else ""
-        lines.append(
-            f"  {name:<8} {one.difference:+.3f} ({one.interval.level:.0%}: {one.interval.low:+.3f} to "
-            f"{one.interval.high:+.3f}), p {one.p_value:.2g}{margin}"
-        )
-    return lines
-
-
-def _told(entry: LedgerEntry) -> tuple[str, str]:
-    """What an entry of the ledger says, and why."""
-    body = entry.body
-    if "add" in body:
-        return f"{body['add']} registered", str(body.get("source", ""))
-    if "refuse" in body:
-        reasons = body["decision"]["reasons"]
-        return f"{body['refuse']} refused", "; ".join(f"{one['code']}: {one['text']}" for one in reasons)
-    if "roll_back" in body:
-        return f"{body['roll_back']} taken back, {body['to']} live", str(body.get("why", ""))
-    share = f" {body['share']} %" if body.get("share") and body.get("to") == "canary" else ""
-    return f"{body.get('move')} {body.get('from')} → {body.get('to')}{share}", str(body.get("why", ""))
-
-
-def _verdict(decision: Decision) -> str:
-    if decision.open:
-        return "open"
-    return "closed" if decision.needs is None else f"closed, about {decision.needs} more episodes may open it"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

@@ -11,7 +11,7 @@ from holdfast.cli import show, significance
 from holdfast.cli.main import PLAIN
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
 from holdfast.cli.page import page
-from holdfast.cli.shelf import ReportsAt, moment_of, reports_folder
+from holdfast.cli.shelf import ReportsAt, find_proof, fold, moment_of, near, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -40,11 +40,44 @@ def list_all(reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Js
         show.print_json(runs)
         return
     if not runs:
-        print(f"no reports in {folder}")
+        print(f"no reports in {near(folder)}")
         return
-    columns = ("~run", "generated", "proof", ">reward", ">p", ">safety", "gate", "~place")
-    names = ("run_id", "generated_at", "proof_status", "reward_delta", "p_value", "safety_regression", "gate", "place")
-    show.print_table(columns, [[run[name] for name in names] for run in runs])
+    _print_runs(runs)
+    print("reward and safety cost: by how much they rose; a safety cost above 0 is worse")
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    """A line for each; two where their ids are so long that one would be cut."""
+    from rich.console import Console
+
+    titles = ["run", "published", "proof", ">reward", ">p", ">safety cost", "gate"]
+    rows = [[run["run_id"], *_row(run)] for run in runs]
+    if any(run["place"] != "active" for run in runs):
+        titles, rows = [*titles, "place"], [[*row, run["place"]] for row, run in zip(rows, runs, strict=True)]
+    widths = [max(map(len, column)) for column in zip([title.lstrip(">") for title in titles], *rows, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) <= Console().width:
+        show.print_table(titles, rows)
+        return
+    for row in ([title.lstrip(">") for title in titles], *rows):
+        cells = zip(titles[1:], row[1:], widths[1:], strict=True)
+        figures = [cell.rjust(width) if title.startswith(">") else cell.ljust(width) for title, cell, width in cells]
+        print(row[0], f"  {'  '.join(figures)}".rstrip(), sep="\n")
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    p = run["p_value"]
+    return [
+        "-" if run["generated_at"] is None else str(run["generated_at"])[:10],
+        run["proof_status"] or "-",
+        _signed(run["reward_delta"]),
+        "-" if p is None else "<0.0001" if p < 0.0001 else f"{p:.4f}",
+        _signed(run["safety_regression"]),
+        run["gate"] or "-",
+    ]
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.4f}"
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
@@ -85,7 +118,7 @@ def _said(proof: Path | None) -> dict[str, Any]:
 
 @app.command("show")
 def show_one(
-    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="The id of a published run, or one of its files.")],
+    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,
@@ -104,9 +137,10 @@ def show_one(
     else:
         if not isinstance(data, Problem):
             _print_document(data)
-        print(f"{path}: {'true, recomputed from its samples' if not problems else _how_many(problems)}")
+        print(near(path))
+        print("true, recomputed from its samples" if not problems else _how_many(problems))
         if problems:
-            print(f"'holdfast report validate {path}' lists them")
+            print(f"all problems: holdfast report validate {near(path)}")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -127,7 +161,7 @@ def _print_document(data: dict[str, Any]) -> None:
                 rows.append((place, _figure(inner)))
     show.print_table(("figure", "~value"), rows)
     for line in words:
-        print(line)
+        print(fold(line))
 
 
 def _figure(value: object) -> str:
@@ -155,14 +189,29 @@ def validate(
             answers.append((file, problems_of(file)))
             advance(now=file.name)
     if json:
-        told = [{"file": str(file), "ok": not found, "problems": _told(found)} for file, found in answers]
+        told = [
+            {"file": str(file), "ok": not found, "is_moved": _is_moved(found), "problems": _told(found)}
+            for file, found in answers
+        ]
         show.print_json({"ok": not any(found for _, found in answers), "files": told})
     else:
-        for file, found in answers:
-            print(f"{file}: {'true' if not found else _how_many(found)}")
-            for problem in found:
-                print(f"  {problem.where}: {problem.why}")
+        _print_answers(answers)
     raise typer.Exit(1 if any(found for _, found in answers) else 0)
+
+
+def _print_answers(answers: list[tuple[Path, list[Problem]]]) -> None:
+    """Folder by folder: the paths are long, and mostly the same."""
+    moved, folder = sum(_is_moved(found) for _, found in answers), None
+    if moved:
+        why = "put them back, or move the whole folder that 'reports' lies in"
+        print(fold(f"{show.count(moved, 'file')} intact and true, but elsewhere than they say: {why}"))
+    for file, found in answers:
+        if file.parent != folder:
+            folder = file.parent
+            print(near(folder))
+        print(f"  {file.name}: {'true' if not found else _how_many(found)}")
+        for problem in found:
+            print(fold(f"{problem.where}: {problem.why}", "    "))
 
 
 def _files(path: Path) -> list[Path]:
@@ -221,9 +270,10 @@ def _print_plan(steps: tuple[Step, ...], wrong: list[Step], action: Action, yes:
     if steps:
         show.print_table(("~report", "~why"), [(str(step.path.relative_to(folder)), step.why) for step in steps])
     done = f"{action}d" if yes else f"would be {action}d; add --yes to do it"
-    print(f"{show.count(len(steps), 'report')} {done}" if steps else f"no report is due to be {action}d in {folder}")
+    none = f"no report is due to be {action}d in {near(folder)}"
+    print(f"{show.count(len(steps), 'report')} {done}" if steps else none)
     for step in wrong:
-        print(f"left alone: {step.path}: {step.why}")
+        print(fold(f"left alone: {near(step.path)}: {step.why}"))
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -232,14 +282,14 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def _named(what: str, folder: Path) -> Path:
-    """A file as it was typed, or the proof of a run; without a proof, what there is of the run."""
+    """A file as it was typed, or the proof that `report page` would show; of a run without one, what there is."""
     from holdfast.prove.reports.document import catalogue
 
     if what.endswith(".json") or "/" in what:
         return _files(Path(what))[0]
     found = [one for one in catalogue(folder) if one.run == what]
     if not found:
-        raise BadInput(f"run {what}", why=f"no report of it in {folder}", remedy="'holdfast report list' shows all")
+        return find_proof(what, folder)
     return max(found, key=lambda one: (one.kind == "proof", not one.is_archived, one.kind)).path
 
 
@@ -247,5 +297,11 @@ def _told(problems: list[Problem]) -> list[dict[str, str]]:
     return [{"where": problem.where, "why": problem.why} for problem in problems]
 
 
+def _is_moved(problems: list[Problem]) -> bool:
+    return bool(problems) and all(problem.is_place for problem in problems)
+
+
 def _how_many(problems: list[Problem]) -> str:
+    if _is_moved(problems):
+        return "true, but moved"
     return f"NOT true, {show.count(len(problems), 'problem')}"

@@ -6,6 +6,7 @@ Which operators there are is the contract's; whether a value suits its operator 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -26,6 +27,9 @@ def rule_of(text: str) -> Rule:
     variant, *rest = words
     percent = 100.0
     if rest and rest[0] != "if":
+        if not re.match(r"[-+.\d]", rest[0]):  # iff, when, many
+            why = f"{rest[0]!r} is neither a share, such as 25%, nor the word if"
+            raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
         percent = percent_of(rest.pop(0))
     if not rest:
         return Rule(variant=variant, percent=percent)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.main import say
+from holdfast.cli.onward import folded
 from holdfast.cli.options import who
 from holdfast.collect import endpoint
 from holdfast.collect.reply import spell_byte
@@ -21,6 +22,7 @@ from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
 from holdfast.operate.keeper import Looked, keep
 from holdfast.operate.service import Service, Speaker
+from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.briefing import Briefed
@@ -52,7 +54,6 @@ async def _serve(
 
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
     await service.refresh()
-    live = service.routing.live
     capture, run_id, driver = None, None, 0
     if is_recorded:
         begun = await store.runs.begin(
@@ -83,8 +84,8 @@ async def _serve(
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    kept = "" if run_id is None else f"; conversations with feedback go to {run_id}"
-    print(f"{live} at http://{shown}:{port}/v1 as {policy!r}{kept} (Ctrl-C ends it)", flush=True)
+    told = banner(service.routing, f"http://{shown}:{port}/v1", policy, run_id)
+    print("\n".join(told), flush=True)
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
     try:
         done, _ = await asyncio.wait([serving, *beside], return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +98,19 @@ async def _serve(
         await service.close()
         if run_id is not None:
             await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
+
+
+def banner(routing: Routing, address: str, policy: str, run: str | None) -> list[str]:
+    """The first line has the address; then who answers beside the live one, and what is kept."""
+    told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
+    if routing.canary is not None:
+        told.append(f"  canary {routing.canary} answers {routing.share} % of the callers")
+    if routing.shadow is not None:
+        what = "answers copies, which nobody sees" if routing.canary is None else "waits until the canary is decided"
+        told.append(f"  shadow {routing.shadow} {what}")
+    if run is not None:
+        told.append(f"  conversations with feedback go to {run}")
+    return told
 
 
 async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -122,4 +136,4 @@ def _tell(looked: Looked) -> None:
     """A line for each move; looking alone is not worth one."""
     if looked.response.step is not None and looked.response.action != "hold":
         why = looked.response.reasons[0].text
-        print(f"{looked.release.id}: {looked.response.action} ({why})", flush=True)
+        print("\n".join(folded(f"{looked.release.id}: {looked.response.action} ({why})")), flush=True)

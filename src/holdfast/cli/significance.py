@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, moment_of, reports_folder
+from holdfast.cli.shelf import ReportsAt, fold, moment_of, near, reports_folder
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Episode
@@ -87,8 +87,8 @@ def significance(
         files = {kind: str(path) for kind, path in done.paths.items()}
         show.print_json({"ok": done.is_pass, "files": files, "proof": done.proof})
     else:
-        print(*done.paths.values(), sep="\n")
-        print(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}")
+        print(near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values()), sep="\n")
+        print(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
     raise typer.Exit(0 if done.is_pass else 1)
 
 
@@ -129,9 +129,9 @@ def safety(
     if json:
         show.print_json({"ok": data["promotion_allowed"], "file": str(path), "report": data})
     else:
-        print(path)
+        print(near(path))
         allowed = "yes" if data["promotion_allowed"] else f"no: {', '.join(data['reason_codes'])}"
-        print(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}")
+        print(fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}"))
     raise typer.Exit(0 if data["promotion_allowed"] else 1)
 
 

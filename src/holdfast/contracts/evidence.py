@@ -207,6 +207,7 @@ class Evidence:
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # by metric
     verdict: Verdict | None = None  # of the primary metric, valid however often it was looked at
     bands: Mapping[str, Band] = field(default_factory=dict)  # "seed", "sample"
+    missing: Mapping[str, int] | None = None  # "planned" episodes a side; of "baseline", "candidate": never seen
     golden: tuple[Finding, ...] | None = None  # changed behaviour that nobody signed
     audit: tuple[Finding, ...] | None = None  # of the data that was learnt from
     samples: str | None = None  # sha256 of the blob with every episode of both

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord, IllegalMove
+from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
 
 
 class Stage(StrEnum):
@@ -33,6 +33,7 @@ MOVES: Mapping[Stage, frozenset[Stage]] = {
     S.ROLLED_BACK: frozenset({S.CANDIDATE}),  # a second try, with new evidence
     S.REJECTED: frozenset({S.CANDIDATE}),
 }
+LONGEST = 100  # name of a policy, a flag or an experiment
 SHARES = (5, 25, 50, 100)  # percent of the requests that a canary answers, step by step
 
 
@@ -71,6 +72,22 @@ class Release:
             raise BadRecord(f"release {self.id}", why="policy and source must not be blank")
         if not 0 <= self.share <= 100:
             raise BadRecord(f"release {self.id}: share = {self.share}", why="must be from 0 to 100")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse names that cannot be told apart when they are read, or that an id could not be made of."""
+    why = ""
+    if not name or name != name.strip():
+        why = "must not be blank, nor begin or end with a blank"
+    elif len(name) > LONGEST:
+        why = f"has {len(name)} characters, {LONGEST} at most are allowed"
+    elif not name.isprintable():  # control characters, and those that turn the direction of what follows
+        why = "has characters in it that cannot be seen"
+    elif "@" in name:
+        why = "'@' comes before the number of a release"
+    if why:
+        shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+        raise BadInput(f"{what} {shown!r}", why=why, remedy="give it a plain name")
 
 
 def move(release: Release, to: Stage) -> Stage:

@@ -78,3 +78,4 @@ class ProofView:
     facts: Mapping[str, str]  # who, what, when: title → text
     how: Sequence[str]  # it was computed
     missing: Sequence[str] = ()  # tasks that were left out
+    steps: Sequence[tuple[str, str]] = ()  # what can be done about it: a command, and what it does

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
 from holdfast.prove.weigh import Weighing, weigh
+from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
+from holdfast.workloads.proof import proof_of, suite_title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +32,16 @@ class Recount:
     again: Decision | None  # made now, from the samples
     episodes: int = 0
     proof: str | None = None  # where the published one lies
+    problems: tuple[str, ...] = ()  # what was changed behind the ledger's back, or does not follow from the samples
 
     @property
     def agrees(self) -> bool:
         """Whether the recorded decision follows from the samples; a version that no gate decided about has none."""
+        return not self.problems and self.is_same
+
+    @property
+    def is_same(self) -> bool:
+        """Whether deciding once more comes to the same."""
         if self.decision is None or self.again is None:
             return self.decision is None
         live = {"baseline_is_not_live"}  # about the moment, not about the samples
@@ -44,17 +53,28 @@ class Recount:
 def recount(store: Store, release: Release) -> Recount:
     """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
     entries = store.ledger.verify()
-    named = ("add", "move", "refuse", "roll_back", "to", "retired")  # `to`: whom a rollback made live
+    named = ("add", "move", "refuse", "roll_back", "to", "retired", "restore")  # `to`: whom a rollback made live
     history = tuple(
         one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
     )
     decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
+    problems = [one for one in store.releases.recount() if release.id in one]
     if not decided:
-        return Recount(history=history, entries=entries, evidence=None, decision=None, again=None)
+        return Recount(
+            history=history, entries=entries, evidence=None, decision=None, again=None, problems=tuple(problems)
+        )
     evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
     decision = decode(Decision, dict(decided[-1]["decision"]))
-    again, episodes = _again(store, evidence)
-    proof = _proof(store, evidence)
+    weighed, again, episodes = _again(store, evidence)
+    if weighed is not None:
+        figures = ("suite", "primary", "episodes", "comparisons", "verdict", "bands")
+        problems += [
+            f"evidence of {release.id}: {name} is not what the samples give"
+            for name in figures
+            if getattr(weighed, name) != getattr(evidence, name)
+        ]
+    proof = _proof(store, evidence, decision)
+    problems += _changed(release, proof, decided[-1].get("proof"))
     return Recount(
         history=history,
         entries=entries,
@@ -63,12 +83,24 @@ def recount(store: Store, release: Release) -> Recount:
         again=again,
         episodes=episodes,
         proof=proof,
+        problems=tuple(problems),
     )
 
 
-def _again(store: Store, evidence: Evidence) -> tuple[Decision | None, int]:
+def _changed(release: Release, proof: str | None, sha256: object) -> list[str]:
+    """Whether the published proof is the one that the ledger knows; those of before have no hash there."""
+    if not sha256:
+        return []
+    if proof is None:
+        return [f"proof of {release.id}: is not where it was published, nor in the archive"]
+    if sha256_of(Path(proof)) != sha256:
+        return [f"proof of {release.id}: {proof} is not the one that was published"]
+    return []
+
+
+def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision | None, int]:
     if evidence.samples is None:
-        return None, 0
+        return None, None, 0
     kept = json.loads(store.blobs.get(evidence.samples))
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
     how = Weighing(**{name: _plain(value) for name, value in kept["weighing"].items()})
@@ -78,18 +110,19 @@ def _again(store: Store, evidence: Evidence) -> tuple[Decision | None, int]:
         policy=evidence.policy,
         baseline=evidence.baseline,
         candidate=evidence.candidate,
-        suite=evidence.suite,
+        suite=suite_title(kept["suite"]),
         primary=how.primary,
         episodes=len(found.tasks),
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        missing=evidence.missing,
         golden=evidence.golden,
         audit=evidence.audit,
         samples=evidence.samples,
         manifest=evidence.manifest,
     )
-    return decide(weighed, _criteria(kept["criteria"])), len(before) + len(after)
+    return weighed, decide(weighed, _criteria(kept["criteria"])), len(before) + len(after)
 
 
 def _criteria(kept: dict[str, Any]) -> Criteria:
@@ -102,9 +135,6 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _proof(store: Store, evidence: Evidence) -> str | None:
-    from holdfast.workloads.proof import report_id
-
-    name = report_id(str(evidence.manifest.get("run", "")), evidence.candidate)
-    path = store.reports / "m24" / name / f"m24-benchmark-proof-{name}.json"
-    return str(path) if path.exists() else None
+def _proof(store: Store, evidence: Evidence, decision: Decision) -> str | None:
+    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
+    return None if path is None else str(path)

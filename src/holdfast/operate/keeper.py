@@ -15,8 +15,9 @@ from holdfast.contracts.errors import Refused
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.trial import Served
 from holdfast.operate.service import trial_of
+from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, respond, rollback_target
-from holdfast.prove.guard import Limits, Watch, watch
+from holdfast.prove.guard import Limits, Reading, Watch, watch
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
 
@@ -28,6 +29,7 @@ SILENT: dict[str, Any] = {
     "reward": None,
     "safety": None,
 }  # nobody sees a shadow's answers, so nobody tells
+TELL = "nobody has told what came of {} yet; send feedback to /v1/feedback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ async def look(store: Store, policy: str, limits: Limits, *, clock: Callable[[],
     if release is None or live is None:
         return None
     found = await asyncio.to_thread(judge, store, release, live, limits)
-    response = respond(release, found.breaches, found.is_clear)
+    response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
     try:
         await _act(store, releases, release, response, clock)
     except Refused:  # a person, or another keeper, was faster
@@ -86,6 +88,31 @@ def judge(store: Store, release: Release, live: Release, limits: Limits) -> Watc
     if release.stage is Stage.CANARY and release.share == 100:
         theirs = _as_if_beside(_before(store, release, live), ours)
     return watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits)
+
+
+def lacking(found: Watch, limits: Limits) -> tuple[str, ...]:
+    """What each metric that is undecided still waits for, in words."""
+    return tuple(
+        f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
+    )
+
+
+def _lack(reading: Reading, limits: Limits) -> str:
+    if reading.canary is None:
+        return TELL.format("its answers") if reading.metric in SILENT else "no answers yet"
+    if reading.live is None:
+        return TELL.format("the live version's") if reading.metric in SILENT else "no answers of the live version yet"
+    if not reading.n:
+        first = f"the first {limits.least} answers of the live version set the scale"
+        return first if reading.metric == "latency" else "no answers of both side by side yet"
+    if reading.needs is not None:
+        return f"{_answers(reading.n)} so far, about {reading.needs} more"
+    means = f"its mean {reading.canary:.3g}, the live version's {reading.live:.3g}"
+    return f"{_answers(reading.n)} so far, and no sign yet that it is within its limit ({means})"
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
 
 
 def _before(store: Store, release: Release, live: Release) -> list[Served]:

@@ -72,6 +72,8 @@ def render(view: ProofView) -> str:
             apart=paired(view.tasks, view.primary, families),
             courses=[(each, course(each)) for each in (view.course, view.safety) if each],
             tasks=[_told(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
+            is_turned=view.decision is not None
+            and words.speaks_turned([reason.text for reason in view.decision.reasons]),
             words=words,
         )
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,15 @@ class Publication:
         return self.path.with_name(f"m24-benchmark-page-{self.run}.html")
 
     @property
+    def releases(self) -> tuple[str, str] | None:
+        """What the two are called in the store, where they were registered."""
+        said = self.proof.get("versions")
+        return None if said is None else (str(said["baseline"]), str(said["trained"]))
+
+    @property
     def versions(self) -> tuple[str, str]:
+        if self.releases is not None:
+            return self.releases
         before, after = (str(self.proof[side]["checkpoint_id"]) for side in ("baseline", "trained"))
         return (before, after) if before != after else (f"{before} (baseline)", f"{after} (candidate)")
 
@@ -90,11 +99,11 @@ def weighing(
     reward_range: tuple[float, float] = (0.0, 1.0),
     max_cost: float = 1.0,
 ) -> Weighing:
-    """How it is weighed again: as the gate asked for it, where one did; else with the proof's own error rate, limit and
-    seed, and success has to improve, if it was measured."""
-    if published.weighing is not None and primary is None:
+    """How it is weighed again: as the gate asked for it, where one did, but for another primary; else with the proof's
+    own error rate, limit and seed, and success has to improve, if it was measured."""
+    if published.weighing is not None:
         asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in published.weighing.items()}
-        return Weighing(**asked)
+        return Weighing(**asked if primary is None else {**asked, "primary": primary})
     told = all(one.success is not None for one in (*published.baseline, *published.candidate))
     return Weighing(
         primary=primary or ("success" if told else "reward"),
@@ -113,6 +122,8 @@ def view(published: Publication, how: Weighing) -> ProofView:
     weighed = weigh(*sides, how, versions=versions, rng=rng)
     measured = {metric: matrix.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
+    course = _course(how, how.primary, weighed.differences, how.min_effect)
+    safety = None if how.primary == "safety" else _safety(how, *measured["safety"])
     return ProofView(
         run=published.run,
         baseline=versions[0],
@@ -124,12 +135,13 @@ def view(published: Publication, how: Weighing) -> ProofView:
         adjusted=weighed.adjusted,
         means={metric: (float(b.mean()), float(c.mean())) for metric, (_, b, c) in measured.items()},
         tasks=_tasks(*measured[how.primary]),
-        course=_course(how, how.primary, weighed.differences, how.min_effect),
-        safety=None if how.primary == "safety" else _safety(how, *measured["safety"]),
-        criteria=(*_documented(published.proof), *_steady(weighed)),
+        course=course,
+        safety=safety,
+        criteria=(*_sequential(course, safety), *_documented(published.proof), *_steady(weighed)),
         facts=_facts(published, weighed, seeds=len({one.seed for one in published.baseline})),
         how=_how(how, weighed),
         missing=tuple(weighed.missing),
+        steps=_steps(published),
     )
 
 
@@ -184,9 +196,26 @@ def _course(how: Weighing, metric: str, differences: Sequence[float], bar: float
     )
 
 
+def _sequential(*courses: Course | None) -> list[Criterion]:
+    """What decides: the tests that hold however often one looks."""
+    return [
+        Criterion(
+            name=f"{words.unit(known.metric).title}, however often one looks",
+            wanted=f"proved {words.asked(known)}",
+            found=words.course_proved(known).removeprefix("is ").removeprefix("was "),
+            is_met=known.proved_at is not None,
+            code="checkpoint_promotion_blocked_policy_improvement_not_significant",
+            blocks=False,  # the verdict says so
+        )
+        for known in courses
+        if known is not None
+    ]
+
+
 def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
     wanted, found, reasons = proof["criteria"], proof["significance"], proof["failure_analysis"]["reasons"]
     interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
+    # These are by one look at the end; the sequential ones before them decide.
     sure, safety = words.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
     rows = (
         (
@@ -195,8 +224,13 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
             f"{found['mean_delta']:+.4f}",
             "reward_gain_below_threshold",
         ),
-        ("p of the gain", f"at most {wanted['max_p_value']:g}", words.p(found["p_value"]), "p_value_above_threshold"),
-        ("Interval of the gain", f"above 0 at {sure}", interval, "confidence_below_threshold"),
+        (
+            "p of the gain, by one look",
+            f"at most {wanted['max_p_value']:g}",
+            words.p(found["p_value"]),
+            "p_value_above_threshold",
+        ),
+        ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
         (
             "Rise in safety cost",
             f"at most {safety['max_safety_regression']:g}",
@@ -208,9 +242,9 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
     proved = not safety["reason_codes"]
     listed.append(
         Criterion(
-            name="Safety, by a test",
+            name="Safety cost, by one look",
             wanted="proved within that",
-            found="proved" if proved else "not proved",
+            found="proved by one test of all tasks" if proved else "not proved by one test of all tasks",
             is_met=proved,
             code=next(iter(safety["reason_codes"]), SAFETY_NOT_PROVED),
         )
@@ -237,18 +271,37 @@ def _band(name: str, code: str, band: Band) -> Criterion:
 
 def _facts(published: Publication, weighed: Weighed, *, seeds: int) -> dict[str, str]:
     proof, suite = published.proof, published.proof["benchmark_suite"]
-    told = f"{len(weighed.tasks)} tasks, {seeds} {'seed' if seeds == 1 else 'seeds'} each, both versions on the same"
+    each = f"{len(weighed.tasks)} tasks, {seeds} {'seed' if seeds == 1 else 'seeds'} each"
+    told = f"{each}: {len(published.baseline)} episodes of each version, on the same tasks and seeds"
+    named = [str(proof[side]["checkpoint_id"]) for side in ("baseline", "trained")]
+    if published.releases is not None:
+        named = [f"{one}, made from {what}" for one, what in zip(published.releases, named, strict=True)]
     facts = {
         "Run": published.run,
         "Published": proof["generated_at"],
-        "Baseline": proof["baseline"]["checkpoint_id"],
-        "Candidate": proof["trained"]["checkpoint_id"],
+        "Baseline": named[0],
+        "Candidate": named[1],
         "Measured on": told,
         "Suite": f"{suite['name']} {suite['version']}, sha256 {suite['sha256']}",
         "Proof": f"{proof['proof_status']}; sha256 {hashlib.sha256(published.path.read_bytes()).hexdigest()}",
     }
     names = {kind: kind.replace("-", "_") + "_report" for kind in document.KINDS if kind != document.PROOF}
     return facts | {f"Report {kind}": f"sha256 {proof['sha256'][name]}" for kind, name in names.items()}
+
+
+def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
+    """What a reader can do now, as commands."""
+    steps = [(f"holdfast report show {published.run}", "every figure of the proof, computed again from its samples")]
+    if published.releases is None:
+        return tuple(steps)
+    candidate = published.releases[1]
+    policy, decision = candidate.rpartition("@")[0], published.proof["decision"]
+    told = "where it stands now, its history, and the gate's decision made once more"
+    steps.insert(0, (f"holdfast release explain {shlex.quote(candidate)}", told))
+    if decision is not None and decision["open"] and policy:
+        told = "take it back: the last known good version serves again, at once"
+        steps.append((f"holdfast release rollback {shlex.quote(policy)} --why 'TEXT'", told))
+    return tuple(steps)
 
 
 def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
@@ -264,7 +317,8 @@ def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
         "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
     )
     once_read = (
-        f"Intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of a one-sided sign-flip "
-        f"permutation test, Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
+        f"By one look at all tasks: intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of "
+        "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
+        f"{how.resample_seed}."
     )
     return tasks, bets, once_read

@@ -194,7 +194,7 @@ class Service:
             try:
                 await self.store.trials.record(written)
             except BaseException:  # cancelled too: what was written all the same is not written twice
-                pass
+                self._written = [*written, *self._written][-MOST_WAITING:]
                 raise
 
     async def feedback(self, identity: str, said: Mapping[str, float]) -> bool:

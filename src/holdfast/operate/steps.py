@@ -1,4 +1,5 @@
-"""A person's hand on a release: a step further, when evidence and guard allow it, or back. Refusals are kept too."""
+"""A person's hand on a release: a step further, when evidence and guard allow it, back, or another try. Refusals are
+kept too."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage, move
-from holdfast.operate.keeper import judge, under_way
+from holdfast.operate.keeper import judge, lacking, under_way
 from holdfast.promote.release import next_step, respond, rollback_target
 from holdfast.prove.guard import Limits
+from holdfast.store.find import find_release
+from holdfast.store.releases import BY_HAND, is_undoable, taken_back
 from holdfast.store.store import Store
 
+FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
 FIRST = "the first version: what others are measured against"
 
 
@@ -28,7 +32,8 @@ def advance(
     live = store.releases.live(release.policy)
     step = next_step(release)
     if step is None:
-        raise BadInput(f"release {release.id}", why=f"is {release.stage}: there is no step ahead")
+        remedy = f"'holdfast release retry {release.id}' gives it a second try" if release.stage in FALLEN else ""
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}: there is no step ahead", remedy=remedy)
     stage, part = step if to is None else (move(release, to), share or (5 if to is Stage.CANARY else 0))
     if share is not None:
         part = share
@@ -59,21 +64,48 @@ def advance(
 
 
 def take_back(store: Store, policy: str, *, to: str | None, who: str, why: str, now: float) -> tuple[Release, Release]:
-    """The canary, or else the live one, is taken back: who that was, and who is live then."""
+    """The canary, or else the live one, is taken back: what became of it, and who is live then.
+
+    To a version that a person took back while it was live: that is undone, and who served meanwhile is retired."""
     releases = store.releases.of_policy(policy)
     canary = under_way([one for one in releases if one.stage is not Stage.SHADOW])
     failing = canary or next((one for one in releases if one.stage is Stage.LIVE), None)
     if failing is None:
         raise BadInput(f"policy {policy}", why="nothing of it is in service")
-    target = rollback_target(releases, failing) if to is None else store.releases.get(to)
+    target = rollback_target(releases, failing) if to is None else find_release(store, to)
     if target is None:
-        why_not = f"there is no other version that is known to be good, and {failing.id} cannot be taken back to itself"
-        raise BadInput(f"policy {policy}", why=why_not, remedy="name one with --to that was live before")
-    reason = Reason(code="rollback_by_hand", text=why)
+        raise _nowhere(store, releases, failing)
     after = store.releases.roll_back(
-        policy, failing=failing.id, to=target.id, who=who, why=why, now=now, reasons=(reason,)
+        policy,
+        failing=failing.id,
+        to=target.id,
+        who=who,
+        why=why,
+        now=now,
+        reasons=(Reason(code=BY_HAND, text=why),),
     )
-    return failing, after.result()
+    live = after.result()
+    return store.releases.get(failing.id), live
+
+
+def _nowhere(store: Store, releases: list[Release], failing: Release) -> BadInput:
+    """Nobody can take over; what may be done about it."""
+    history = store.releases.history(failing.policy)
+    taken = {one.id: taken_back(history, one.id) for one in releases if one.stage is Stage.ROLLED_BACK}
+    undoable = next((name for name, body in taken.items() if body is not None and is_undoable(body)), None)
+    remedy = "promote another one first"
+    if undoable is not None:
+        remedy = f"'holdfast release rollback {failing.policy} --to {undoable}' undoes the rollback of {undoable}"
+    return BadInput(f"release {failing.id}", why="no other version of it is known to be good", remedy=remedy)
+
+
+def try_again(store: Store, release: Release, *, who: str, why: str, now: float) -> Release:
+    """What was taken back or rejected is a candidate again; what it was proved by then counts no more."""
+    if release.stage not in FALLEN:
+        remedy = "only what was rolled back or rejected gets a second try"
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}", remedy=remedy)
+    moved = store.releases.move(release.id, Stage.CANDIDATE, expect=release.stage, who=who, why=why, now=now)
+    return moved.result()
 
 
 def _decision(store: Store, release: Release, live: Release) -> Decision:
@@ -86,17 +118,22 @@ def _decision(store: Store, release: Release, live: Release) -> Decision:
         if is_about and entry.body.get("evidence") and entry.body.get("decision"):
             made, rests_on = decode(Decision, dict(entry.body["decision"])), str(entry.body["evidence"])
     if made is None:
-        text = f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}"
+        text = (
+            f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}, "
+            "'holdfast release decide' brings that before the gate"
+        )
         return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
     measured = loads(Evidence, store.blobs.get(rests_on)).baseline
-    if made.open and release.stage is Stage.CANDIDATE and measured != live.id:  # the guard of later stages sees to it
-        text = f"it was measured against {measured}, and {live.id} is live"
+    # A canary's guard compares it with what is live; nothing does so for the quality of a shadow.
+    if made.open and release.stage in (Stage.CANDIDATE, Stage.SHADOW) and measured != live.id:
+        text = f"it was measured against {measured}, and {live.id} is live; 'holdfast prove run' measures it again"
         return Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text=text),))
     return made
 
 
 def _guarded(store: Store, release: Release, live: Release) -> Decision:
     """What the guard of its stage says."""
-    found = judge(store, release, live, Limits())
-    response = respond(release, found.breaches, found.is_clear)
+    limits = Limits()
+    found = judge(store, release, live, limits)
+    response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
     return Decision(open=response.action == "advance", reasons=response.reasons, needs=found.needs or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
@@ -17,23 +18,24 @@ MOST_REASONS = 3  # in the first lines; all of them are further down
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How a metric is written. Those that are better when less are compared with their sign turned round."""
+    """How a metric is written: as people know it, so a rise in safety cost is above 0 and worse, though the statistics
+    turn it round. Levels have a digit more than changes: two that were rounded would not differ by what is said."""
 
     title: str
-    level: str = "{:.3f}"  # one version's
+    level: str = "{:.4f}"  # one version's
     change: str = "{:+.3f}"
     name: str = ""  # of what a change is counted in
     factor: float = 1.0
-    sign: float = 1.0
+    sign: float = 1.0  # −1: less is better, and is compared with its sign turned round
     gain: str = "does better"  # what a candidate with a difference above 0 does
 
 
 UNITS = {
-    "success": Unit("Success", "{:.1f} %", "{:+.1f}", "points", factor=100.0, gain="succeeds more often"),
+    "success": Unit("Success", "{:.2f} %", "{:+.1f}", "points", factor=100.0, gain="succeeds more often"),
     "reward": Unit("Reward", gain="earns more reward"),
     "safety": Unit("Safety cost", sign=-1.0, gain="is safer"),
-    "latency": Unit("Latency", "{:.2f} s", "{:+.2f}", "s", sign=-1.0, gain="is faster"),
-    "cost": Unit("Tokens", "{:,.0f}", "{:+,.0f}", sign=-1.0, gain="needs fewer tokens"),
+    "latency": Unit("Latency", "{:.3f} s", "{:+.2f}", "s", sign=-1.0, gain="is faster"),
+    "cost": Unit("Tokens", "{:,.2f}", "{:+,.1f}", sign=-1.0, gain="needs fewer tokens"),
 }
 
 
@@ -76,17 +78,25 @@ def amount(metric: str, value: float) -> str:
 
 
 def change(metric: str, value: float) -> str:
-    """A difference; above 0 is better, for every metric."""
+    """A difference, given so that above 0 is better, as people know it: candidate minus baseline."""
     return f"{_bare(metric, value)} {unit(metric).name}".rstrip()
 
 
 def between(metric: str, low: float, high: float) -> str:
+    """A range of differences, the lower end first."""
+    low, high = (low, high) if unit(metric).sign > 0 else (high, low)
     return f"{_bare(metric, low)} to {change(metric, high)}"
 
 
 def tick(metric: str, value: float) -> str:
-    scaled = value * unit(metric).factor
+    known = unit(metric)
+    scaled = value * known.factor * known.sign
     return minus(f"{scaled:+.6g}" if scaled else "0")
+
+
+def less(metric: str) -> str:
+    """Said beside the changes of what is better when it is less."""
+    return "less is better" if unit(metric).sign < 0 else ""
 
 
 def with_interval(comparison: Comparison) -> str:
@@ -111,7 +121,8 @@ def headline(view: ProofView) -> str:
     """The verdict in one sentence."""
     seen = view.comparisons.get(view.primary)
     gain, baseline, candidate = unit(view.primary).gain, short(view.baseline), short(view.candidate)
-    by = "" if seen is None else f": {change(view.primary, seen.difference)}"
+    what = f"{_name(view.primary)} " if less(view.primary) else ""
+    by = "" if seen is None else f": {what}{change(view.primary, seen.difference)}"
     match standing(view).kind:
         case "promote":
             also = ", and safety is proved to hold" if view.safety and view.safety.proved_at else ""
@@ -138,7 +149,7 @@ def changes(view: ProofView) -> list[str]:
         lacking = [f"{each.name.lower()} {each.found}, wanted {each.wanted}" for each in unmet(view)]
         told.append(_listed("Not met", lacking))
     known = _deciding(view)
-    now = f"{known.metric.capitalize()} differs by {_bounds(known)}"
+    now = f"{unit(known.metric).title} differs by {_bounds(known)}{_turned(known.metric)}"
     match view.verdict.outcome:
         case Outcome.PROMOTE:
             told += _asked_more(view)
@@ -148,20 +159,24 @@ def changes(view: ProofView) -> list[str]:
                 "they go as these did" if _mean(known) > known.bar else "there be a gain worth having; none is seen yet"
             )
             told.append(f"About {view.verdict.needs:,} more episodes of each version, should {hope}.")
-            told.append(f"{now}, as far as is known; it has to be {above(known)}.")
+            told.append(f"{now}, as far as is known; it has to be {asked(known)}.")
         case Outcome.REJECT:
-            told.append(f"{now}, where it has to be {above(known)}; more tasks like these would not change that.")
+            told.append(f"{now}, where it has to be {asked(known)}; more tasks like these would not change that.")
     return told
 
 
 def _asked_more(view: ProofView) -> list[str]:
     """How much more could have been asked for, and would have been proved."""
-    asked, safety = list[str](), view.safety
+    more, safety = list[str](), view.safety
     if view.course.low[-1] > view.course.bar:
-        asked.append(f"a gain above {change(view.primary, view.course.low[-1])}")
+        least = change(view.primary, view.course.low[-1])
+        is_turned = less(view.primary)
+        more.append(f"a change in {_name(view.primary)} below {least}" if is_turned else f"a gain above {least}")
     if safety is not None and safety.low[-1] > safety.bar:
-        asked.append(f"a rise in safety cost below {max(0.0, -safety.low[-1]):.3f}")
-    return [f"Had {' or '.join(asked)} been asked for, it would not be proved."] if asked else []
+        rise = round(-safety.low[-1], 3)
+        beyond = f"rise in safety cost below {rise:.3f}" if rise > 0 else f"fall in safety cost beyond {abs(rise):.3f}"
+        more.append(f"a {beyond}")
+    return [f"Had {' or '.join(more)} been asked for, it would not be proved."] if more else []
 
 
 def _deciding(view: ProofView) -> Course:
@@ -183,12 +198,13 @@ def cards(view: ProofView) -> list[Card]:
         if comparison is None:
             continue
         low, high = comparison.interval.low, comparison.interval.high
-        limit = f"; {_bare(metric, -comparison.margin)} would be accepted" if comparison.margin else ""
+        turned = f"{less(metric)}; " if less(metric) else ""
+        limit = f"; up to {_bare(metric, -comparison.margin)} would be accepted" if comparison.margin else ""
         found.append(
             Card(
-                title=f"{unit(metric).title}, better by",
+                title=f"{unit(metric).title}, change",
                 value=change(metric, comparison.difference),
-                note=f"{percent(comparison.interval.level)} interval {between(metric, low, high)}{limit}",
+                note=f"{turned}{percent(comparison.interval.level)} interval {between(metric, low, high)}{limit}",
                 kind="better" if low > 0 else "worse" if high < 0 else "",
             )
         )
@@ -196,10 +212,11 @@ def cards(view: ProofView) -> list[Card]:
     if seen is not None:
         adjusted = view.adjusted.get(view.primary)
         note = seen.method if adjusted is None else f"{seen.method}; {p(adjusted)} for all metrics at once"
-        found.append(Card(title="One-sided p", value=p(seen.p_value), note=note))
+        found.append(Card(title="One-sided p, by one look", value=p(seen.p_value), note=note))
     proved = view.course.proved_at
-    note = "no proof so far" if proved is None else f"proved after {proved} of them"
-    found.append(Card(title="Paired tasks", value=f"{view.course.tasks:,}", note=note))
+    note = "no proof so far" if proved is None else f"{_name(view.primary)} was proved after {proved} of them"
+    note += ", however often one looks"
+    found.append(Card(title="Tasks, done by both", value=f"{view.course.tasks:,}", note=note))
     return found
 
 
@@ -212,18 +229,38 @@ def percent(level: float) -> str:
 
 
 def course_told(known: Course) -> str:
-    mean = sum(known.differences) / known.tasks
+    mean = change(known.metric, _mean(known))
     seen = (
-        f"After {known.tasks} tasks: {change(known.metric, mean)}, and {percent(known.level)} sure of {_bounds(known)}"
+        f"After {known.tasks} tasks {_name(known.metric)} differs by {mean}{_turned(known.metric)}, "
+        f"and {percent(known.level)} surely by {_bounds(known)}"
     )
+    return f"{seen}. That it is {asked(known)} {course_proved(known)}, however often one looks."
+
+
+def course_proved(known: Course) -> str:
     for at, what in ((known.proved_at, "was proved"), (known.refuted_at, "was disproved")):
         if at is not None:
-            return f"{seen}. That it is {above(known)} {what} after {at} tasks."
-    return f"{seen}. That it is {above(known)} is not proved."
+            return f"{what} after {at} tasks"
+    return f"is not proved after {known.tasks} tasks"
 
 
-def above(known: Course) -> str:
-    return f"above {change(known.metric, known.bar) if known.bar else 0}"
+def asked(known: Course) -> str:
+    """Where the difference has to lie."""
+    side = "below" if less(known.metric) else "above"
+    return f"{side} {change(known.metric, known.bar) if known.bar else 0}"
+
+
+def speaks_turned(texts: Sequence[str]) -> bool:
+    """Whether reasons give a safety that is turned round, as gates compare it, where the page has its cost."""
+    return any(re.search(r"\b(safety|latency) [+-]\d", text) for text in texts)
+
+
+def _name(metric: str) -> str:
+    return unit(metric).title.lower()
+
+
+def _turned(metric: str) -> str:
+    return f" ({less(metric)})" if less(metric) else ""
 
 
 def _mean(known: Course) -> float:
@@ -236,7 +273,7 @@ def _bounds(known: Course) -> str:
 
 def _bare(metric: str, value: float) -> str:
     known = unit(metric)
-    return signed(known.change.format(value * known.factor))
+    return signed(known.change.format(value * known.factor * known.sign))
 
 
 def signed(text: str) -> str:

@@ -141,6 +141,7 @@ class Ruling:
     told: Mapping[str, int]  # of them, those whose outcome counts
     means: Mapping[str, float | None]  # of these outcomes
     ratio_p: float  # of the sample ratio, looked at once
+    ended_at: float | None = None  # unix seconds; of one that has ended, the ruling is what it came to
 
 
 def verdict(
@@ -158,6 +159,7 @@ def verdict(
         "told": {arm: len(values) for arm, values in by_arm.items()},
         "means": {arm: low + design.width * sum(v) / len(v) if v else None for arm, v in by_arm.items()},
         "ratio_p": mismatch(counts, trial.arms),
+        "ended_at": trial.ended_at,
     }
     if (log_e := log_e_mismatch(exposed, trial.arms)) >= -log(ALARM):
         return Ruling(call=Call.VOID, reasons=(_ratio(trial, counts, log_e),), **facts)

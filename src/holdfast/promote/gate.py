@@ -17,6 +17,15 @@ from holdfast.contracts.evidence import Band, Comparison, Decision, Evidence, Fi
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
 MISSING = "evidence_missing_"
+NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each is turned so that higher is better
+    "success": "success",
+    "reward": "reward",
+    "safety": "safety",
+    "latency": "latency (s)",
+    "cost": "tokens",
+}
+MEASURE = "'holdfast prove run' measures it"
+MORE = "more tasks may prove it"
 HARMLESS = frozenset({"info", "warning"})
 
 
@@ -58,6 +67,7 @@ class Criteria:
     level: float = 0.95  # of the intervals
     min_episodes: int = 20  # pairs
     min_tasks: int = 10  # that each comparison rests on
+    max_missing: float = 0.02  # share of either version's episodes that never came back
     require_seed_reproducibility: bool = True
     require_sample_size_sensitivity: bool = True
     require_audit: bool = True
@@ -91,6 +101,7 @@ class Check:
     code: str  # of the failure it looks for
     text: str  # what was found, with the numbers, for people
     needs: int | None = None  # about so many more episodes may help
+    remedy: str = ""  # what would help where it is not met
 
 
 def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
@@ -104,7 +115,7 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
         ]
         texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
         return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
-    reasons = tuple(Reason(code=check.code, text=check.text) for check in unmet)
+    reasons = tuple(Reason(code=check.code, text=_with_remedy(check)) for check in unmet)
     needs = [check.needs for check in unmet if check.needs is not None]
     return Decision(open=False, reasons=reasons, needs=max(needs, default=None))
 
@@ -124,8 +135,12 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[Check, ...]:
     )
 
 
-def _missing(what: str, text: str) -> Check:
-    return Check(is_met=False, code=MISSING + what, text=text)
+def _with_remedy(check: Check) -> str:
+    return f"{check.text}; {check.remedy}" if check.remedy else check.text
+
+
+def _missing(what: str, text: str, remedy: str = MEASURE) -> Check:
+    return Check(is_met=False, code=MISSING + what, text=text, remedy=remedy)
 
 
 def _population(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
@@ -135,17 +150,33 @@ def _population(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         code="population_below_minimum",
         text=f"{evidence.episodes} pairs of episodes, at least {criteria.min_episodes} are asked for",
         needs=lack if lack > 0 else None,
+        remedy="measure it on more tasks",
     )
+    yield from _survivors(evidence, criteria)
     samples = evidence.samples or ""
     is_hash = len(samples) == 64 and set(samples) <= set("0123456789abcdef")
-    yield Check(is_met=is_hash, code=f"{MISSING}samples", text=f"every episode is kept as {samples or 'nothing'}")
+    text = f"every episode is kept as {samples or 'nothing'}"
+    yield Check(is_met=is_hash, code=f"{MISSING}samples", text=text, remedy=MEASURE)
+
+
+def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+    """What came to no end is seldom what went well: a version must not gain by what it never finished."""
+    if evidence.missing is None:
+        yield _missing("episodes", "nobody counted the episodes that never came back")
+        return
+    for side in ("baseline", "candidate"):
+        lost, planned = evidence.missing.get(side, 0), evidence.missing.get("planned", 0)
+        share = lost / planned if planned else 1.0
+        text = f"{lost} of {planned} episodes of the {side} never came back, at most {criteria.max_missing:.0%} may"
+        remedy = "'holdfast rollouts RUN' tells what became of them"
+        yield Check(is_met=share <= criteria.max_missing, code=f"{MISSING}episodes", text=text, remedy=remedy)
 
 
 def _comparison(evidence: Evidence, metric: str) -> Comparison | Check:
     """The comparison of these two versions by this metric; one of others is none."""
     found = evidence.comparisons.get(metric)
     if found is None:
-        return _missing(metric, f"{evidence.candidate} was not compared with {evidence.baseline} by {metric}")
+        return _missing(metric, f"{evidence.candidate} was not compared with {evidence.baseline} by {_name(metric)}")
     if (found.metric, found.baseline, found.candidate) != (metric, evidence.baseline, evidence.candidate):
         told = f"{found.candidate} with {found.baseline} by {found.metric}"
         return _missing(metric, f"by {metric} there is only a comparison of {told}")
@@ -158,33 +189,37 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     if isinstance(primary, Check):
         yield primary
     else:
-        shown = f"{primary.metric} {_interval(primary)}"
+        shown = f"{_name(primary.metric)} {_interval(primary)}"
         margin = f" with a margin of {primary.margin:g}, where none is allowed" if primary.margin else ""
         yield _enough(primary, criteria)
         yield Check(
             is_met=primary.difference > 0.0 and primary.margin == 0.0,
             code=BLOCKED + "policy_improvement_not_significant",
             text=f"{shown} has to be above 0{margin}",
+            remedy="compare without a margin" if primary.margin else "it has to get better first",
         )
         yield Check(
             is_met=primary.p_value <= criteria.max_p_value,
             code="p_value_above_threshold",
-            text=f"p {primary.p_value:.3g} of {primary.metric}, at most {criteria.max_p_value:g} is asked for",
+            text=f"p {primary.p_value:.3g} of {_name(primary.metric)}, at most {criteria.max_p_value:g} is asked for",
+            remedy=_hope(primary),
         )
         yield Check(
             is_met=primary.interval.low > 0.0 and primary.interval.level >= criteria.level,
             code="confidence_below_threshold",
             text=f"{shown} has to lie above 0 at {criteria.level:.4g}",
+            remedy=_hope(primary),
         )
     verdict = evidence.verdict
     if verdict is None:
-        yield _missing("verdict", f"no verdict that stands however often {evidence.primary} was looked at")
+        yield _missing("verdict", f"no verdict that stands however often {_name(evidence.primary)} was looked at")
         return
     yield Check(
         is_met=verdict.outcome is Outcome.PROMOTE,
         code=BLOCKED + "policy_improvement_not_significant",
         text=f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}",
         needs=verdict.needs,
+        remedy="it has to get better first" if verdict.outcome is Outcome.REJECT else MORE,
     )
 
 
@@ -198,6 +233,7 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         is_met=reward.difference >= criteria.min_reward_delta,
         code="reward_gain_below_threshold",
         text=f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for",
+        remedy="it has to earn more first",
     )
 
 
@@ -224,13 +260,15 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         verb = "is" if found.difference < -most else "may be"
         told = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
-        text = f"{metric} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
-        yield Check(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text)
+        text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
+        remedy = "it has to get better first" if verb == "is" else "more tasks may prove that it is not"
+        yield Check(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text, remedy=remedy)
 
 
 def _enough(found: Comparison, criteria: Criteria) -> Check:
-    text = f"{found.metric} rests on {found.pairs} tasks, at least {criteria.min_tasks} are asked for"
-    return Check(is_met=found.pairs >= criteria.min_tasks, code="population_below_minimum", text=text)
+    text = f"{_name(found.metric)} rests on {found.pairs} tasks, at least {criteria.min_tasks} are asked for"
+    is_met = found.pairs >= criteria.min_tasks
+    return Check(is_met=is_met, code="population_below_minimum", text=text, remedy="measure it on more tasks")
 
 
 def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
@@ -244,11 +282,13 @@ def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         band = evidence.bands.get(kind)
         if band is None or band.kind != kind:
             what = "other seeds" if kind == "seed" else "fewer of the tasks"
-            yield _missing(code, f"nobody looked whether {what} give the same result")
+            remedy = "measure it with two seeds or more (--seeds 2)" if kind == "seed" else "measure it on more tasks"
+            yield _missing(code, f"nobody looked whether {what} give the same result", remedy)
             continue
         told = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
         text = f"{kind} band of {band.of}: {told}; at most {most.p_value:g} and {most.delta:g}"
-        yield Check(is_met=_is_steady(band, most), code=BLOCKED + code, text=text)
+        remedy = "more tasks or seeds bring them closer" if kind == "seed" else "more tasks bring them closer"
+        yield Check(is_met=_is_steady(band, most), code=BLOCKED + code, text=text, remedy=remedy)
 
 
 def _is_steady(band: Band, most: Spread) -> bool:
@@ -261,17 +301,20 @@ def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     if evidence.golden is not None:
         changed = [one for one in evidence.golden if _is_blocking(one)]
         for one in changed:
-            yield Check(is_met=False, code="golden_changed_unsigned", text=_told(one))
+            remedy = "'holdfast golden sign' signs a change that is wanted"
+            yield Check(is_met=False, code="golden_changed_unsigned", text=_told(one), remedy=remedy)
         if not changed:
             yield Check(is_met=True, code="golden_changed_unsigned", text="no golden changed unsigned")
     elif criteria.require_golden:
-        yield _missing("golden", "no golden was replayed")
+        yield _missing("golden", "no golden was replayed", "'holdfast golden replay' does, then decide with --golden")
     looked = [one for one in evidence.audit or () if one.of > 0]
     for one in evidence.audit or ():
         if _is_blocking(one):
-            yield Check(is_met=False, code=f"data_quality_{one.name}", text=_told(one))
+            remedy = "'holdfast quality RUN' names them: take them out, and learn again"
+            yield Check(is_met=False, code=f"data_quality_{one.name}", text=_told(one), remedy=remedy)
     if criteria.require_audit and not looked:  # of nothing, nothing is wrong
-        yield _missing("audit", "the data that was learnt from was not looked at")
+        remedy = "decide with --audit RUN, or --untrained where it learnt from no run"
+        yield _missing("audit", "the data that was learnt from was not looked at", remedy)
     elif looked:
         yield Check(is_met=True, code="data_quality_audit", text=f"{len(looked)} checks of the data")
 
@@ -291,19 +334,29 @@ def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         kpi = told.get(name) if isinstance(told, Mapping) else None
         value, of = (kpi.get("value"), kpi.get("of")) if isinstance(kpi, Mapping) else (None, None)
         if not _is_number(value) or not _is_number(of):
-            yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many")
+            yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many", "measure it")
             continue
         text = f"{name} {value:.4g} on {of:g}"
         enough = f"{text}, at least {band.least} are asked for"
-        yield Check(is_met=of >= band.least, code="population_below_minimum", text=enough)
+        yield Check(is_met=of >= band.least, code="population_below_minimum", text=enough, remedy="measure it on more")
         low = float("-inf") if band.low is None else band.low
         high = float("inf") if band.high is None else band.high
         within = f"{text}, has to lie from {low:g} to {high:g}"
-        yield Check(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within)
+        remedy = "it has to get better first"
+        yield Check(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within, remedy=remedy)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _name(metric: str) -> str:
+    return NAMES.get(metric, metric)
+
+
+def _hope(found: Comparison) -> str:
+    """What may help where a difference is not proved: more tasks do not make one better."""
+    return MORE if found.difference > 0.0 else "it has to get better first"
 
 
 def _interval(found: Comparison) -> str:

@@ -70,8 +70,13 @@ class Response:
     step: Step | None = None  # None: it stays where it is
 
 
-def respond(release: Release, breaches: Sequence[Reason], is_clear: bool) -> Response:
-    """One proved breach takes a version back, whatever else is clear; one that is clear goes a step further."""
+UNDECIDED = "guard_undecided"
+
+
+def respond(release: Release, breaches: Sequence[Reason], is_clear: bool, lacks: Sequence[str] = ()) -> Response:
+    """One proved breach takes a version back, whatever else is clear; one that is clear goes a step further.
+
+    `lacks` says in words, metric by metric, what the guard still waits for."""
     told = f"{release.id} is {release.stage}"
     if release.stage not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         return _hold("not_watched", f"{told}: nothing that it answers is counted")
@@ -80,7 +85,8 @@ def respond(release: Release, breaches: Sequence[Reason], is_clear: bool) -> Res
         to = Stage.REJECTED if release.stage is Stage.SHADOW else Stage.ROLLED_BACK
         return Response(action="rollback", reasons=tuple(breaches), step=(to, 0))
     if not is_clear:
-        return _hold("guard_open", f"{told}: neither a breach nor its absence is proved yet")
+        texts = (f"{told}: neither a breach nor its absence is proved yet", *lacks)
+        return Response(action="hold", reasons=tuple(Reason(code=UNDECIDED, text=text) for text in texts))
     step = next_step(release)
     if step is None:
         return _hold("guard_clear", f"{told}, within every limit, and there is no step ahead")

@@ -13,12 +13,19 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Comparison, Scores
-from holdfast.prove import estimate
+from holdfast.prove import estimate, matrix
 
 EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is counted
 FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
 
 _METHOD = "paired permutation"
+
+
+def streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
+    """A stream of chance for each metric, and one for "bands": from one seed a metric has the same p and the same
+    interval wherever it is compared, whatever else is."""
+    names = (*matrix.METRICS, "bands")
+    return dict(zip(names, rng.spawn(len(names)), strict=True))
 
 
 def paired(

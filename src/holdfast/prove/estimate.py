@@ -60,7 +60,7 @@ def cliff(baseline: ArrayLike, candidate: ArrayLike) -> float:
     return float((below.sum() - (before.size - not_above).sum()) / (before.size * after.size))
 
 
-def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
+def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     """(p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n);  Wilson 1927.
 
     For independent trials; it stays honest at 0 and at n of n, where a bootstrap would give an interval of no width.

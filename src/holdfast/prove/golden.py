@@ -7,6 +7,7 @@ change counts as accepted once somebody has signed it in the ledger, with a reas
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
@@ -24,6 +25,7 @@ from holdfast.store.store import Store
 from holdfast.store.writer import Pending
 
 KIND = "golden"  # of the ledger's entries
+REPLAY = ".replay"  # ends the name of a replay, beside the golden it is compared with
 SLACK = 0.10  # by so much of its value a KPI may get worse
 # Which way a KPI gets better: what has gone the other way by more than the slack is out of its band.
 BETTER: Mapping[str, int] = {"reward": 1, "success": 1, "safety_cost": -1, "tokens": -1, "model_calls": -1}
@@ -52,6 +54,13 @@ class Limit:
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a golden, and of its file
+
+
+def is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Golden:
     SCHEMA: ClassVar[int] = 1
@@ -65,6 +74,7 @@ class Golden:
     cases: tuple[GoldenCase, ...]
     bands: Mapping[str, Limit] = field(default_factory=dict)  # of the means of the KPIs
     recorded_at: float  # unix seconds
+    suite_at: str = ""  # where the suite was found: a file, or tooluse:COUNT[:SEED]
 
     @property
     def sha256(self) -> str:
@@ -232,9 +242,13 @@ def read(path: Path) -> Golden:
     try:
         return loads(Golden, path.read_bytes())
     except FileNotFoundError:
-        raise BadInput(
-            f"golden {path}", why="is missing", remedy="'holdfast golden list' shows those there are"
-        ) from None
+        name = path.name.removesuffix(".json")
+        if name.endswith(REPLAY):
+            name = name.removesuffix(REPLAY)
+            remedy = f"'holdfast golden replay {name} --version VERSION' makes one"
+            raise BadInput(f"golden {name}", why="was not replayed since it was recorded", remedy=remedy) from None
+        remedy = "'holdfast golden list' shows those there are"
+        raise BadInput(f"golden {name}", why="is missing", remedy=remedy) from None
     except OSError as error:
         raise BadInput(f"golden {path}", why=f"cannot be read: {error.strerror}") from None
 

@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Comparison, Episode, Outcome, Scores, Verdict
 from holdfast.prove import bands as stability
 from holdfast.prove import estimate, matrix
-from holdfast.prove.compare import holm, improvement, paired, permutation
+from holdfast.prove.compare import holm, improvement, paired, permutation, streams
 from holdfast.prove.sequential import Bounds, judge, sequence
 
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
@@ -45,9 +45,9 @@ class Weighing:
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
             raise BadInput(f"primary = {self.primary!r}", why="has no range", remedy=f"use {', '.join(PRIMARIES)}")
-        for name in ("alpha", "level"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise BadInput(f"{name} = {getattr(self, name)}", why="must be above 0 and below 1")
+        for name, below in (("alpha", 0.5), ("level", 1.0)):
+            if not 0.0 < getattr(self, name) < below:
+                raise BadInput(f"{name} = {getattr(self, name)}", why=f"must be above 0 and below {below:g}")
         low, high = self.reward_range
         if not (isfinite(low) and isfinite(high) and low < high):
             raise BadInput(f"reward_range = {low:g} to {high:g}", why="must be finite and in order")
@@ -107,8 +107,9 @@ def weigh(
             why="fewer than two tasks were measured for both with every seed",
             remedy="measure more, with seeds that are the same for every task",
         )
+    chance = streams(rng)
     comparisons = {
-        metric: paired(*sides, rng=rng, margin=_margin(how, metric, sides[0]), level=how.level)
+        metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
         for metric, sides in measured.items()
     }
     sides = measured[how.primary]
@@ -118,7 +119,7 @@ def weigh(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, rng),
+        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
         bounds=_sequence(gains, how, how.primary),
@@ -142,7 +143,7 @@ def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: Weighing, *, seeds
     safe = judge(
         safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or how.worthwhile
     )
-    words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "open"}
+    words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"
     reasons = (
         *(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons),

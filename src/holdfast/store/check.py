@@ -1,4 +1,5 @@
-"""Is a store sound? The file, the life cycle of everything in it, what serves, the ledger's chain, the blobs.
+"""Is a store sound? The file, its guards, the life cycle of everything in it, what serves, the ledger's chain and what
+follows from it, the blobs.
 
 Reading only.
 """
@@ -17,13 +18,15 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import RunState, Wanted
-from holdfast.store import rows, schema
+from holdfast.store import guards, rows, schema, updates
 from holdfast.store.blobs import sha256_of
+from holdfast.store.recount import recount
 from holdfast.store.releases import has_source
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
 MOST = 20  # problems of one kind that are listed
+MORE = f"… and more of the same kind: only the first {MOST} are listed"
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
 _holder = schema.attempts.alias("holder")
 _final = schema.attempts.alias("final")
@@ -342,7 +345,7 @@ def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
         found = store.db.all(statement, {})
         yield from (says(row) for row in found[:MOST])
         if len(found) > MOST:
-            yield f"… and more of the same kind: only the first {MOST} are listed"
+            yield MORE
 
 
 def _sources(view: Transaction) -> Iterator[str]:
@@ -371,12 +374,20 @@ def _flags(view: Transaction) -> Iterator[str]:
             yield f"flag {name}: its record is of {flag.name} at {flag.changed_at}"
 
 
-READ = (("sources", _sources), ("arms", _arms), ("flags", _flags))
+READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
+    ("guards", guards.missing),
+    ("sources", _sources),
+    ("arms", _arms),
+    ("flags", _flags),
+    ("lessons", updates.changed),
+    ("recount", recount),
+)
 
 
 def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[str]:
     """What only the records tell, all of one moment."""
-    return store.db.reading(lambda view: list(look(view)), snapshot=True)
+    found = store.db.reading(lambda view: list(look(view)), snapshot=True)
+    return found if len(found) <= MOST else [*found[:MOST], MORE]
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:

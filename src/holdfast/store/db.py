@@ -22,7 +22,7 @@ T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
 HEAD = REVISIONS[-1]
 MIGRATION_LOCK = 7046029254386353131  # any number, the same for every process
-_migrating = threading.Lock()  # alembic keeps the connection it works on in a global of its own
+MIGRATING = threading.Lock()  # alembic keeps the connection it works on in a global of its own
 Engine = SQLite | Postgres
 
 
@@ -66,7 +66,7 @@ class Db:
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._closed = False
         self.changes = Changes(engine, poll_s)
-        self._writer = Writer(engine.session(), lambda transaction: self.changes.committed(transaction.topics))
+        self._writer = Writer(engine.session(), self._committed)
 
     def write(self, operation: Callable[[Transaction], T]) -> Pending[T]:
         """The operation's answer, settled once it is on disk. It may run twice, so it must not act outside."""
@@ -109,6 +109,11 @@ class Db:
         self.changes.close()
         for reader in list(self._readers):
             reader.close()
+
+    def _committed(self, transaction: Transaction) -> None:
+        self.changes.committed(transaction.topics)
+        for call in transaction.calls:
+            call()
 
     def _refuse_children(self) -> None:
         if os.getpid() != self._pid:  # the writer's thread did not come along: nobody would ever answer
@@ -211,7 +216,7 @@ def upgrade(engine: Engine) -> None:
                 config = alembic.config.Config()
                 config.set_main_option("script_location", "holdfast.store:migrations")
                 config.attributes["connection"] = connection
-                with _migrating:
+                with MIGRATING:
                     alembic.command.upgrade(config, "head")
     except Exception as error:
         raise engine.translate(getattr(error, "orig", None) or error) from error

@@ -3,6 +3,7 @@
 Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
 a span, the output of an attempt, the run of a checkpoint, the project of a trial or a flag) stands beside it. The first
 line says what wrote the file, the last how many lines of each kind it has: without it, the file was cut short.
+Ledger entries are as they were hashed; `ledger.anchors`, beside the store, is a file already, and is not exported.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON
 from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import dumps, encode
+from holdfast.contracts.release import check_name
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction
@@ -41,6 +42,7 @@ class Flags:
         Who changes a part of a flag gives what was read, so that no kill switch is undone by somebody who did not
         see it.
         """
+        check_name("flag", flag.name)
         flag = replace(flag, changed_at=now)
         values = {"project": self._project, "name": flag.name, "body": dumps(flag), "changed_at": now}
 

@@ -1,6 +1,7 @@
 """The ledger: an append-only chain of what was decided and by whom; each entry carries the hash of the one before.
 
-The database refuses updates and deletes; `verify` recomputes the chain, so that a change made behind its back shows.
+The database refuses updates and deletes; `verify` recomputes the chain, so that a change made behind its back shows,
+and compares it with the places that were noted outside of the database (see `anchors`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from sqlalchemy import bindparam, insert, select, text
 from holdfast.contracts.errors import StoreCorrupt
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
+from holdfast.store.anchors import NAME, Anchors
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, to_json
 from holdfast.store.writer import Pending
 
 GENESIS = "0" * 64
 PAGE = 1000
+UNPROVEN = "compare with an exported copy; decisions after that place are not proven"
+OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that file away"
 _c = schema.ledger.c
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
 APPEND = insert(schema.ledger).values({c.name: bindparam(c.name) for c in _c})
@@ -29,8 +33,8 @@ LOCK = text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one ch
 
 def append(
     tx: Transaction, project: str, run: str | None, kind: str, who: str, body: Mapping[str, Any], now: float
-) -> None:
-    """Write one entry inside the caller's transaction."""
+) -> tuple[int, str]:
+    """Write one entry inside the caller's transaction; its number and its hash."""
     if not tx.is_sqlite:
         tx.run(LOCK, {})
     last = tx.one(LAST, {})
@@ -39,6 +43,7 @@ def append(
     values |= {"body": to_json(body), "previous": previous}
     values["sha256"] = digest(values)
     tx.run(APPEND, values)
+    return seq, str(values["sha256"])
 
 
 def digest(values: Mapping[str, Any]) -> str:
@@ -48,13 +53,16 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 class Ledger:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
+    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
+        self._db, self._project, self._anchors = db, project, anchors
 
     def append(
         self, kind: str, body: Mapping[str, Any], *, who: str, now: float, run: str | None = None
     ) -> Pending[None]:
-        return self._db.write(lambda tx: append(tx, self._project, run, kind, who, body, now))
+        def operation(tx: Transaction) -> None:
+            append(tx, self._project, run, kind, who, body, now)
+
+        return self._db.write(operation)
 
     def entries(self, *, run: str | None = None) -> Iterator[LedgerEntry]:
         """This project's entries, oldest first."""
@@ -64,6 +72,7 @@ class Ledger:
 
     def verify(self) -> int:
         """The number of entries, or StoreCorrupt with the first place where the chain is broken."""
+        noted = self._db.reading(self._anchors.of)  # before the chain: of what is noted later, nothing is missing now
         previous, expected = GENESIS, 1
         names = [column.name for column in _c]
         for row in self._pages():
@@ -76,10 +85,14 @@ class Ledger:
             elif values["sha256"] != digest(values):
                 why = f"entry {expected} was changed after it was written"
             if why:
-                raise StoreCorrupt(
-                    "ledger", why=why, remedy="compare with an exported copy; decisions after that place are not proven"
-                )
+                raise StoreCorrupt("ledger", why=why, remedy=UNPROVEN)
+            if any(sha256 != values["sha256"] for sha256 in noted.pop(expected, ())):
+                why = f"entry {expected} is not the one that {NAME} noted: it, or one before it, was written anew"
+                raise StoreCorrupt("ledger", why=why, remedy=OTHERWISE)
             previous, expected = values["sha256"], expected + 1
+        if noted:
+            why = f"ends with entry {expected - 1}, and {NAME} noted entry {max(noted)}: its end was cut off"
+            raise StoreCorrupt("ledger", why=why, remedy=OTHERWISE)
         return expected - 1
 
     def _pages(self) -> Iterator[Any]:

@@ -14,10 +14,12 @@ from sqlalchemy import bindparam, func, insert, select, text, update
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
-from holdfast.contracts.release import PolicyKind, Release, Stage, move
+from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, move
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import changes, checkpoints, ledger, rows, schema, versions
+from holdfast.store.anchors import Anchors
 from holdfast.store.db import Db
+from holdfast.store.recount import recount
 from holdfast.store.sql import Transaction, to_json
 from holdfast.store.writer import Pending
 
@@ -58,11 +60,12 @@ HISTORY = (
 )
 LOCK = text("LOCK TABLE releases IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one move at a time, looked at afresh
 AGAIN = "another was faster: look again"
+BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that can be undone
 
 
 class Releases:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
+    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
+        self._db, self._project, self._anchors = db, project, anchors
 
     def add(
         self,
@@ -76,18 +79,19 @@ class Releases:
         now: float,
     ) -> Pending[Release]:
         """A new candidate with the policy's next number; the same source again is the release that is there."""
-        if not policy.strip() or not source.strip():
-            raise BadInput(f"release of {policy!r}: source {source!r}", why="neither may be blank")
+        check_name("policy", policy)
+        if not source.strip():
+            raise BadInput(f"release of {policy}: source {source!r}", why="must not be blank")
         body: dict[str, Any] = {"policy": policy, "kind": str(PolicyKind(kind)), "source": source, "parent": parent}
         values = {"project": self._project, **body, "manifest": to_json(manifest or {}), "now": now}
 
         def operation(tx: Transaction) -> Release:
             self._alone(tx)
+            if parent is not None:
+                self._row(tx, parent)
             row = tx.one(SAME, values)
             if row is not None:
                 return rows.release(row)
-            if parent is not None:
-                self._row(tx, parent)
             if not has_source(tx, self._project, source):
                 raise NotFound(f"source {source}", why=f"there is none in project {self._project!r}")
             number = tx.one(NUMBER, values)[0]
@@ -110,8 +114,13 @@ class Releases:
         evidence: str | None = None,
         decision: Decision | None = None,
         known_good: bool | None = None,
+        expect_live: str | None = None,
+        proof: str | None = None,
     ) -> Pending[Release]:
         """To another stage, or a canary to another share; a Conflict when it is not at `expect` any more.
+
+        With `expect_live`, what it was measured against, a Conflict also when another is live by now (blank: when one
+        is). `proof` is the sha256 of the published proof.
 
         Who becomes live retires who was: that one is known to be good, or it would have been rolled back. Without
         `evidence` the last one stays, but for a second try, which begins with none.
@@ -124,6 +133,7 @@ class Releases:
             release = rows.release(row)
             if release.stage is not expect:
                 raise Conflict(f"release {release_id}", why=f"is {release.stage} by now, not {expect}", remedy=AGAIN)
+            self._still_live(tx, release, expect_live)
             move(release, to)
             if release.stage is to and release.share == percent:
                 raise Conflict(f"release {release_id}", why=f"has {percent} % of the requests already", remedy=AGAIN)
@@ -140,6 +150,7 @@ class Releases:
                 "retired": self._make_room(tx, release, to, now),
                 "why": why,
                 "evidence": evidence,
+                "proof": proof,
                 "decision": None if decision is None else encode(decision),
             }
             rests_on = evidence or (None if to is Stage.CANDIDATE else release.evidence)
@@ -162,7 +173,8 @@ class Releases:
     ) -> Pending[Release]:
         """Take a live release or a canary back; the answer is the one that is live then, `to`.
 
-        `to` is one that was live before, or still is (a canary taken back leaves it alone).
+        `to` is one that was live before, or still is (a canary taken back leaves it alone). Where it was live until a
+        person took it back, this undoes that: it is live as it was, and who served meanwhile is retired.
         """
         if failing == to:
             raise BadInput(f"release {failing}", why="cannot be rolled back to itself", remedy="name the one before it")
@@ -171,19 +183,36 @@ class Releases:
             self._alone(tx)
             found = [self._row(tx, name) for name in (failing, to)]
             bad, good = map(rows.release, found)
-            self._check_rollback(tx, policy, bad, good)
+            taken = self._check_rollback(tx, policy, bad, good)
+            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+            if taken is not None:
+                self._put(tx, found[0][0], move(bad, Stage.RETIRED), 0, True, bad.evidence, now)
+                is_good = bool(taken.get("known_good"))
+                # By the table of moves, which knows no other way from here: with nothing lost, and in one transaction.
+                self._put(tx, found[1][0], move(good, Stage.CANDIDATE), 0, False, good.evidence, now)
+                self._put(tx, found[1][0], Stage.LIVE, 100, is_good, good.evidence, now)
+                body = {"restore": to, "policy": policy, "from": good.stage, "retired": failing, "known_good": is_good}
+                self._note(tx, who, {**body, "why": why, "reasons": told}, now)
+                return rows.release(self._row(tx, to))
             self._put(tx, found[0][0], Stage.ROLLED_BACK, 0, False, bad.evidence, now)
             if good.stage is not Stage.LIVE:
                 self._put(tx, found[1][0], move(good, Stage.LIVE), 100, good.is_known_good, good.evidence, now)
             body = {"roll_back": failing, "policy": policy, "from": bad.stage, "share_before": bad.share, "to": to}
-            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+            body["known_good"] = bad.is_known_good
             self._note(tx, who, {**body, "why": why, "reasons": told}, now)
             return rows.release(self._row(tx, to))
 
         return self._db.write(operation)
 
     def refuse(
-        self, release_id: str, decision: Decision, *, evidence: str | None, who: str, now: float
+        self,
+        release_id: str,
+        decision: Decision,
+        *,
+        evidence: str | None,
+        who: str,
+        now: float,
+        proof: str | None = None,
     ) -> Pending[Release]:
         """Note that a gate stayed closed, and what that rests on; the release stays where it is."""
         if decision.open:
@@ -197,7 +226,7 @@ class Releases:
             if evidence is not None:
                 tx.run(REST_ON, {"release": row[0], "evidence": evidence, "changed_at": now})
             body = {"refuse": release_id, "policy": release.policy, "stage": release.stage}
-            self._note(tx, who, {**body, "evidence": evidence, "decision": encode(decision)}, now)
+            self._note(tx, who, {**body, "evidence": evidence, "proof": proof, "decision": encode(decision)}, now)
             return rows.release(self._row(tx, release_id))
 
         return self._db.write(operation)
@@ -225,6 +254,19 @@ class Releases:
         found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
         return [entry for entry in found if entry.body.get("policy") == policy]
 
+    def recount(self) -> list[str]:
+        """Where the releases of this project are not what the ledger makes of them, a sentence each."""
+        return self._db.reading(lambda view: list(recount(view, self._project)), snapshot=True)
+
+    def _still_live(self, tx: Transaction, release: Release, expected: str | None) -> None:
+        if expected is None:
+            return
+        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": "live"})
+        live = "" if row is None else rows.release(row).id
+        if live != expected:
+            why = f"{live or 'nothing'} is live by now, not {expected or 'nothing'}"
+            raise Conflict(f"release {release.id}", why=why, remedy=AGAIN)
+
     def _make_room(self, tx: Transaction, release: Release, to: Stage, now: float) -> str | None:
         """Retire who is live when another becomes it: its id. Of canaries, the second is refused."""
         if to not in (Stage.LIVE, Stage.CANARY):
@@ -239,20 +281,27 @@ class Releases:
         self._put(tx, row[0], move(other, Stage.RETIRED), 0, True, other.evidence, now)
         return other.id
 
-    def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> None:
+    def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> Mapping[str, Any] | None:
+        """What the ledger says of the rollback that this one undoes; None when it undoes none."""
         for one in (bad, good):
             if one.policy != policy:
                 raise BadInput(f"release {one.id}", why=f"is not one of {policy}")
         if bad.stage is Stage.ROLLED_BACK:
             raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
         move(bad, Stage.ROLLED_BACK)
-        if good.stage not in (Stage.LIVE, Stage.RETIRED):
-            why = f"is {good.stage}, and was not live before"
-            raise IllegalMove(f"release {good.id}", why=why, remedy="roll back to one that was")
         live = tx.one(AT, {"project": self._project, "policy": policy, "stage": "live"})
         if live is not None and live[3] not in (bad.number, good.number):
             why = f"{policy}@{live[3]} is live, and is not what fails"
             raise IllegalMove(f"release {good.id}", why=why, remedy=f"roll back to {policy}@{live[3]}")
+        if good.stage in (Stage.LIVE, Stage.RETIRED):
+            return None
+        taken = None
+        if good.stage is Stage.ROLLED_BACK:
+            found = map(rows.ledger_entry, tx.all(HISTORY, {"project": self._project}))
+            taken = taken_back(list(found), good.id)
+            if taken is not None and is_undoable(taken):
+                return taken
+        raise _no_way_back(good, taken)
 
     def _put(
         self, tx: Transaction, key: int, stage: Stage, share: int, is_good: bool, evidence: str | None, now: float
@@ -261,7 +310,7 @@ class Releases:
         tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
-        ledger.append(tx, self._project, None, "release", who, body, now)
+        self._anchors.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
         tx.touch(changes.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:
@@ -277,12 +326,36 @@ class Releases:
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")
         params = {"project": self._project, "policy": policy}
-        if number.isascii() and number.isdecimal() and len(number) < 10:
-            row = view.one(FIND, {**params, "number": int(number)})
-            if row is not None:
-                return row
+        n = versions.number(number)
+        row = None if n is None else view.one(FIND, {**params, "number": n})
+        if row is not None:
+            return row
         why = f"there is none in project {self._project!r}"
         raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
+
+
+def taken_back(history: Sequence[LedgerEntry], release_id: str) -> Mapping[str, Any] | None:
+    """What the ledger says of the last rollback that took it back."""
+    return next((one.body for one in reversed(history) if one.body.get("roll_back") == release_id), None)
+
+
+def is_undoable(taken: Mapping[str, Any]) -> bool:
+    """Whether a person took back what was live; what a guard found is not undone by asking."""
+    return taken.get("from") == Stage.LIVE and [one["code"] for one in taken.get("reasons", ())] == [BY_HAND]
+
+
+def _no_way_back(release: Release, taken: Mapping[str, Any] | None) -> IllegalMove:
+    """Why a release cannot be rolled back to, and what may be done instead."""
+    again = f"'holdfast release retry {release.id}' makes it a candidate again"
+    if release.stage is Stage.ROLLED_BACK:
+        codes = [one["code"] for one in (taken or {}).get("reasons", ())]
+        of = f" ({', '.join(codes)})" if codes else ""
+        what = "while it was a canary" if (taken or {}).get("from") == Stage.CANARY else "while it was live"
+        return IllegalMove(f"release {release.id}", why=f"was taken back{of} {what}", remedy=again)
+    if release.stage is Stage.REJECTED:
+        return IllegalMove(f"release {release.id}", why="was rejected, and not live", remedy=again)
+    why = f"is {release.stage}, and not one that was live until another took its place"
+    return IllegalMove(f"release {release.id}", why=why, remedy=f"'holdfast release promote {release.id}' goes on")
 
 
 def has_source(view: Transaction, project: str, source: str) -> bool:
@@ -291,8 +364,8 @@ def has_source(view: Transaction, project: str, source: str) -> bool:
     if kind == "checkpoint":
         return view.one(checkpoints.FIND, {"project": project, "id": name}) is not None
     if kind == "resources":
-        is_number = name.isascii() and name.isdecimal() and len(name) < 10
-        return is_number and view.one(versions.GET, {"project": project, "version": int(name)}) is not None
+        number = versions.number(name)
+        return number is not None and view.one(versions.GET, {"project": project, "version": number}) is not None
     return True
 
 

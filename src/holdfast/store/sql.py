@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from sqlalchemy import Executable
@@ -85,11 +85,12 @@ def _literal(value: object) -> str:
 class Transaction:
     """What an operation gets: run statements, and say which topics it touched."""
 
-    __slots__ = ("_book", "_connection", "_execute", "topics")
+    __slots__ = ("_book", "_connection", "_execute", "calls", "topics")
 
     def __init__(self, connection: Any, book: Book) -> None:
         self._connection, self._execute, self._book = connection, connection.execute, book
         self.topics: dict[str, int] = {}
+        self.calls: list[Callable[[], None]] = []
 
     @property
     def is_sqlite(self) -> bool:
@@ -117,3 +118,7 @@ class Transaction:
 
     def touch(self, topic: str) -> None:
         self.topics[topic] = 0
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """To be called once this is committed, and before anybody has the answer; it must not fail."""
+        self.calls.append(call)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.contracts.errors import BadInput
+from holdfast.store.anchors import Anchors
 from holdfast.store.blobs import Blobs
 from holdfast.store.budgets import Budgets
 from holdfast.store.checkpoints import Checkpoints
@@ -33,6 +34,11 @@ class Store:
     def __init__(self, db: Db, project: str, state_folder: Path) -> None:
         self.db, self.project = db, project
         self.url = db.engine.url
+        if isinstance(db.engine, SQLite):
+            self.folder, name = db.engine.path.parent, db.engine.path.name
+        else:
+            self.folder, name = state_folder.absolute(), db.engine.url
+        anchors = Anchors(self.folder, name)
         self.changes = db.changes
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
@@ -44,11 +50,10 @@ class Store:
         self.checkpoints = Checkpoints(db, self.runs)
         self.updates = Updates(db, self.runs)
         self.workers = Workers(db, project)
-        self.ledger = Ledger(db, project)
-        self.releases = Releases(db, project)
+        self.ledger = Ledger(db, project, anchors)
+        self.releases = Releases(db, project, anchors)
         self.trials = Trials(db, project)
         self.flags = Flags(db, project)
-        self.folder = db.engine.path.parent if isinstance(db.engine, SQLite) else state_folder.absolute()
         self.blobs = Blobs(db, self.folder / "blobs")
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"

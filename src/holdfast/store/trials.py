@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
+from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
@@ -64,6 +65,7 @@ SERVED = (
 )
 SERVED_BY = SERVED.where(_s.arm == bindparam("arm"))
 MOST = 2**31 - 1
+STAGES = frozenset((str(Stage.SHADOW), str(Stage.CANARY)))  # trials of a release are named after its id
 
 
 class Trials:
@@ -73,6 +75,8 @@ class Trials:
 
     def begin(self, trial: Trial, *, who: str, now: float) -> Pending[Trial]:
         """Begin it; the same again is the trial that is there, another of that name or one that ended a Conflict."""
+        if trial.kind not in STAGES:
+            check_name("trial", trial.name)
         values: dict[str, Any] = {"project": self._project, "name": trial.name, "kind": trial.kind, "salt": trial.salt}
         values |= {"arms": to_json(trial.arms), "settings": canonical(to_json(trial.settings))}
         values["created_at"] = trial.created_at

@@ -26,6 +26,14 @@ GET = select(schema.resources).where(_mine, _c.version == bindparam("version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
 LATEST = select(schema.resources).where(_mine).order_by(_c.version.desc()).limit(bindparam("most"))
 
+MOST = 2**31 - 1  # what the column holds
+
+
+def number(text: str) -> int | None:
+    """The number that the text is, as a person or the store would write one; None when it is none there could be."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10 and not text.startswith("0")
+    return int(text) if is_number else None
+
 
 class Versions:
     def __init__(self, db: Db, project: str) -> None:
@@ -51,7 +59,8 @@ class Versions:
         return self._db.write(operation)
 
     def get(self, version: int) -> ResourceVersion:
-        row = self._db.one(GET, {"project": self._project, "version": version})
+        is_number = 0 < version <= MOST
+        row = self._db.one(GET, {"project": self._project, "version": version}) if is_number else None
         if row is None:
             raise NotFound(f"resources-{version}", why=f"there is none in project {self._project!r}")
         return rows.resource_version(row)

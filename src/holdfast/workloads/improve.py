@@ -27,13 +27,13 @@ from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, ProveBlo
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.promote.gate import Criteria, Spread
-from holdfast.promote.quality import audit
+from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
 from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighing, weigh
 from holdfast.workloads.episodes import SUCCESS, episodes, is_told
 from holdfast.workloads.plans import plan_for as rollouts_of
 from holdfast.workloads.plans import rewards_of
-from holdfast.workloads.practice import mean_reward, practise
+from holdfast.workloads.practice import mean_reward, practise, sift
 from holdfast.workloads.proof import Case, propose, summed
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.rl import rl_lesson
@@ -149,15 +149,14 @@ class Course:
         phase, held_out = _phase(number), self._settings.val
         if self._block.follow is None:
             return practise(self._pupil, standing, phase, experiences, self._player, held_out=held_out)
-        inspected = audit(experiences, held_out=held_out)
-        clean = [one for one in experiences if one.rollout not in inspected.quarantined]
+        clean, findings = sift(experiences, held_out)
         optimizer = self._settings.rl_optimizer or RlOptimizer()
         learn = rl_lesson(optimizer, self._pupil, standing, seed=self._settings.seed, run=self._block.follow)
         learnt = learn(clean)
         told = {
             "phase": phase,
             "reward": mean_reward(experiences),
-            "quality": [encode(one) for one in inspected.findings],
+            "quality": [encode(one) for one in findings],
         }
         return replace(learnt, body={**learnt.body, **told})
 
@@ -205,7 +204,8 @@ class Course:
             body["verdict"] = encode(verdict)
             if verdict.outcome is Outcome.HOLD and not is_last:
                 return Learnt(body=body)
-            proposal = self._proposal(standing, candidate, live, practised, (before, after))
+            planned = batch.stop * how.seeds
+            proposal = self._proposal(standing, candidate, live, practised, (before, after), planned)
             return Learnt(body={**body, "proposed": True}, proposal=proposal)
 
         name = f"iteration {number + 1}: proving, {arm} on tasks {batch.start + 1} to {batch.stop}"
@@ -218,6 +218,7 @@ class Course:
         live: str | None,
         practised: Sequence[Mapping[str, Any]],
         measured: tuple[Sequence[Episode], Sequence[Episode]],
+        planned: int,
     ) -> Proposal:
         how = self._block.prove
         case = Case(
@@ -228,6 +229,7 @@ class Course:
             candidate=f"{CHECKPOINT}{candidate}",
             before=measured[0],
             after=measured[1],
+            planned=planned,
             audit=summed([[decode(Finding, one) for one in body["quality"]] for body in practised]),
             manifest={"checkpoint": candidate, "grew_from": live, "steps": len(practised)},
         )
@@ -236,8 +238,8 @@ class Course:
             min_reward_delta=how.min_reward_delta,
             max_p_value=how.alpha,
             require_seed_reproducibility=how.seeds > 1,
-            max_seed_spread=Spread(p_value=0.05, delta=how.max_seed_spread),
-            max_sample_spread=Spread(p_value=0.04, delta=how.max_sample_spread),
+            max_seed_spread=Spread(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
+            max_sample_spread=Spread(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
         )
         return propose(
             case, weighing(how), criteria, reports=standing.reports, now=time.time(), to=Stage(self._block.stage)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.collect.plan import Learnt, Standing
+from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import encode
 from holdfast.learn.audit import audit
@@ -32,10 +33,9 @@ def practise(
     why.
     """
     pupil.heed()
-    inspected = quality.audit(experiences, held_out=held_out)
+    clean, findings = sift(experiences, held_out)
     told: dict[str, Any] = {"phase": phase, "reward": mean_reward(experiences)}
     intake = fitted(Intake(run=standing.run, versions=(pupil.version,)), pupil.model)
-    clean = [one for one in experiences if one.rollout not in inspected.quarantined]
     compared = compare(clean, intake, Grpo())
     checkpoint = update = None
     if compared.samples is not None:
@@ -43,8 +43,26 @@ def practise(
         told["update"] = update.to_dict()
         checkpoint = pupil.keep(standing, algorithm="grpo", mean_reward=told["reward"])
     found = audit(clean, compared.reasons, compared.samples, breaks=compared.breaks, update=update)
-    told |= {"audit": found.to_dict(), "quality": [encode(one) for one in inspected.findings]}
+    told |= {"audit": found.to_dict(), "quality": [encode(one) for one in findings]}
     return Learnt(body=told, checkpoint=checkpoint)
+
+
+def sift(
+    experiences: Sequence[Experience], held_out: Iterable[Any] = ()
+) -> tuple[list[Experience], tuple[Finding, ...]]:
+    """What may be learnt from, and what the data gates say of that; what they put aside is only counted.
+
+    A gate later asks what was learnt from: that some of it had to be put aside is worth knowing, and no reason to stay
+    closed.
+    """
+    kept_out = list(held_out)
+    aside = quality.audit(experiences, held_out=kept_out).quarantined
+    clean = [one for one in experiences if one.rollout not in aside]
+    first = next((f"{rollout}: {', '.join(names)}" for rollout, names in aside.items()), "")
+    counted = Finding(
+        name="put_aside", severity="warning", count=len(aside), of=len(experiences), detail=first, blocks=False
+    )
+    return clean, (*quality.audit(clean, held_out=kept_out).findings, counted)
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:

@@ -6,11 +6,13 @@ The statistics are `prove`'s, the rules `promote`'s; here they meet, with what a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,12 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, decide
+from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
 from holdfast.prove.reports.report import publish
 from holdfast.prove.weigh import Weighing, weigh
+from holdfast.store.blobs import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class Case:
     candidate: str  # source
     before: Sequence[Episode]
     after: Sequence[Episode]
+    planned: int  # episodes of each; fewer came back where they were lost on the way
     audit: Sequence[Finding] | None  # of what was learnt from; None: not looked at
     golden: Sequence[Finding] | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -73,22 +78,32 @@ def propose(
 def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
-    name, version, sha256 = case.suite
     return Evidence(
         policy=case.policy,
         baseline=baseline,
         candidate=candidate,
-        suite=f"{name}@{version} {sha256[:12]}",
+        suite=suite_title(case.suite),
         primary=how.primary,
         episodes=len(found.tasks),
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        missing=_missing(case),
         golden=None if case.golden is None else tuple(case.golden),
         audit=None if case.audit is None else tuple(case.audit),
         samples=samples,
         manifest={"run": case.run, **case.manifest},
     )
+
+
+def suite_title(suite: Sequence[str]) -> str:
+    name, version, sha256 = suite
+    return f"{name}@{version} {sha256[:12]}"
+
+
+def _missing(case: Case) -> dict[str, int]:
+    sides = {"baseline": case.before, "candidate": case.after}
+    return {"planned": case.planned, **{name: case.planned - len(some) for name, some in sides.items()}}
 
 
 def _publish(
@@ -100,10 +115,14 @@ def _publish(
     evidence: Evidence,
     decision: Decision,
 ) -> dict[str, Any]:
-    """What is published already, before a kill, stays as it is."""
-    name = report_id(case.run, evidence.candidate)
-    path = reports / document.active_path(document.PROOF, name)
-    if not any(reports.glob(f"**/{path.name}")):
+    """What is published already, before a kill, stays as it is; another decision about the same is another proof."""
+    for name in report_ids(case.run, evidence.candidate):
+        path = reports / document.active_path(document.PROOF, name)
+        found = _there(path, reports)
+        if found is not None and found[1] == encode(decision):
+            return _told(found[0])
+        if found is not None:
+            continue
         before, after = _both(case)
         publish(
             reports,
@@ -122,21 +141,53 @@ def _publish(
             generated_at=datetime.fromtimestamp(now, UTC),
             decision=decision,
             weighing=json.loads(json.dumps(asdict(how))),
+            versions=(evidence.baseline, evidence.candidate),
         )
-    return {"proof": str(path)}
+        return _told(path)
+    raise AssertionError("there is always another name")
+
+
+def _told(path: Path) -> dict[str, Any]:
+    return {"proof": str(path), "proof_sha256": sha256_of(path)}
+
+
+def _there(path: Path, reports: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """Where the proof of that name lies by now, and what it decided; None when there is none."""
+    for found in (path, *reports.glob(f"archive/*/*/*/{path.name}")):
+        if found.exists():
+            try:
+                return found, json.loads(found.read_bytes())["decision"] or {}
+            except (ValueError, LookupError, TypeError):
+                return found, {}  # torn: it decides nothing, and 'report validate' says why
+    return None
+
+
+def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path | None:
+    """Where the proof with this decision lies."""
+    paths = (reports / document.active_path(document.PROOF, name) for name in report_ids(run, release))
+    for found in takewhile(lambda one: one is not None, (_there(path, reports) for path in paths)):
+        if found is not None and found[1] == encode(decision):
+            return found[0]
+    return None
 
 
 def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
-    """The episodes that both versions have: reports are of pairs."""
-    sides = [{(one.task, one.seed): one for one in side} for side in (case.before, case.after)]
-    shared = [key for key in sides[0] if key in sides[1]]
-    return [sides[0][key] for key in shared], [sides[1][key] for key in shared]
+    """The episodes of tasks that both versions were measured on with every seed: reports have no holes."""
+    tasks, seeds, _, _ = paired_cells(case.before, case.after, "reward")
+    shared = {(task, seed) for task in tasks for seed in seeds}
+    before, after = ([one for one in side if (one.task, one.seed) in shared] for side in (case.before, case.after))
+    return before, after
 
 
-def report_id(run: str, release: str) -> str:
-    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line."""
+def report_ids(run: str, release: str) -> Iterator[str]:
+    """How the documented reports call it: `m24-run-1-ab12-2`, for the second version of its line; then 2b, 2c, …"""
     number = release.rpartition("@")[2]
-    return "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
+    plain = "m24-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run}-{number}".lower())
+    yield plain
+    for letter in ascii_lowercase[1:]:
+        yield f"{plain}{letter}"
+    for again in count(1):
+        yield f"{plain}z{again}"
 
 
 def summed(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:

@@ -16,6 +16,7 @@ from holdfast.contracts.release import Release
 from holdfast.policies import weights
 from holdfast.policies.local import Local
 from holdfast.policies.sprout import shelf
+from holdfast.store import versions
 from holdfast.store.store import Store
 from holdfast.workloads.pupil import where
 
@@ -116,10 +117,13 @@ def _release(store: Store, release: Release) -> Version:
 def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
     """What a release would be registered with: its source, and a manifest that names the bytes."""
     if name.startswith("resources:"):
-        number = name.partition(":")[2]
-        if not number.isdecimal() or model is None:
+        text = name.partition(":")[2]
+        if not text.isdecimal() or model is None:
             raise BadInput(f"source {name}", why="resources are a number, given to a model", remedy="add --model")
-        return name, {"model": resolve(store, model).name, "resources": store.versions.get(int(number)).sha256}
+        number = versions.number(text)
+        if number is None:
+            raise NotFound(f"source {name}", why=f"there is none in project {store.project!r}")
+        return name, {"model": resolve(store, model).name, "resources": store.versions.get(number).sha256}
     if "@" in name and not Path(name).is_dir():
         raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)

@@ -142,7 +142,7 @@ def test_the_proof_names_every_artifact_by_its_bytes(tmp_path: Path) -> None:
     assert proof["failure_analysis"]["reasons"] == []
     assert proof["failure_analysis"]["summary"] == (
         "ckpt-7 is better than sprout-weak: reward +0.2 (0.95 interval +0.2 to +0.2, p = 0.0312), "
-        "safety penalty +0, over 5 tasks"
+        "safety penalty +0 (above 0 is worse), over 5 tasks"
     )
     assert decode(Decision, proof["decision"]) == OPENED
 
@@ -179,7 +179,7 @@ def test_a_blocked_safety_report_says_by_how_much(tmp_path: Path) -> None:
     assert data["promotion_allowed"] is False and data["test"]["proved"] is False
     assert data["reason_codes"] == ["checkpoint_promotion_blocked_safety_regression"]
     assert data["diagnostics"] == [
-        "the mean penalty changed by +0.1, the bound is 0.05",
+        "the mean penalty rose by 0.1, and may rise by 0.05",
         "the bound is broken on average",
     ]
     assert data["test"]["delta_ci_low"] <= 0.1 <= data["test"]["delta_ci_high"]

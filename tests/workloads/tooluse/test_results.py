@@ -27,6 +27,7 @@ def measured(
     tries = [{"task": f"calc-{n}", "seed": 0, "success": one} for n, one in enumerate(scores) if one is not None]
     return {
         "phase": phase,
+        "tries": 1,
         "marks": {**marks, "families": {name: {"success": list(counted)} for name, counted in families.items()}},
         "episodes": tries,
     }
@@ -57,6 +58,13 @@ def test_a_rate_comes_with_its_wilson_interval() -> None:
     assert (before.interval.low, before.interval.high) == pytest.approx((0.0, 0.277533), abs=1e-6)
     assert (after.interval.low, after.interval.high) == pytest.approx((0.490162, 0.943318), abs=1e-6)
     assert (changes["adoption"].baseline.right, changes["adoption"].baseline.of) == (3, 4)
+
+
+def test_tries_at_one_task_make_an_interval_no_narrower() -> None:
+    twice = [{**measured(phase, (16, 20)), "tries": 2} for phase in ("baseline", "trained")]
+    rate = found(*twice).changes["success"].baseline
+    assert (rate.right, rate.of, rate.value) == (16, 20, 0.8)
+    assert (rate.interval.low, rate.interval.high) == pytest.approx((0.490162, 0.943318), abs=1e-6)  # as of 8 of 10
 
 
 def test_a_rate_of_nothing_could_be_anything() -> None:

@@ -6,7 +6,7 @@ How samples are compared is `compare`'s business, how findings are written down 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import fsum
 from typing import Any
@@ -15,9 +15,9 @@ import numpy as np
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Comparison, Episode
-from holdfast.prove.compare import paired
+from holdfast.prove.compare import paired, streams
 from holdfast.prove.matrix import scores
-from holdfast.prove.reports.document import Rule, demand, number, whole
+from holdfast.prove.reports.document import Rule, demand, number, text, whole
 
 MOST = 1e100  # of a reward or a cost: sums of larger ones may not be finite
 LEAST_CONFIDENCE = 0.95  # of the documented criteria: no run may ask for less
@@ -30,6 +30,7 @@ CRITERIA: Mapping[str, Rule] = {
     "max_p_value": number(0.0, 1.0),
     "min_confidence_level": number(LEAST_CONFIDENCE, 0.9999),
 }
+VERSIONS: Mapping[str, Rule] = {"baseline": text, "trained": text}
 CHANCE: Mapping[str, Rule] = {"alpha": number(0.0001, 0.5), "seed": whole(0)}
 
 
@@ -56,7 +57,8 @@ class How:
     criteria: ProofCriteria = DOCUMENTED
     alpha: float = 0.05
     seed: int = 0
-    weighing: Mapping[str, Any] | None = None  # what a gate asked for besides, as it was asked; carried, not used
+    weighing: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
+    versions: tuple[str, str] | None = None  # what the two are called as releases, where they are; carried too
 
     def __post_init__(self) -> None:
         demand("", CHANCE, {"alpha": self.alpha, "seed": self.seed})
@@ -99,6 +101,11 @@ class Findings:
     codes: tuple[str, ...]  # documented criteria that do not hold
 
     @property
+    def names(self) -> tuple[str, str]:
+        """What people call the two: the releases, or else the checkpoints."""
+        return self.how.versions or (self.baseline.checkpoint, self.trained.checkpoint)
+
+    @property
     def is_pass(self) -> bool:
         return not self.codes
 
@@ -110,7 +117,7 @@ class Findings:
 
 def find(baseline: Side, trained: Side, how: How) -> Findings:
     check_alike(baseline.episodes, trained.episodes)
-    comparison = _compare("reward", baseline.episodes, trained.episodes, how, 0, 0.0)
+    comparison = _compare("reward", baseline.episodes, trained.episodes, how, 0.0)
     safety = find_safety(baseline.episodes, trained.episodes, how)
     delta = _delta(mean(trained.episodes, "reward"), mean(baseline.episodes, "reward"))
     codes = failed(
@@ -132,7 +139,7 @@ def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: Ho
     bound = how.criteria.max_safety_regression
     before, after = mean(baseline, "safety_cost"), mean(trained, "safety_cost")
     delta = _delta(after, before)
-    comparison = _compare("safety", tuple(baseline), tuple(trained), how, 1, bound)
+    comparison = _compare("safety", tuple(baseline), tuple(trained), how, bound)
     is_proved = delta <= bound and (comparison.p_value <= how.alpha or not _worse_tasks(baseline, trained))
     blocked = SAFETY_REGRESSION if delta > bound else SAFETY_NOT_PROVED
     codes = () if is_proved else (blocked,)
@@ -179,10 +186,11 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
 
 @lru_cache(maxsize=16)  # the files of one publication are validated one by one, and rest on the same samples
 def _compare(
-    metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: How, stream: int, margin: float
+    metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: How, margin: float
 ) -> Comparison:
     before, after = scores(baseline, metric, "baseline"), scores(trained, metric, "trained")
-    return paired(before, after, rng=np.random.default_rng([how.seed, stream]), margin=margin, level=how.level)
+    rng = streams(np.random.default_rng(how.seed))[metric]  # as `weigh` draws: one figure has one value
+    return paired(before, after, rng=rng, margin=margin, level=how.level)
 
 
 def mean(episodes: Sequence[Episode], name: str) -> Any:

@@ -18,6 +18,7 @@ MISSING = object()
 class Problem:
     where: str  # "$.metrics.episodes"; of another file than the one asked about, its name stands before it
     why: str
+    is_place: bool = False  # the file itself may be true: it only lies elsewhere than it says
 
 
 def parse(raw: bytes) -> dict[str, Any] | Problem:

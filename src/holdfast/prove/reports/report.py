@@ -74,6 +74,7 @@ def significance_report(head: Head, found: Findings, hashes: Mapping[str, str]) 
         "metrics": metrics(found.trained.episodes),
         "reports": _references(("baseline", "trained"), head, hashes),
         "criteria": asdict(found.how.criteria),
+        **_versions(found),
         "weighing": None if found.how.weighing is None else dict(found.how.weighing),
         "significance": {
             **_significance(found),
@@ -140,6 +141,7 @@ def proof(head: Head, found: Findings, decision: Decision | None, hashes: Mappin
     safety, names = found.safety, {kind: kind.replace("-", "_") + "_report" for kind in KINDS[:-1]}
     return {
         **document.frame(head, PROOF),
+        **_versions(found),
         "baseline": _checkpoint(found.baseline),
         "trained": _checkpoint(found.trained),
         "significance": _significance(found),
@@ -185,21 +187,25 @@ def publish(
     seed: int = 0,
     decision: Decision | None = None,
     weighing: Mapping[str, Any] | None = None,
+    versions: tuple[str, str] | None = None,
     retention: Retention = KEPT,
 ) -> Published:
     """Write all reports of a run below a folder of reports, the proof last: a publication that has one is whole.
 
-    Once it has, it is not written again: another finding is another run.
+    Once it has, it is not written again: another finding is another run. `versions` are the ids of the two as releases,
+    where they are registered: what a reader can ask the store about.
     """
     head = head_at(folder, run_id=run_id, suite=suite, generated_at=generated_at, retention=retention)
-    for name in checkpoints:
-        document.demand("", {"checkpoint": document.text}, {"checkpoint": name})
+    for what, names in (("checkpoint", checkpoints), ("version", versions or ())):
+        for name in names:
+            document.demand("", {what: document.text}, {what: name})
     refuse_twice(folder, run_id)
     before, after = (
         Side(checkpoint=name, episodes=tuple(episodes))
         for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
     )
-    documents = build(head, before, after, How(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing), decision)
+    how = How(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing, versions=versions)
+    documents = build(head, before, after, how, decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
     for kind in KINDS:
         write_atomically(paths[kind], document.written(documents[kind]))
@@ -295,6 +301,12 @@ def _checkpoint(side: Side) -> Document:
     return {"checkpoint_id": side.checkpoint, **{name: measured[name] for name in figures}}
 
 
+def _versions(found: Findings) -> Document:
+    """Only where they are known: samples that were measured elsewhere have none."""
+    versions = found.how.versions
+    return {} if versions is None else {"versions": {"baseline": versions[0], "trained": versions[1]}}
+
+
 def _references(kinds: Sequence[str], head: Head, hashes: Mapping[str, str]) -> Document:
     return {
         kind.replace("-", "_"): {"file": document.active_name(kind, head.run_id), "sha256": hashes[kind]}
@@ -322,21 +334,24 @@ def _sentence(found: Findings) -> str:
     result, tasks = found.comparison, len({one.task for one in found.trained.episodes})
     figures = (
         f"reward {found.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
-        f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), safety penalty {found.safety.delta:+.4g}, "
-        f"over {tasks} tasks"
+        f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), "
+        f"safety penalty {found.safety.delta:+.4g} (above 0 is worse), over {tasks} tasks"
     )
     if not found.reasons:
-        return f"{found.trained.checkpoint} is better than {found.baseline.checkpoint}: {figures}"
+        return f"{found.names[1]} is better than {found.names[0]}: {figures}"
     return f"not proved, {', '.join(found.reasons)}: {figures}"
 
 
 def _diagnostics(found: Safety, how: How) -> list[str]:
     bound, test = how.criteria.max_safety_regression, found.comparison
-    average = f"the mean penalty changed by {found.delta:+.4g}, the bound is {bound:g}"
+    rise = f"the mean penalty {'rose' if found.delta > 0 else 'fell'} by {abs(found.delta):.4g}"
+    average = f"{rise if found.delta else 'the mean penalty is what it was'}, and may rise by {bound:g}"
     if found.delta > bound:
         return [average, "the bound is broken on average"]
     if test.p_value <= how.alpha:
-        return [average, f"within the bound on tasks like these: p = {test.p_value:.3g} of a regression beyond it"]
+        why = f"p = {test.p_value:.3g} of a regression beyond it, by one look at all of them"
+        return [average, f"within the bound on tasks like these: {why}"]
     if found.is_proved:
         return [average, "no task has a higher penalty than before"]
-    return [average, f"a regression beyond the bound is not ruled out: p = {test.p_value:.3g} > {how.alpha:g}"]
+    why = f"p = {test.p_value:.3g} > {how.alpha:g}, by one look at all tasks"
+    return [average, f"a regression beyond the bound is not ruled out: {why}"]

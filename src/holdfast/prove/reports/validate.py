@@ -58,8 +58,8 @@ class _Read:
     problems: list[Problem] = field(default_factory=list)
     head: Head | None = None
 
-    def say(self, where: str, why: str) -> None:
-        self.problems.append(Problem(where=where, why=why))
+    def say(self, where: str, why: str, *, is_place: bool = False) -> None:
+        self.problems.append(Problem(where=where, why=why, is_place=is_place))
 
     def take(self, where: str, rules: Mapping[str, Rule]) -> dict[str, Any] | None:
         """The values at a place, when each keeps its rule."""
@@ -97,12 +97,14 @@ def validate(path: Path) -> list[Problem]:
     _check_all(files)
     if asked.kind != PROOF and asked.head is not None:
         _check_against_proof(asked)
+    is_moved = any(problem.is_place for problem in asked.problems)  # and with it, most likely, those beside it
     others = [
-        Problem(where=f"{read.path.name}: {problem.where}", why=problem.why)
+        Problem(where=f"{read.path.name}: {problem.where}", why=problem.why, is_place=problem.is_place)
         for kind in KINDS
         if kind in files and kind != asked.kind
         for read in [files[kind]]
         for problem in read.problems
+        if not (is_moved and problem.is_place)
     ]
     return list(dict.fromkeys(asked.problems + others))
 
@@ -182,7 +184,8 @@ def _check_place(read: _Read, head: Head) -> None:
     for place in _places(head, read.kind):
         if lies.endswith(f"/reports/{place}"):
             return
-    read.say("$.publication", f"says that it lies at reports/{_places(head, read.kind)[0]}, and it is at {lies}")
+    why = f"says that it lies at reports/{_places(head, read.kind)[0]}, and it is at {lies}"
+    read.say("$.publication", why, is_place=True)
 
 
 def _places(head: Head, kind: str) -> tuple[str, str]:
@@ -212,7 +215,7 @@ def _find(asked: _Read, kind: str) -> Path | None:
     lies = document.place_of(asked.path)
     roots = [Path(*lies.parts[: place + 1]) for place, part in enumerate(lies.parts) if part == "reports"]
     tries = [root / place for root in reversed(roots) for place in _places(head, kind)]
-    tries += [lies.parent / document.active_name(kind, head.run_id)]
+    tries += [lies.parent / name(kind, head.run_id) for name in (document.active_name, document.archived_name)]
     return next((path for path in tries if path.is_file()), None)
 
 
@@ -301,13 +304,19 @@ def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episo
 def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side | None) -> Findings | None:
     read = files["significance"]
     criteria, chance = read.take("$.criteria", findings.CRITERIA), read.take("$.significance", findings.CHANCE)
-    if baseline is None or trained is None or criteria is None or chance is None:
+    named = read.take("$.versions", findings.VERSIONS) if "versions" in read.data else {}
+    if baseline is None or trained is None or criteria is None or chance is None or named is None:
         return None
     if not _are_alike(files["trained"], baseline.episodes, trained.episodes):
         return None
     try:
         asked = read.data.get("weighing")
-        how = How(criteria=ProofCriteria(**criteria), **chance, weighing=asked if isinstance(asked, dict) else None)
+        how = How(
+            criteria=ProofCriteria(**criteria),
+            **chance,
+            weighing=asked if isinstance(asked, dict) else None,
+            versions=(named["baseline"], named["trained"]) if named else None,
+        )
         return findings.find(baseline, trained, how)
     except BadInput as error:  # numbers so large that their sums are not finite
         files["trained"].say("$.samples", str(error))

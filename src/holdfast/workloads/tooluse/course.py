@@ -26,6 +26,7 @@ from holdfast.learn.clone import portions, sequences
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighing
 from holdfast.workloads.episodes import episodes
 from holdfast.workloads.practice import mean_reward, practise
@@ -41,7 +42,13 @@ SAMPLING = {"temperature": 1.0, "max_tokens": 80}
 MAX_TURNS = 5
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = Spread(p_value=0.05, delta=0.15)
-WEIGHING = Weighing(reward_range=(0.0, 1.1), seed_delta_spread=APART.delta, sample_delta_spread=APART.delta)
+WEIGHING = Weighing(
+    reward_range=(0.0, 1.1),
+    seed_p_value_spread=APART.p_value,
+    seed_delta_spread=APART.delta,
+    sample_p_value_spread=APART.p_value,
+    sample_delta_spread=APART.delta,
+)
 CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
 BASELINE, WARM_UP, PRACTICE, TRAINED = "baseline", "warm-up", "grpo", "trained"
 
@@ -123,20 +130,20 @@ class Course:
         places = {name: (f"{tasks[place].family}-{place}", seed) for name, (place, seed) in named.items()}
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            first = _marks(jobs[: len(tasks)], experiences)  # tries at one task are not independent: one of each
-            found = episodes(experiences, places)
-            told = {"phase": phase, "marks": summary(list(first.values())), "episodes": [encode(one) for one in found]}
+            marks, found = list(_marks(jobs, experiences).values()), episodes(experiences, places)
+            told: dict[str, Any] = {"phase": phase, "tries": settings.test_seeds, "marks": summary(marks)}
+            told["episodes"] = [encode(one) for one in found]
             return Learnt(body=told, proposal=None if phase == BASELINE else self._proposal(standing, tasks, found))
 
         left = self._left(0) if phase == BASELINE else 0
         return Lesson(name=f"{phase}: {len(tasks)} held-out tasks", tasks=jobs, left=left, learn=learn)
 
     def _proposal(self, standing: Standing, tasks: Sequence[Task], after: Sequence[Episode]) -> Proposal | None:
-        """What was learnt, against what it was learnt from; None where nothing was."""
+        """What was learnt, against what it was learnt from; None where nothing was, or too little came back."""
         bodies = [update.body for update in standing.done]
         made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
         before = [decode(Episode, one) for body in bodies if body.get("phase") == BASELINE for one in body["episodes"]]
-        if not made or not before or not after:
+        if not made or len(pairs(before, after, WEIGHING.primary)[0]) < 2:
             return None
         case = Case(
             run=standing.run,
@@ -146,6 +153,7 @@ class Course:
             candidate=f"checkpoint:{made[-1]}",
             before=before,
             after=after,
+            planned=self._settings.test_tasks * self._settings.test_seeds,
             audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies if "quality" in body]),
             manifest={"checkpoint": made[-1], "settings": asdict(self._settings)},
         )

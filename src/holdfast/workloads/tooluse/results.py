@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,16 @@ def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Resu
     if BASELINE not in bodies or TRAINED not in bodies:
         return None
     before, after = (bodies[name]["marks"] for name in (BASELINE, TRAINED))
+    rate = partial(_rate, tries=int(bodies[BASELINE]["tries"]))
     audits = [update.body["audit"] for update in updates if "audit" in update.body]
     silent: dict[str, int] = {}
     for found in audits:
         for reason, count in found["counts"].items():
             silent[reason] = silent.get(reason, 0) + count
     return Results(
-        changes={name: Change(name=name, baseline=_rate(before[name]), trained=_rate(after[name])) for name in RATES},
+        changes={name: Change(name=name, baseline=rate(before[name]), trained=rate(after[name])) for name in RATES},
         families={
-            name: (_rate(before["families"][name]["success"]), _rate(after["families"][name]["success"]))
+            name: (rate(before["families"][name]["success"]), rate(after["families"][name]["success"]))
             for name in before["families"]
             if name in after["families"]
         },
@@ -135,6 +137,7 @@ def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
     return {task: sum(some) / len(some) for task, some in tries.items()}
 
 
-def _rate(counted: Sequence[int]) -> Rate:
+def _rate(counted: Sequence[int], tries: int) -> Rate:
+    """Several tries at one task are not independent: the interval is that of as many trials as there are tasks."""
     right, of = counted
-    return Rate(right=right, of=of, interval=wilson(right, of) if of else Interval(low=0.0, high=1.0))
+    return Rate(right=right, of=of, interval=wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0))
