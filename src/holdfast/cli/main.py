@@ -21,7 +21,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
     "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
     "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
-    "proxy": ("proxy.proxy", "Pass agents' model calls on, and keep them as spans of their attempts."),
+    "proxy": ("proxy.proxy", "Pass model calls on, and keep them as spans."),
     "work": ("work.work", "Help with a run that another process drives."),
     "runs": ("look.runs", "List the runs, newest first."),
     "rollouts": ("look.rollouts", "List the rollouts of a run."),

@@ -124,13 +124,13 @@ async def test_nothing_is_written_before_it_is_scrubbed(store: Store) -> None:
     record = begin(store, attempt, scrub=scrub, amend_s=0.01)
     await record.opened()
     seen = [kept(store, attempt)]
-    record.arrived(lambda: answered("hel"), is_answer=True)
+    record.arrived(lambda: answered("hel lo"), is_answer=True)
     await until(lambda: kept(store, attempt) != seen[0])
     seen.append(kept(store, attempt))
     await record.close(answered("hello"))
     seen.append(kept(store, attempt))
     texts = [(span.model.messages[0]["content"], span.model.response.get("content")) for span in seen if span.model]
-    assert texts == [("**", None), ("**", "***"), ("**", "***lo")]
+    assert texts == [("**", None), ("**", "*** "), ("**", "***lo")]
 
 
 async def test_an_answer_that_cannot_be_kept_leaves_the_call_and_the_reason(store: Store) -> None:
@@ -145,3 +145,16 @@ async def test_an_answer_that_cannot_be_kept_leaves_the_call_and_the_reason(stor
     assert span.attributes["partial"].startswith("the answer cannot be kept: ")
     while deep:  # taken apart step by step: Python would do it by recursion
         deep = deep[0]
+
+
+async def test_the_last_word_of_what_goes_on_is_held_back_for_it_may_begin_a_secret(store: Store) -> None:
+    attempt = running(store)
+    record = begin(store, attempt, amend_s=0.02, scrub=lambda call: call)
+    so_far = answered("the key is sk-ab", finish_reason=None, completion_ids=(1, 2), logprobs=(-1.0, -1.0))
+    record.arrived(lambda: so_far, is_answer=True)
+    await until(lambda: [s for s in store.traces.spans(attempt.token) if s.model != opened_call()])
+    partial = kept(store, attempt).model
+    assert partial is not None
+    assert (partial.response["content"], partial.completion_ids) == ("the key is ", None)
+    await record.close(answered("the key is gone"))
+    assert kept(store, attempt).model == answered("the key is gone")  # once it is whole, all of it is looked at

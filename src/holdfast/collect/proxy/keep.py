@@ -7,6 +7,7 @@ process died stays as far as it had come, marked `partial`, and is never learnt 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,8 +69,11 @@ class Keeper:
         except RecursionError:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
-    def scrubbed(self, call: ModelCall) -> ModelCall:
-        return call if self._scrub is None else self._scrub(call)
+    def scrubbed(self, call: ModelCall, *, is_whole: bool = True) -> ModelCall:
+        """What may be written. Of an answer that goes on, the last word is held back: it may begin a secret."""
+        if self._scrub is None:
+            return call
+        return self._scrub(call if is_whole else _without_last_word(call))
 
     def cost(self, call: ModelCall, asked: str) -> float | None:
         price = self._prices.get(call.model) or self._prices.get(asked)
@@ -179,5 +183,15 @@ class Record:
         else:
             if (cost := self._keeper.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            call = self._keeper.scrubbed(call)
+            call = self._keeper.scrubbed(call, is_whole=partial is None)
         return replace(self._span, name=f"model.{call.model}", ended_at=ended_at, attributes=notes, model=call)
+
+
+def _without_last_word(call: ModelCall) -> ModelCall:
+    """As far as it is known to be whole; nothing is learnt from it, so its ids need not be kept."""
+    said = {
+        name: "".join(re.split(r"(\s+)", value)[:-1]) if isinstance(value, str) and name != "role" else value
+        for name, value in call.response.items()
+        if name != "tool_calls"
+    }
+    return replace(call, response=said, completion_ids=None, logprobs=None, forced=(), scrubbed=())
