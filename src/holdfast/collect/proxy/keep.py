@@ -65,15 +65,26 @@ class Keeper:
     def open(self, attempt: Attempt, asked: Asked, *, trace_id: str | None, notes: dict[str, Any]) -> Record:
         call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
         try:
-            return Record(self, attempt, self.scrubbed(call), trace_id, notes)
+            scrubbed = self.scrubbed(call)
+            return Record(self, attempt, scrubbed, trace_id, notes, is_clean=scrubbed is call)
         except RecursionError:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
-    def scrubbed(self, call: ModelCall, *, is_whole: bool = True) -> ModelCall:
-        """What may be written. Of an answer that goes on, the last word is held back: it may begin a secret."""
+    def scrubbed(self, call: ModelCall, *, is_whole: bool = True, clean: ModelCall | None = None) -> ModelCall:
+        """What may be written. Of an answer that goes on, the last word is held back: it may begin a secret.
+
+        `clean` is the request where nothing was found in it: then only the answer is looked at, and all of it again
+        where that gives something away.
+        """
         if self._scrub is None:
             return call
-        return self._scrub(call if is_whole else _without_last_word(call))
+        if not is_whole:
+            call = _without_last_word(call)
+        if clean is not None and call.messages is clean.messages and call.sampling is clean.sampling:
+            alone = replace(call, messages=(), sampling={})
+            if self._scrub(alone) is alone:
+                return call
+        return self._scrub(call)
 
     def cost(self, call: ModelCall, asked: str) -> float | None:
         price = self._prices.get(call.model) or self._prices.get(asked)
@@ -90,13 +101,20 @@ class Record:
     """One call on its way into the store."""
 
     def __init__(
-        self, keeper: Keeper, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
+        self,
+        keeper: Keeper,
+        attempt: Attempt,
+        call: ModelCall,
+        trace_id: str | None,
+        notes: dict[str, Any],
+        *,
+        is_clean: bool,
     ) -> None:
         self._keeper, self._attempt, self.notes = keeper, attempt, notes
         self.started_at = keeper.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
-        self._asked = call
+        self._asked, self._is_clean = call, is_clean
         self._span = Span(
             seq=FIRST,
             kind=SpanKind.MODEL,
@@ -183,7 +201,8 @@ class Record:
         else:
             if (cost := self._keeper.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            call = self._keeper.scrubbed(call, is_whole=partial is None)
+            clean = self._asked if self._is_clean else None
+            call = self._keeper.scrubbed(call, is_whole=partial is None, clean=clean)
         return replace(self._span, name=f"model.{call.model}", ended_at=ended_at, attributes=notes, model=call)
 
 
