@@ -22,6 +22,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "workers.NEWEST": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
     "blobs.ALL": "a check of everything",
+    "updates.WITH_SOME": "a check of everything",
+    "updates.WITH_ENTRIES": "a check of everything",
+    "updates.FIRST": "a check of everything",
     "ledger.LOCK": "no query",
     "versions.LOCK": "no query",
 }

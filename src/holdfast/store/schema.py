@@ -337,6 +337,7 @@ ledger = Table(
     Column("body", Text, nullable=False),
     Column("previous", Text, nullable=False),
     Column("sha256", Text, nullable=False, unique=True),
+    Index("ix_ledger_run_seq", "run", "seq"),
 )
 
 pulse = Table(

@@ -52,6 +52,7 @@ def legal(table: Mapping[str, tuple[str, ...]]) -> str:
 def upgrade() -> None:
     make_releases()
     make_trials()
+    op.create_index("ix_ledger_run_seq", "ledger", ["run", "seq"])  # what was noted of a run
     op.create_table(
         "flags",
         col("project", sa.Text()),
