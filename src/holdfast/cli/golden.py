@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.main import PLAIN
+from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
-from holdfast.cli.shelf import fold, near
+from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:

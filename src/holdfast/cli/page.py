@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, find_proof, near, reports_folder
+from holdfast.cli.shelf import ReportsAt, find_proof, reports_folder
 from holdfast.cli.show import print_json, progress
 from holdfast.contracts.errors import BadInput
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
 from holdfast.contracts.run import RunState, Status
 
@@ -123,19 +124,13 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
         rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}
     elif told["executed"]:
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
-        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "weights": _here(told.get("weights", "none"))}
+        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "weights": near(told.get("weights", "none"))}
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):
         silent = (f"{n} by {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
         rows["unused"] = f"rollouts without a gradient: {', '.join(silent)}"
     return rows
-
-
-def _here(path: str) -> str:
-    """A path as one would type it from here."""
-    found = Path(path)
-    return str(found.relative_to(Path.cwd())) if found.is_relative_to(Path.cwd()) else path
 
 
 def _numbers(told: Mapping[str, Any]) -> str:

@@ -143,6 +143,7 @@ def _tell(
 ) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import headline, lines
+    from holdfast.cli.onward import near
     from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_table
     from holdfast.contracts.evidence import Decision
@@ -175,13 +176,13 @@ def _tell(
         decision = decode(Decision, dict(proposed["decision"]))
         print(f"\nthe gate  {headline(proposed['release'], decision)}")
         print("\n".join(lines(decision.reasons)))
-    print(f"\n  picture     {_here(picture)}")
+    print(f"\n  picture     {near(picture)}")
     weights = None
     if (checkpoint := _newest(updates)) is not None:
-        weights = _here(folder.absolute()) / "checkpoints" / checkpoint
+        weights = Path(near(folder.absolute())) / "checkpoints" / checkpoint
         print(f"  checkpoint  {weights}")
     if page is not None:
-        print(f"  proof       {_here(page)}")
+        print(f"  proof       {near(page)}")
     print(f"  store       {status.store_path}\nnext:")
     if proposed is not None:
         print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
@@ -189,11 +190,6 @@ def _tell(
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
-
-
-def _here(path: Path) -> Path:
-    """As short as it can be told."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _newest(updates: list[LearnUpdate]) -> str | None:

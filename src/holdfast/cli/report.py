@@ -9,9 +9,10 @@ import typer
 
 from holdfast.cli import show, significance
 from holdfast.cli.main import PLAIN
+from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
 from holdfast.cli.page import page
-from holdfast.cli.shelf import ReportsAt, find_proof, fold, moment_of, near, reports_folder
+from holdfast.cli.shelf import ReportsAt, find_proof, fold, moment_of, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:

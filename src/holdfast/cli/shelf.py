@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.onward import near
 from holdfast.contracts.errors import BadInput
 
 WIDTH = 79
@@ -72,12 +73,6 @@ def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tup
     if re.fullmatch(r"m24-run-\d+", begin):  # a number is whole
         return []
     return [one for one in numbered if one[0].startswith(begin)]
-
-
-def near(path: Path | str) -> str:
-    """A path as it is shortest: from the current folder, where it lies below."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)
 
 
 def fold(text: str, indent: str = "") -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, fold, moment_of, near, reports_folder
+from holdfast.cli.shelf import ReportsAt, fold, moment_of, reports_folder
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Episode
