@@ -100,6 +100,7 @@ def _sample(name: str) -> object:
         "size",
         "driver",
         "step",
+        "span_seq",
     )
     times = (
         "now",
@@ -113,6 +114,7 @@ def _sample(name: str) -> object:
         "ended_at",
         "trusted",
         "added_at",
+        "span_end",
     )
     others: dict[str, object] = {
         "reward": 1.0,

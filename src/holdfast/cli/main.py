@@ -36,7 +36,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),
     "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
     "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
-    "traces": ("traces.app", "Give spans to another tracer's collector, or take them from its file."),
+    "traces": ("traces.app", "Spans to a collector of OpenTelemetry's, or from a file."),
     "import": ("importing.take_in", "Take in chat logs, without secrets and names, to learn from."),
     "doctor": ("doctor.doctor", "Tell whether an endpoint is fit to be trained on."),
     "quality": ("quality.quality", "Tell whether what a run collected is fit to be learnt from."),
