@@ -584,3 +584,23 @@ async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_ta
         again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
         assert again.run_state is RunState.COMPLETED
         assert heard == [["s0", "s1"]]
+
+
+async def test_of_two_proofs_against_one_live_version_only_the_first_puts_a_version_into_service(store: Store) -> None:
+    run = begun(store, "c-1", "c-2")
+    first, second = (proposal(store, run, BETTER, checkpoint=name) for name in ("c-1", "c-2"))
+    await promoted(store, proposal(store, run, WORSE, checkpoint="c-1"))  # so that something is live
+    raced: list[str] = []
+
+    def publish(evidence: Evidence, decision: Decision) -> Mapping[str, Any]:
+        """Between the other's decision and its move this one goes live."""
+        if not raced:
+            raced.append("now")
+            raced.append(str(asyncio.run(promoted(store, first))["release"]))
+        return second.publish(evidence, decision)
+
+    body = await promoted(store, replace(second, publish=publish))
+    live = store.releases.live(POLICY)
+    assert live is not None and live.id == raced[1]
+    assert codes(body) == ["baseline_is_not_live"]
+    assert store.releases.get(str(body["release"])).stage is Stage.CANDIDATE

@@ -132,7 +132,7 @@ def _proposal(
         manifest=release.manifest,
         kind=release.kind,
     )
-    how = _strict(duel.how, _tries(store, run, duel))
+    how = _strict(duel.how, _tries(store, duel))
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
         max_p_value=how.alpha,
@@ -143,14 +143,15 @@ def _proposal(
     return propose(case, how, criteria, reports=store.reports, now=time.time(), to=to)
 
 
-def _tries(store: Store, run: str, duel: Duel) -> int:
-    """Which duel of these two versions this is: whoever measures again and again must not pick the best."""
-    from holdfast.workloads.duel import KIND, duel_from
+def _tries(store: Store, duel: Duel) -> int:
+    """How many duels of these two versions there were: whoever measures again and again must not pick the best."""
+    from holdfast.workloads.duel import KIND
+    from holdfast.workloads.versions import from_record
 
-    pair, found, last = (duel.baseline.behaviour, duel.candidate.behaviour), 0, None
+    pair, found, last = [duel.baseline.behaviour, duel.candidate.behaviour], 0, None
     while page := store.runs.newest(most=100, before=last):
-        duels = [duel_from(one.settings) for one in page if one.kind == KIND]
-        found += sum((one.baseline.behaviour, one.candidate.behaviour) == pair for one in duels)
+        sides = ([one.settings[name] for name in ("baseline", "candidate")] for one in page if one.kind == KIND)
+        found += sum([from_record(side).behaviour for side in both] == pair for both in sides)
         last = page[-1].id
     return max(1, found)
 

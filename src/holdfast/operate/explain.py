@@ -6,7 +6,7 @@ Nothing that was concluded is taken over: the samples are weighed again and the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,21 +106,14 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
     how = Weighing(**{name: _plain(value) for name, value in kept["weighing"].items()})
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
-    weighed = Evidence(
-        policy=evidence.policy,
-        baseline=evidence.baseline,
-        candidate=evidence.candidate,
+    weighed = replace(
+        evidence,
         suite=suite_title(kept["suite"]),
         primary=how.primary,
         episodes=len(found.tasks),
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
-        missing=evidence.missing,
-        golden=evidence.golden,
-        audit=evidence.audit,
-        samples=evidence.samples,
-        manifest=evidence.manifest,
     )
     return weighed, decide(weighed, _criteria(kept["criteria"])), len(before) + len(after)
 
