@@ -12,6 +12,7 @@ from holdfast.store import postgres
 from holdfast.store.db import engine_for
 from holdfast.store.postgres import Postgres, hide_password
 from holdfast.store.store import Store, open_store
+from holdfast.store.writer import TRIES
 from tests.conftest import Clock, Databases, command
 from tests.store.scene import begin
 
@@ -94,7 +95,8 @@ def test_a_deadlock_is_tried_again(opened: Store, url: str, clock: Clock) -> Non
         execute("UPDATE pulse SET n = n + 1 WHERE topic = 'queue'")
         return len(tries)
 
-    assert opened.db.write(operation).result() == 2
+    # Two tries as a rule; more where ours took the row again before the server had woken the rival.
+    assert 2 <= opened.db.write(operation).result() == len(tries) <= TRIES
     rival.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -18,6 +19,7 @@ from holdfast.contracts.errors import StoreError
 T = TypeVar("T")
 MAX_BATCH = 512
 TRIES = 5
+PAUSE_S = 0.005  # before the second try, doubled for each after it: time for the rival to end
 
 _gate = threading.Lock()  # orders "is it settled?" against "wake me when it is"
 
@@ -221,14 +223,16 @@ class Writer:
     def _alone(self, item: Item) -> None:
         """Its own transaction, so that the error is its own; passing troubles (a deadlock) get a few more tries."""
         operation, pending = item
-        for left in reversed(range(TRIES)):
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE_S * 2 ** (attempt - 1))
             try:
                 transaction = self._session.begin()
                 value = operation(transaction)
                 self._session.commit(transaction)
             except Exception as error:
                 self._session.rollback()
-                if left and self._session.is_passing(error):
+                if attempt + 1 < TRIES and self._session.is_passing(error):
                     continue
                 settle([(pending, None, self._session.translate(error))])
                 return
