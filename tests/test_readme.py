@@ -63,7 +63,7 @@ def tree_entries(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)  # many processes one after another, on a machine that may be busy
 def test_the_commands_run_as_printed(tmp_path: Path) -> None:
     for folder in COPIED:
         if (ROOT / folder).is_dir():

@@ -19,7 +19,7 @@ import pytest
 from holdfast.collect.client import Client, ModelRefused
 from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
 from holdfast.collect.reply import Piece, spell_byte
-from holdfast.contracts.errors import BadInput, Conflict, Fault, StoreFull
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -285,7 +285,8 @@ def test_a_model_that_streams_gives_its_tokens_as_they_come(speaker: Speaker, cl
 
 
 def test_models_and_health_are_told(url: str, client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["script"]
+    (model,) = client.models.list()
+    assert (model.id, model.owned_by, model.model_dump()["tokenizer"]) == ("script", "holdfast", "bytes")
     assert post(url.removesuffix("/v1"), None, "/health") == (200, {"status": "ok", "model": "script"})
 
 
@@ -426,6 +427,7 @@ def test_a_body_that_hides_its_length_is_cut_all_the_same(script: Script) -> Non
             400,
             "600 tokens: the context is 512",
         ),
+        (BadRecord("model call: logprobs", why="must be finite"), 500, "model call: logprobs: must be finite"),
         (Fault("model", why="is closed"), 503, "model: is closed"),
         (ModelRefused("model", why="will not"), 500, "model: will not"),
     ],

@@ -225,6 +225,36 @@ def test_a_call_that_holds_nothing_is_the_same_call() -> None:
     assert Scrub(b"k" * 32).call(call) is call  # its ids too
 
 
+def test_what_was_clean_a_turn_ago_is_found_once_a_later_turn_gives_it_away() -> None:
+    scrub = Scrub(b"k" * 32)
+    first, later = "Did you mean hunter22x?", "Yes: the password is hunter22x"
+    asked = ModelCall(model="m", messages=({"role": "user", "content": first},), response={})
+    assert scrub.call(asked) is asked
+    told = replace(asked, response={"role": "assistant", "content": later})
+    kept = scrub.call(told)
+    assert "hunter22x" not in json.dumps([kept.messages, kept.response])
+    assert kept == Scrub(b"k" * 32).call(told)
+    assert scrub.call(asked) is asked
+
+
+def test_a_value_that_may_stand_in_one_place_may_not_in_another() -> None:
+    scrub, number = Scrub(b"k" * 32), {"to": 4111111111111111}  # a card's number, and a seed
+    seeded = ModelCall(model="m", messages=(), response={}, sampling=number)
+    assert scrub.call(seeded) is seeded
+    assert count([scrub.call(replace(seeded, sampling={}, messages=(number,))).messages]) == {"card": 1}
+
+
+def test_what_is_remembered_changes_nothing_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.collect.scrub.MOST_KEPT", 3000)
+    monkeypatch.setattr("holdfast.collect.scrub.MOST_CLEAN", 20)
+    scrub, said = Scrub(b"k" * 32), list[Any]()
+    for canary in canaries.canaries(seed=6, each=4):
+        said = [*said[-6:], {"role": "user", "content": "cut: \ud83d"}, {"role": "user", "content": canary.message}]
+        call = ModelCall(model="m", messages=tuple(said), response={"role": "assistant", "content": "Fine."})
+        assert scrub.call(call) == Scrub(b"k" * 32).call(call)
+    assert scrub._seen._kept <= 3000 and len(scrub._clean._known) <= 20
+
+
 def test_what_is_nested_without_end_is_refused_by_name() -> None:
     deep: Any = MAIL
     for _ in range(5000):

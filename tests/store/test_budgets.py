@@ -225,3 +225,40 @@ def test_budgets_go_with_their_run(scene: Scene) -> None:
     left = admin.stats(scene.store).rows
     assert (left["budgets"], left["budget_events"]) == (0, 0)
     assert problems(scene.store) == []
+
+
+# Two who count for one attempt: its worker, and a proxy that its calls pass through.
+
+
+def test_what_two_processes_count_adds_up(scene: Scene) -> None:
+    scene.enqueue("t")
+    attempt = scene.claim().attempt
+    mine = record(scene, attempt, allocated(attempt))
+    other = record(scene, attempt, spent(mine, 1500))
+    assert (other.spent, other.calls) == (1500, 1)
+    record(scene, attempt, spent(mine, 700, over=0))  # it does not know of the 1500
+    use = scene.store.budgets.get(attempt.token)
+    assert use is not None
+    budget = use.budget
+    assert (budget.spent, budget.overspent, budget.calls, budget.events) == (2200, 200, 2, 3)
+    assert [(one.seq, one.kind, one.tokens) for one in scene.store.budgets.events(use)] == [
+        (1, BudgetEventKind.ALLOCATE, 2000),
+        (2, BudgetEventKind.SPEND, 1500),
+        (3, BudgetEventKind.SPEND, 700),
+    ]
+    assert not [part for part in check(scene.store) if part.problems]
+
+
+def test_an_attempt_has_one_budget_whoever_allocates_it_second(scene: Scene) -> None:
+    scene.enqueue("t")
+    attempt = scene.claim().attempt
+    first = record(scene, attempt, allocated(attempt))
+    second = allocated(attempt, Tier.COMPLEX)
+    record(scene, attempt, second, spent(second.budget, 100), grown(spent(second.budget, 100).budget, 8000))
+    use = scene.store.budgets.get(attempt.token)
+    assert use is not None
+    budget = use.budget
+    assert (budget.tier, budget.ceiling, budget.cap) == (Tier.STANDARD, first.ceiling, first.cap)
+    assert (budget.allowed, budget.spent, budget.escalations) == (4000, 100, 1)  # not beyond its cap
+    assert budget.escalated_at == {"low-confidence": 2.0}
+    assert not [part for part in check(scene.store) if part.problems]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.contracts.errors import Conflict, StaleLease, StoreError
+from holdfast.contracts.errors import BadRecord, Conflict, StaleLease, StoreError
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
@@ -78,6 +78,26 @@ def test_a_name_that_cannot_be_kept_is_kept_as_far_as_it_can(scene: Scene) -> No
     scene.store.traces.score(attempt, [bad], now=scene.clock.now).result()
     assert [s.name for s in scene.store.traces.spans(attempt.token)] == ["a\ufffdb\ufffd"]
     assert [(s.name, s.source) for s in scene.store.traces.sheet(attempt.token).signals] == [("n\ufffd", "s\ufffd")]
+
+
+def test_what_json_cannot_hold_is_refused_by_its_place_and_what_it_can_comes_back(scene: Scene) -> None:
+    scene.enqueue("t")
+    attempt, now = scene.claim().attempt, scene.clock.now
+    far = {"n": 2**70, "half": "\ud83d", "small": 1e-300, "flag": True}
+    called = replace(MODEL, messages=({"role": "user", "content": far},))
+    scene.store.traces.add(attempt, [replace(EVERYTHING[1], attributes=far, model=called)], now=now).result()
+    kept = scene.store.traces.spans(attempt.token)[0]
+    assert kept.attributes == far and kept.model == called
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for bad, why in ((float("nan"), "not finite"), ({1: 2}, "not text"), (object(), "object"), (deep, "recursion")):
+        for unfit in (
+            replace(EVERYTHING[0], attributes={"x": bad}),
+            replace(EVERYTHING[1], model=replace(MODEL, messages=({"content": bad},))),
+        ):
+            with pytest.raises(BadRecord, match=f"span (bare|call): .*{why}"):
+                scene.store.traces.add(attempt, [unfit], now=now)
 
 
 def test_a_span_that_has_begun_is_numbered_amended_and_closed_once(scene: Scene) -> None:

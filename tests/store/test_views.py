@@ -134,3 +134,10 @@ def test_an_attempt_that_is_not_there_is_named(mixed: Scene) -> None:
     for name, number in (("ghost", 1), ("t0", 2)):
         with pytest.raises(NotFound, match=f"attempt {number} at {mixed.run}/{name}: there is none"):
             mixed.store.views.attempt(f"{mixed.run}/{name}", number)
+
+
+@pytest.mark.parametrize(("name", "number"), [("t0", 2), ("t0", 2**31), ("t0", 10**40), ("t0\0", 1)])
+def test_an_attempt_that_no_engine_could_even_look_for_is_not_there(mixed: Scene, name: str, number: int) -> None:
+    assert mixed.store.views.attempt(f"{mixed.run}/t0", 1).number == 1
+    with pytest.raises(NotFound):
+        mixed.store.views.attempt(f"{mixed.run}/{name}", number)

@@ -31,6 +31,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
     "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
     "cancel": ("orders.cancel", "End a rollout that is not done."),
+    "reward": ("reward.reward", "Say what a finished rollout was worth."),
     "prove": ("prove.app", "Prove on a suite that one version is better than another."),
     "report": ("report.app", "Published proofs and reports: list, check, archive, show."),
     "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),

@@ -117,11 +117,13 @@ def run(
         endpoint.listen(*address, token=token) as listening,
         open_store(store, project=project, state_folder=state_dir) as opened,
     ):
-        scrub = None
+        scrub = spelt = None
         if is_scrubbed:
+            from holdfast.collect.proxy.models import spell
             from holdfast.collect.scrub import Scrub, key_in
 
-            scrub = Scrub(key_in(opened.folder))
+            key = key_in(opened.folder)
+            scrub, spelt = Scrub(key), Scrub(key, spell=spell)
         taker = Taker(opened, clock=time.time, scrub=None if scrub is None else scrub.span)
         application = app(
             opened,
@@ -129,6 +131,7 @@ def run(
             token=token,
             state_folder=state_dir,
             scrub=None if scrub is None else scrub.call,
+            scrub_spelt=None if spelt is None else spelt.call,
             prices=prices,
             dialects=(Chat(), Responses(), Messages()),
             routes=routes(taker, token=token),
@@ -138,11 +141,15 @@ def run(
 
 def _serve(application: Starlette, taker: Taker, listening: socket.socket, behind: str) -> None:
     import asyncio
+    import gc
     import signal
 
     import uvloop
 
     from holdfast.collect import endpoint
+
+    # What is there now stays, and need not be looked through again and again for what could go.
+    gc.freeze()
 
     async def serve() -> None:
         host, port = listening.getsockname()[:2]

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -26,16 +27,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.collect.reply import Chunks, Envelope, Piece, Spell, completion, pieces
+from holdfast.collect import forms
+from holdfast.collect.openapi import Place, described
+from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
 from holdfast.collect.request import KNOWN, Request, read_request
-from holdfast.contracts.errors import BadInput, Conflict, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
+OWNER = "holdfast"  # of the models here, as the list of models says
+SAYS = "Chat completions in OpenAI's format, with what vLLM adds for training under vLLM's names."
 LARGEST = 8 * 2**20  # bytes of a request
 WAIT_S = 30.0  # for the head of a request, and for its body
 GRACE_S = 0.5  # what calls under way have to end, when the server ends
@@ -82,7 +86,9 @@ def app(
 
     async def models(asked: Asked) -> Response:
         door.admit(asked)
-        listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": "holdfast"}
+        listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
+        if spell is spell_byte:
+            listed["tokenizer"] = BYTES
         return _json({"object": "list", "data": [listed]})
 
     async def health(asked: Asked) -> Response:
@@ -95,15 +101,15 @@ def app(
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
         return _json({"id": identity, "object": "feedback", "taken": True})
 
-    routes = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/health", health),
+    places = [
+        Place("/v1/chat/completions", chat, forms.CHAT, method="POST"),
+        Place("/v1/models", models, forms.LIST),
+        Place("/health", health, forms.UP),
     ]
     if feedback is not None:
-        routes.append(Route("/v1/feedback", told, methods=["POST"]))
+        places.append(Place("/v1/feedback", told, forms.TELL, method="POST"))
     application = Starlette(
-        routes=routes,
+        routes=described(f"holdfast: {name}", SAYS, places, door.admit, has_token=token is not None),
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -277,19 +283,29 @@ async def _merged(streams: Sequence[AsyncGenerator[Piece | ModelCall, None]]) ->
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What the work gives; it is cancelled when the client leaves first."""
+    task, has_left = asyncio.current_task(), False
+    assert task is not None
 
     async def leaving() -> None:
+        nonlocal has_left
         while (await receive())["type"] != "http.disconnect":
             pass
+        has_left = True
+        task.cancel()
 
-    task, gone = asyncio.create_task(work), asyncio.create_task(leaving())
+    gone = asyncio.create_task(leaving())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return await work
+    except asyncio.CancelledError:
+        if has_left:
+            raise ClientDisconnect() from None
+        if not task.cancelling():  # not we were: what the work waited for
+            raise Fault("model", why="gave the call up", remedy="ask again") from None
+        raise
     finally:
-        await _cancelled(task, gone)
-    if not task.cancelled():
-        return task.result()
-    raise Fault("model", why="gave the call up", remedy="ask again") if gone.cancelled() else ClientDisconnect()
+        gone.cancel()
+        if has_left:
+            task.uncancel()
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
@@ -298,6 +314,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@lru_cache(maxsize=64)
 def _is_us(host: str) -> bool:
     """Whether a Host header names this machine, and nothing besides."""
     named = HOST.fullmatch(host)
@@ -391,7 +408,8 @@ def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
 
 
 def _status(error: Exception) -> int:
-    statuses = ((BadInput, 400), (Conflict, 409), (Fault, 503))
+    """A record that breaks its own contract was made by what answers, whatever was asked."""
+    statuses = ((BadRecord, 500), (BadInput, 400), (Conflict, 409), (Fault, 503))
     return next((status for kind, status in statuses if isinstance(error, kind)), 500)
 
 

@@ -18,6 +18,7 @@ from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 
+BYTES = "bytes"  # what the list of models calls the tokens that `spell_byte` spells
 Spell = Callable[[int], bytes]  # the bytes that one token stands for
 Piece = Mapping[str, Any]  # new text in the form of OpenAI's delta; token_ids and logprobs of what it was made from
 

@@ -20,15 +20,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import orjson
 
 from holdfast.contracts import detect, people
 from holdfast.contracts.detect import Found
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span
 
+K = TypeVar("K", str, bytes)
+V = TypeVar("V")
 Spell = Callable[[int], bytes]  # the bytes that a token stands for
 
 KEY_FILE, KEY_BYTES = "scrub.key", 32
@@ -60,6 +65,8 @@ KEYS = {  # of JSON objects: those that say what their value is
 LEAST_NUMBER = 10**8  # numbers below are nobody's
 LEAST_SECRET = 6  # letters: shorter ones are looked for only where they were told
 MOST_KEPT = 4_000_000  # letters of texts whose findings are remembered: a conversation comes again with every turn
+MOST_CLEAN, MARK = 50_000, 32  # values that are known to hold nothing, each by a mark of so many bytes
+STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 def key_in(folder: Path) -> bytes:
@@ -93,8 +100,7 @@ class Scrub:
 
     def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
         self._key, self._spell = key, spell
-        self._seen: OrderedDict[str, tuple[Found, ...]] = OrderedDict()
-        self._kept = 0
+        self._seen, self._clean = _Memory[str, tuple[Found, ...]](MOST_KEPT), _Memory[bytes, bool](MOST_CLEAN * MARK)
 
     def text(self, text: str) -> str:
         return str(self.value(text))
@@ -109,16 +115,34 @@ class Scrub:
 
     def call(self, call: ModelCall) -> ModelCall:
         """The call without what it must not hold; itself, when there is nothing."""
-        said = [*call.messages, call.response]
         try:
-            (*messages, response), reading = self._over(said, is_chat=True)
+            if self._is_clean(call):
+                ids = self._ids(call, _Reading())
+                return replace(call, **ids) if ids else call
+            (*messages, response), reading = self._over([*call.messages, call.response], is_chat=True)
             sampling = _Pass(self, reading, has_numbers=False).value(dict(call.sampling))
         except RecursionError:
             raise BadRecord("model call", why="is nested too deeply to be scrubbed", remedy="flatten it") from None
         ids = self._ids(call, reading)
-        if not ids and not reading.literals:
-            return call
         return replace(call, messages=tuple(messages), response=response, sampling=sampling, **ids)
+
+    def _is_clean(self, call: ModelCall) -> bool:
+        """Whether there is nothing, ids apart. What was clean a turn ago comes again, and is not looked through."""
+        for place, value in enumerate([call.sampling, *call.messages, call.response]):
+            is_chat = place > 0
+            try:
+                mark = blake2b(orjson.dumps([is_chat, value], option=STRICTLY), digest_size=MARK).digest()
+            except orjson.JSONEncodeError:  # half a character, say: looked through every time
+                mark = None
+            if mark is not None and self._clean.get(mark):
+                continue
+            reading = _Reading()
+            _Pass(self, reading, is_chat=is_chat, has_numbers=is_chat).value(value)
+            if reading.literals:
+                return False
+            if mark is not None:
+                self._clean.put(mark, True)
+        return True
 
     def span(self, span: Span) -> Span:
         """All that a span says: its call, what a tool was given and gave, and what was noted beside it."""
@@ -152,12 +176,8 @@ class Scrub:
         """In order, and none overlapping another."""
         known = self._seen.get(text)
         if known is None:
-            known = self._seen[text] = merged(text, _all(text))
-            self._kept += len(text)
-            while self._kept > MOST_KEPT:
-                self._kept -= len(self._seen.popitem(last=False)[0])
-        else:
-            self._seen.move_to_end(text)
+            known = merged(text, _all(text))
+            self._seen.put(text, known)
         return known
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
@@ -188,6 +208,27 @@ class Scrub:
             (bisect_right(ends, begins[place.start]), bisect_right(ends, begins[place.end] - 1) + 1) for place in places
         ]
         return _cut(call, ids, ranges) if ranges else {}
+
+
+class _Memory(Generic[K, V]):
+    """What was made out about texts that may come again: those that came last, and no more than so many letters."""
+
+    def __init__(self, most: int) -> None:
+        self._known: OrderedDict[K, V] = OrderedDict()
+        self._kept, self._most = 0, most
+
+    def get(self, text: K) -> V | None:
+        found = self._known.get(text)
+        if found is not None:
+            self._known.move_to_end(text)
+        return found
+
+    def put(self, text: K, found: V) -> None:
+        """For one that is not there."""
+        self._known[text] = found
+        self._kept += len(text)
+        while self._kept > self._most:
+            self._kept -= len(self._known.popitem(last=False)[0])
 
 
 @dataclass
@@ -259,10 +300,8 @@ class _Pass:
             called = self._replaced(key)
             while called in out:  # two spellings of one address
                 called += "'"
-            is_plain = self._is_chat and key in PLAIN and isinstance(item, str)
-            out[called] = (
-                item if is_plain and not detect.secrets(item) | detect.personal(item) else self.value(item, key)
-            )
+            is_kept = self._is_chat and key in PLAIN and isinstance(item, str) and _is_plain(item)
+            out[called] = item if is_kept else self.value(item, key)
         return out
 
     def _text(self, text: str, key: str) -> str:

@@ -54,9 +54,14 @@ async def limited(ask: Ask, messages: Messages, sampling: Mapping[str, Any], lim
     return replace(call, sampling={**sampling, "thinking": limit, "thinking_mode": way.mode.value})
 
 
+def wish(limit: int) -> str:
+    """What a model is told that can only be asked."""
+    return f"Think for at most {limit} tokens, then answer." if limit else "Answer at once, without thinking."
+
+
 def hinted(messages: Messages, limit: int) -> list[Mapping[str, Any]]:
     """The conversation with a word on thinking in its system message, the first one that there is."""
-    word = f"Think for at most {limit} tokens, then answer." if limit else "Answer at once, without thinking."
+    word = wish(limit)
     first = messages[0] if messages else {}
     if first.get("role") not in ("system", "developer"):
         return [{"role": "system", "content": word}, *messages]

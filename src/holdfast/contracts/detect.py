@@ -210,7 +210,7 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         ),
         _luhn,
     ),
-    "wide_iban": Sign(re.compile(r"[a-z](?<!\w.)[a-z]\d{2}(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban),
+    "wide_iban": Sign(re.compile(r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban),
     "told_ssn": Sign(
         re.compile(
             r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)"
@@ -237,10 +237,14 @@ def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
 def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Found]:
     """Every hit, sign by sign; those of different signs may overlap."""
     for name, (pattern, test, hints) in signs.items():
-        if hints and not any(hint in text for hint in hints):
-            continue
-        part = "it" if "it" in pattern.groupindex else 0
+        for hint in hints:
+            if hint in text:
+                break
+        else:
+            if hints:
+                continue
         for match in pattern.finditer(text):
+            part = "it" if "it" in pattern.groupindex else 0
             if test(match.group(part)):
                 yield Found(name, *match.span(part))
 

@@ -106,7 +106,7 @@ NAME = rf"{CAPITAL}(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-]{CAPITAL}?[^\W\d_]+)*"
 WORD = re.compile(rf"{CAPITAL}(?<![\w@/.$\\-].)(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-]{CAPITAL}?[^\W\d_]+)*(?![\w@(/]|\.\w)")
 NEXT = re.compile(rf" (?:{CAPITAL}\. )?(?:{PARTICLES} ){{0,2}}(?P<it>{NAME})(?![\w@(/]|\.\w)")
 LISTED = re.compile(rf", (?P<it>{NAME})(?!\w)")
-LOUD = re.compile(r"\b(?=(?P<given>[A-Z]{3,15}) (?:[A-Z]\.? )?(?P<family>[A-Z]{2,15})\b)[A-Z]")
+LOUD = re.compile(r"(?P<given>[A-Z](?<!\w.)[A-Z]{2,14})(?= (?:[A-Z]\.? )?(?P<family>[A-Z]{2,15})\b)")
 QUIET = re.compile(
     r"\b(?:ask|tell|call|contact|email|meet|met|[Hh]i|[Hh]ey|hello|thanks|dear|from|with|for|cc|and|is|to) "
     r"(?P<it>[a-z]{3,15})\b(?![\w@(/=.]*[\w(=])"
@@ -164,9 +164,11 @@ def names(text: str) -> Iterator[Found]:
         if match["it"] in QUIETLY:
             yield Found("name", *match.span("it"))
     for pattern, hints in ((CUED, CUES), (LOWER, ("y name is", "Y NAME IS"))):
-        if any(hint in text for hint in hints):
-            for match in pattern.finditer(text):
-                yield from _told(text, *match.span("it"))
+        for hint in hints:
+            if hint in text:
+                for match in pattern.finditer(text):
+                    yield from _told(text, *match.span("it"))
+                break
 
 
 def _dictionary(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
@@ -338,10 +340,11 @@ PLACES: Mapping[str, Sign] = {
     ),
     "phone": Sign(
         re.compile(
-            r"(?<![\w.+/-])(?=[+(\d])(?:\+?1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])[2-9]\d\d[-. ]\d{4}"
-            r"(?:,? ?(?:ext\.?|x) ?\d{1,6})?(?![\w-]|\.\d)"
-            r"|(?<![\w.+/-])00[1-9]\d{0,2}(?:[ .-]?\(?\d{1,7}\)?){2,6}(?!\w)"
-            r"|(?<![\w.+/-])\(?0[1-9]\d{0,3}\)?[ /-]\(?\d{2,8}(?:[ -]\d{2,6}){0,4}(?![\w-]|\.\d)"
+            r"[+(\d](?<![\w.+/-].)(?:"  # a letter of one kind first: the search skips to it
+            r"(?:(?:(?<=\+)1|(?<=1))[ .-]?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])|(?<=\()[2-9]\d\d\) ?|(?<=[2-9])\d\d[-. ])"
+            r"[2-9]\d\d[-. ]\d{4}(?:,? ?(?:ext\.?|x) ?\d{1,6})?(?![\w-]|\.\d)"
+            r"|(?<=0)0[1-9]\d{0,2}(?:[ .-]?\(?\d{1,7}\)?){2,6}(?!\w)"
+            r"|(?:(?<=\()0|(?<=0))[1-9]\d{0,3}\)?[ /-]\(?\d{2,8}(?:[ -]\d{2,6}){0,4}(?![\w-]|\.\d))"
         ),
         _is_number,
     ),

@@ -56,13 +56,13 @@ class ModelCall:
         if any(not 0 <= place < len(self.completion_ids or ()) for place in self.forced):
             raise BadRecord("model call: forced", why="must be places in completion_ids")
         for name in ("prompt_ids", "completion_ids"):
-            if any(token < 0 for token in getattr(self, name) or ()):
+            if min(getattr(self, name) or (0,)) < 0:
                 raise BadRecord(f"model call: {name}", why="token ids must not be negative")
         if self.logprobs is not None:
             if self.completion_ids is None or len(self.logprobs) != len(self.completion_ids):
                 found = "none" if self.completion_ids is None else str(len(self.completion_ids))
                 raise BadRecord("model call: logprobs", why=f"{len(self.logprobs)} values for {found} completion ids")
-            if not all(isfinite(p) and p <= 0.0 for p in self.logprobs):
+            if not all(map(isfinite, self.logprobs)) or max(self.logprobs, default=0.0) > 0.0:
                 raise BadRecord("model call: logprobs", why="must be finite and at most 0")
         if self.scrubbed:
             self._check_scrubbed()

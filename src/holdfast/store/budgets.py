@@ -6,13 +6,13 @@ What a budget is worth, and when it grows, is decided elsewhere (`collect.budget
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sqlalchemy import Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.budget import Budget, BudgetChange, BudgetEvent, Tier
+from holdfast.contracts.budget import Budget, BudgetChange, BudgetEvent, BudgetEventKind, Tier
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
@@ -40,6 +40,9 @@ KEEP = _kept.on_conflict_do_update(
     set_={column.name: _kept.excluded[column.name] for column in _b if column.name not in FIXED},
 )
 ADD = _fenced(schema.budget_events)
+# Whoever changes a budget waits for the others who do: an attempt's worker and a proxy may both count what it thinks.
+TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
+KEPT = select(*_b).where(_b.attempt == bindparam("token"))
 _source = (
     schema.budgets.join(schema.attempts, _a.key == _b.attempt)
     .join(schema.rollouts, _r.key == _a.rollout)
@@ -126,15 +129,23 @@ class Budgets:
         self._db, self._runs, self._project = db, runs, project
 
     def record(self, attempt: Attempt, change: BudgetChange, *, now: float) -> Pending[None]:
-        """Keep a running attempt's budget as it is now, and what led there; all of it, or StaleLease."""
+        """Keep a running attempt's budget as it is now, and what led there; all of it, or StaleLease.
+
+        Where another process has changed it since, what is new here is counted on top of that.
+        """
         fence = {"token": attempt.token, "now": now}
-        budget, events = _params(change.budget) | fence, [_event_params(event) | fence for event in change.events]
 
         def operation(tx: Transaction) -> None:
-            if tx.run(KEEP, budget).rowcount != 1:
+            if tx.one(TURN, fence) is None:
                 raise stale(tx, attempt, now)
-            for values in events:
-                tx.run(ADD, values)
+            row, new = tx.one(KEPT, fence), change
+            kept = None if row is None else rows.budget(row, attempt.id)
+            if kept is not None and not _follows(kept, change):
+                new = onto(kept, change)
+            if tx.run(KEEP, _params(new.budget) | fence).rowcount != 1:
+                raise stale(tx, attempt, now)
+            for event in new.events:
+                tx.run(ADD, _event_params(event) | fence)
 
         return self._db.write(operation)
 
@@ -164,6 +175,40 @@ class Budgets:
     def by_run(self, *, most: int = 50) -> list[BudgetTotals]:
         """Of the runs that have any, newest first."""
         return [_counted(row) for row in self._db.all(BY_RUN, {"project": self._project, "most": most})]
+
+
+def _follows(kept: Budget, change: BudgetChange) -> bool:
+    """Whether the change was made from the budget as it is kept: who has missed an event has counted fewer of them."""
+    after = change.budget
+    return (kept.ceiling, kept.cap, kept.events) == (after.ceiling, after.cap, after.events - len(change.events))
+
+
+def onto(budget: Budget, change: BudgetChange) -> BudgetChange:
+    """What happened, as it is for a budget on which something else has happened before. It has a tier already."""
+    events = []
+    for event in change.events:
+        tokens = event.tokens
+        if event.kind is BudgetEventKind.ALLOCATE:
+            continue
+        if event.kind is BudgetEventKind.SPEND:
+            over = max(0, tokens - budget.left)
+            budget = replace(
+                budget,
+                spent=budget.spent + tokens,
+                overspent=budget.overspent + over,
+                calls=budget.calls + 1,
+                mode=event.mode or budget.mode,
+            )
+        elif event.kind is BudgetEventKind.ESCALATE:
+            tokens = min(tokens, budget.cap - budget.allowed)
+            times = {**budget.escalated_at, str(event.trigger): event.at}
+            budget = replace(
+                budget, allowed=budget.allowed + tokens, escalations=budget.escalations + 1, escalated_at=times
+            )
+        budget = replace(budget, events=budget.events + 1, changed_at=max(budget.changed_at, event.at))
+        standing: dict[str, Any] = {"allowed": budget.allowed, "spent": budget.spent, "overspent": budget.overspent}
+        events.append(replace(event, seq=budget.events, tokens=tokens, **standing))
+    return BudgetChange(budget=budget, events=tuple(events))
 
 
 def _counted(row: Any) -> BudgetTotals:

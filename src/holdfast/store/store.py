@@ -16,6 +16,7 @@ from holdfast.store.flags import Flags
 from holdfast.store.ledger import Ledger
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
+from holdfast.store.rewards import Rewards
 from holdfast.store.runs import Runs
 from holdfast.store.sqlite import SQLite
 from holdfast.store.traces import Traces
@@ -46,6 +47,7 @@ class Store:
         self.budgets = Budgets(db, self.runs, project)
         self.views = Views(db, self.runs)
         self.experiences = Experiences(self.views, self.traces)
+        self.rewards = Rewards(db, self.runs, self.views, self.experiences)
         self.versions = Versions(db, project)
         self.checkpoints = Checkpoints(db, self.runs)
         self.updates = Updates(db, self.runs)

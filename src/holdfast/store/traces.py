@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import bindparam, exists, func, insert, select, update
 
-from holdfast.contracts.errors import Conflict
+from holdfast.contracts.errors import BadRecord, Conflict
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt
-from holdfast.contracts.shapes import shape
+from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
@@ -20,20 +21,22 @@ from holdfast.store.sql import Transaction, from_json, plain_text, to_json
 from holdfast.store.writer import Pending
 
 
-def _fenced_insert(table: Any) -> Any:
+def _fenced_insert(table: Any, **reckoned: Any) -> Any:
     """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
     names = [column.name for column in table.c if column.name != "attempt"]
-    values = [bindparam(name, type_=table.c[name].type).label(name) for name in names]
+    values = [reckoned.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
     source = select(schema.attempts.c.key, *values).where(FENCE)
     return insert(table).from_select(["attempt", *names], source)
 
 
+_s = schema.spans.c
+_seq: Any = bindparam("seq")
 ADD_SPAN = _fenced_insert(schema.spans)
 ADD_SIGNAL = _fenced_insert(schema.signals)
-_s = schema.spans.c
+_free = select(func.coalesce(func.max(_s.seq) + 1, _seq)).where(_s.attempt == bindparam("token"), _s.seq >= _seq)
+OPEN_SPAN = _fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
 # Whoever numbers spans of an attempt waits for the others who do: two processes must not give one number twice.
-LAST_SEQ_LOCK = select(schema.attempts.c.key).where(FENCE).with_for_update(key_share=True)
-LAST_SEQ = select(func.max(_s.seq)).where(_s.attempt == bindparam("token"), _s.seq >= bindparam("seq"))
+TURN = select(schema.attempts.c.key).where(FENCE).with_for_update(key_share=True)
 AMEND_SPAN = (
     update(schema.spans)
     .where(
@@ -63,12 +66,12 @@ class Traces:
         params = _span_params(span, attempt, now)
 
         def operation(tx: Transaction) -> int:
-            if tx.one(LAST_SEQ_LOCK, params) is None:
+            if not tx.is_sqlite:  # which has one writer at a time
+                tx.one(TURN, params)
+            row = tx.one(OPEN_SPAN, params)
+            if row is None:
                 raise stale(tx, attempt, now)
-            last = tx.one(LAST_SEQ, params)[0]
-            seq: int = span.seq if last is None else last + 1
-            if tx.run(ADD_SPAN, params | {"seq": seq}).rowcount != 1:
-                raise stale(tx, attempt, now)
+            seq: int = row[0]
             return seq
 
         return self._db.write(operation)
@@ -128,6 +131,7 @@ class Traces:
 
 
 _MODEL, _TOOL, _EVENTS = shape(ModelCall), shape(ToolCall), shape(tuple[SpanEvent, ...])
+_NOTES = shape(Mapping[str, Any])
 
 
 @rows.whole
@@ -160,17 +164,31 @@ def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
 
 
 def _body(span: Span) -> str | None:
-    """What has no column, as JSON; the fields at their defaults are left out."""
+    """What has no column, as JSON; the fields at their defaults are left out. BadRecord where it is none."""
+    try:
+        rest = _rest(span)
+    except (Unfit, RecursionError) as error:
+        why = f"{error.path} {error.why}" if isinstance(error, Unfit) else str(error)
+        raise BadRecord(f"span {span.name}", why=why, remedy="use what JSON can hold") from None
+    if not rest:
+        return None
+    try:
+        return orjson.dumps(rest).decode()
+    except orjson.JSONEncodeError:  # half a character, or a number that is too large for it
+        return to_json(rest)
+
+
+def _rest(span: Span) -> dict[str, Any]:
     rest: dict[str, Any] = {}
     for name in ("parent", "trace_id", "span_id"):
         if (value := getattr(span, name)) is not None:
             rest[name] = value
     if span.attributes:
-        rest["attributes"] = span.attributes
+        rest["attributes"] = _NOTES.encode(span.attributes)
     if span.events:
         rest["events"] = _EVENTS.encode(span.events)
     if span.model is not None:
         rest["model"] = _MODEL.encode(span.model)
     if span.tool is not None:
         rest["tool"] = _TOOL.encode(span.tool)
-    return to_json(rest) if rest else None
+    return rest

@@ -14,6 +14,7 @@ from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 
+COLUMN = 2**31  # what a column of numbers cannot hold any more
 _r, _a = schema.rollouts.c, schema.attempts.c
 _mine = _r.run == bindparam("run")
 _final = schema.attempts.alias("final")
@@ -79,7 +80,9 @@ class Views:
 
     def attempt(self, rollout_id: str, number: int) -> Attempt:
         run, _, name = rollout_id.partition("/")
-        row = self._db.one(ATTEMPT, {"run": self._runs.key(run), "name": name, "number": number})
+        row = None
+        if number < COLUMN and "\0" not in rollout_id:  # neither can be asked for: Postgres has no such text or number
+            row = self._db.one(ATTEMPT, {"run": self._runs.key(run), "name": name, "number": number})
         if row is None:
             raise NotFound(f"attempt {number} at {rollout_id}", why="there is none", remedy="was it ever claimed?")
         return rows.attempt(row, rollout_id)

@@ -56,6 +56,8 @@ class Far:
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)  # headers, body
     paths: list[str] = field(default_factory=list)
     sent: list[bytearray] = field(default_factory=list)  # of each stream, all bytes
+    models: Step = field(default_factory=lambda: Step(b'{"error": "no such page"}', 404))
+    lists: list[dict[str, str]] = field(default_factory=list)  # the headers with which models were asked for
 
     async def said(self, request: Request) -> Response:
         body = await request.body()
@@ -82,5 +84,18 @@ class Far:
         if step.breaks:
             raise ConnectionResetError("as it was told")
 
+    async def listed(self, request: Request) -> Response:
+        self.lists.append(dict(request.headers))
+        await asyncio.sleep(self.models.pause_s)
+        assert isinstance(self.models.answer, bytes)
+        return Response(
+            self.models.answer, self.models.status, dict(self.models.headers), media_type="application/json"
+        )
+
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/{path:path}", self.said, methods=["POST"])])
+        return Starlette(routes=[Route("/v1/models", self.listed), Route("/{path:path}", self.said, methods=["POST"])])
+
+
+def listing(*models: Mapping[str, Any]) -> Step:
+    """What an upstream says of its models."""
+    return Step(json.dumps({"object": "list", "data": list(models)}).encode())

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
@@ -18,16 +18,24 @@ import openai
 import pytest
 from starlette.applications import Starlette
 
+from holdfast.collect import endpoint
+from holdfast.collect.proxy import models
 from holdfast.collect.proxy.app import Limits, app
+from holdfast.collect.proxy.identity import base_url
 from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.reply import spell_byte
+from holdfast.collect.scrub import Scrub
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.trace import Span
+from holdfast.policies import tokens
 from holdfast.store.store import Store
 from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, completion
 from tests.collect.proxy.street import running, served
 from tests.collect.scene import PATIENCE_S, until
+from tests.collect.test_endpoint import Script
 
 JSON = {"content-type": "application/json"}
+KEY = b"k" * 32
 
 
 @dataclass
@@ -174,7 +182,7 @@ def test_a_stream_that_breaks_is_cut_and_kept_as_far_as_it_came(file_store: Stor
         assert here.post(body=asking(stream=True))[2] == b"".join(WORDS[:3])
     broken, silent = here.spans()
     assert broken.model is not None and broken.model.response["content"] == "hel" and broken.ended_at is not None
-    assert broken.attributes["partial"].startswith("the upstream: ClientPayloadError")
+    assert broken.attributes["partial"].startswith("the upstream: Broken: it hung up")
     assert silent.attributes["partial"] == "the upstream broke off"
     assert [line.get("error_code") for line in here.lines(tmp_path)] == ["upstream_response_read_failed", None]
 
@@ -222,6 +230,58 @@ def test_refusals_have_their_documented_codes(file_store: Store, tmp_path: Path)
         (None, "upstream_request_failed"),
     ]
     assert [span.attributes["partial"] for span in here.spans()] == [f"{here.upstream}: no answer within 1 s"]
+
+
+def test_several_choices_are_refused_and_nothing_of_them_is_asked_or_kept(file_store: Store) -> None:
+    with road(file_store) as here:
+        status, _, body = here.post(body=asking(n=3))
+        assert (status, json.loads(body)["error"]["code"]) == (400, "training_proxy_invalid_request")
+        assert "n = 3: of several answers nobody could tell which one was gone on with" in body.decode()
+        assert here.post(body=asking(n=1))[0] == 200
+    assert len(here.far.asked) == len(here.spans()) == 1
+
+
+def test_an_attempt_with_a_number_beyond_all_is_not_found(store: Store) -> None:
+    with road(store) as here:
+        for number in ("0", "1000000000", "9" * 40):
+            path = f"/rollout/{here.attempt.rollout}/attempt/{number}/v1/chat/completions"
+            assert code(here.post(path)) == (404, "unknown_attempt")
+        assert code(here.post("/rollout/run%00/x%00/attempt/1/v1/chat/completions")) == (404, "unknown_attempt")
+
+
+SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
+
+
+@pytest.mark.parametrize(("tokenizer", "streamed"), [("bytes", False), ("bytes", True), ("other", False)])
+def test_where_tokens_are_our_own_only_those_of_what_was_scrubbed_are_lost(
+    file_store: Store, tokenizer: str, streamed: bool
+) -> None:
+    attempt, spell = running(file_store), spell_byte if tokenizer == "bytes" else (lambda token: spell_byte(token))
+    with ExitStack() as on:
+        upstream = on.enter_context(served(lambda: endpoint.app(Script(), name="script", spell=spell)))
+        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=models.spell).call}
+        url = on.enter_context(served(lambda: app(file_store, [Remote(upstream)], **how)))
+        client = on.enter_context(openai.OpenAI(base_url=f"{base_url(url, attempt.rollout, 1)}/v1", api_key="x"))
+        said: Any = [{"role": "user", "content": f"my key is {SECRET}, keep it"}]
+        made = client.chat.completions.create(model="script", messages=said, stream=streamed)
+        assert not streamed or list(made)
+    (span,) = file_store.traces.spans(attempt.token)
+    assert span.model is not None and SECRET not in str(span.model.messages)
+    if tokenizer == "other":  # nobody says how they are spelt
+        assert span.model.prompt_ids is None and span.model.completion_ids is None
+        return
+    prompt, whole = span.model.prompt_ids or (), tokens.prompt(said)
+    ((start, end),) = span.model.scrubbed
+    assert tokens.show(prompt[start:end]) != SECRET and tokens.show(whole[start:end]) == SECRET
+    assert (*whole[:start], *[0] * len(SECRET), *whole[end:]) == prompt
+    assert span.model.logprobs is not None and len(span.model.completion_ids or ()) == len(span.model.logprobs) > 10
+
+
+def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:
+    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=models.spell).call) as here:
+        assert here.post()[0] == 200 and not here.far.lists
+        here.far.usual = Step(completion(prompt_token_ids=[1, 2]))
+        assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
 
 
 def test_an_answer_that_came_after_the_attempt_was_over_is_not_given(file_store: Store) -> None:

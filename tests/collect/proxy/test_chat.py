@@ -39,17 +39,24 @@ def delta(more: dict[str, Any] | None = None, /, **said: Any) -> dict[str, Any]:
 
 
 def test_a_request_says_what_shapes_the_answer_and_keeps_its_bytes() -> None:
-    body = json.dumps(BODY | {"stream": True, "user": "u", "n": 2, "logprobs": None, "stop": None}).encode()
+    body = json.dumps(BODY | {"stream": True, "user": "u", "n": 1, "logprobs": None, "stop": None}).encode()
     asked = Chat().read_request(body)
-    assert (asked.model, asked.messages, asked.is_streamed, asked.choices) == ("m", tuple(BODY["messages"]), True, 2)
-    assert asked.sampling == {"temperature": 0.5, "tools": [{"type": "function"}], "n": 2}
+    assert (asked.model, asked.messages, asked.is_streamed) == ("m", tuple(BODY["messages"]), True)
+    assert asked.sampling == {"temperature": 0.5, "tools": [{"type": "function"}], "n": 1}
     assert (asked.user, asked.body) == ("u", body)
     assert asked.extended == b'{"return_token_ids":true,' + body[1:]  # the log-probs it has spoken of itself
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"model": None}, "model: is missing"), ({"messages": "x"}, "messages: is"), ({"messages": [1]}, "messages: is")],
+    [
+        ({"model": None}, "model: is missing"),
+        ({"messages": "x"}, "messages: is"),
+        ({"messages": [1]}, "messages: is"),
+        ({"n": 2}, "n = 2: of several answers nobody could tell which one was gone on with; ask for one at a time"),
+        ({"n": "2"}, "n = '2': of several"),  # some upstreams take it for a number
+        ({"n": 2.0}, "n = 2.0: of several"),
+    ],
 )
 def test_a_request_that_cannot_be_kept_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):

@@ -13,7 +13,7 @@ from holdfast.collect.proxy import identity
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.near import Near
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
 from tests.collect.proxy.far import HELLO, asking
@@ -80,3 +80,22 @@ def test_policies_and_upstreams_together_are_refused(file_store: Store) -> None:
 
     with pytest.raises(BadInput, match="local policies answer already"):
         app(file_store, [Remote("http://x")], choose_version=lambda key: parrot)
+
+
+def test_an_answer_that_breaks_its_own_contract_is_the_policys_fault(file_store: Store) -> None:
+    async def broken(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        raise BadRecord("model call: logprobs", why="must be finite and at most 0")
+
+    attempt = running(file_store)
+    with (
+        served(lambda: app(file_store, [], choose_version=lambda key: broken)) as url,
+        openai.OpenAI(
+            base_url=f"{identity.base_url(url, attempt.rollout, 1)}/v1", api_key="x", max_retries=0
+        ) as client,
+    ):
+        messages: Any = HELLO
+        with pytest.raises(openai.InternalServerError, match="must be finite") as caught:
+            client.chat.completions.create(model="m", messages=messages)
+        assert caught.value.status_code == 500
+    (span,) = file_store.traces.spans(attempt.token)
+    assert "must be finite" in span.attributes["partial"]

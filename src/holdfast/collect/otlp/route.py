@@ -9,9 +9,10 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
-from holdfast.collect import endpoint
+from holdfast.collect import endpoint, forms
+from holdfast.collect.forms import Gives, Told, obj
+from holdfast.collect.openapi import Place
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.take import Taker
 from holdfast.collect.proxy import identity
@@ -19,6 +20,18 @@ from holdfast.collect.proxy.identity import Identity
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound, StaleLease, StoreError
 
 LARGEST = 32 * 2**20  # bytes of a request, unpacked
+ERROR = {"type": "object"}  # {"message": …} of ours, or {"error": …} of the app around
+SAID = {**forms.WORDS, 404: "the store has no such rollout or attempt", 409: "the attempt does not run"}
+REFUSED: Gives = {
+    status: (SAID[status], {wire.JSON: ERROR, wire.PROTOBUF: forms.TEXT})
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 503)
+}
+TOLD = Told(
+    name="traces",
+    says="Spans in OpenTelemetry's format, taken as those of an attempt",
+    takes={wire.JSON: obj(resourceSpans=forms.listed({"type": "object"})), wire.PROTOBUF: forms.TEXT},
+    gives={200: ("how many were not taken, and why", {wire.JSON: ERROR, wire.PROTOBUF: forms.TEXT}), **REFUSED},
+)
 STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (NotFound, 404),
     (StaleLease, 409),
@@ -29,7 +42,7 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 def routes(
     taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
-) -> list[BaseRoute]:
+) -> list[Place]:
     """For the proxy's app; who may ask is told as there."""
     door = endpoint.Door(name="", token=token, largest=largest, wait_s=wait_s)
 
@@ -51,8 +64,8 @@ def routes(
         return Response(wire.answer(media_type, taken.refused, taken.why), media_type=media_type)
 
     return [
-        Route("/v1/traces", traces, methods=["POST"]),
-        Route("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, methods=["POST"]),
+        Place("/v1/traces", traces, TOLD, method="POST"),
+        Place("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
     ]
 
 

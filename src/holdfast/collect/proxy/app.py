@@ -19,17 +19,20 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.proxy import identity
+from holdfast.collect.openapi import Place, described
+from holdfast.collect.proxy import forms, identity
 from holdfast.collect.proxy.attribution import Log
+from holdfast.collect.proxy.budgets import Budgets, Grant
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.dialect import FORWARDED, Asked, Dialect, read_object
 from holdfast.collect.proxy.gate import Answer, Busy
 from holdfast.collect.proxy.identity import BadHeader, Identity
 from holdfast.collect.proxy.keep import Keeper, Price, Record, Scrub
+from holdfast.collect.proxy.models import PATH, Known, Models
 from holdfast.collect.proxy.near import Near
 from holdfast.collect.proxy.sse import Splitter
 from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, Upstreams
@@ -41,6 +44,8 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
 
 CODE = "training_proxy_"
+SAYS = "Calls of models, passed on byte for byte, and kept as spans of the attempts that they belong to."
+BELOW = "/rollout/{rollout:path}/attempt/{number:int}"
 # error → status, the documented code, and what the attribution log calls it
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (BadHeader, 400, f"{CODE}missing_or_invalid_attribution_header", "bad_header"),
@@ -50,6 +55,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (NotFound, 404, f"{CODE}unknown_attempt", "unknown_attempt"),
     (StaleLease, 409, f"{CODE}attempt_not_running", "attempt_not_running"),
     (Conflict, 409, f"{CODE}conflict", "conflict"),
+    (BadRecord, 500, f"{CODE}failed", "failed"),  # made by what answers, whatever was asked
     (BadInput, 400, f"{CODE}invalid_request", "invalid_request"),
     (Fault, 503, f"{CODE}model_failed", "model_failed"),
 )
@@ -73,6 +79,7 @@ def app(
     choose_version: Callable[[str], Complete] | None = None,
     spell: Spell | None = None,
     scrub: Scrub | None = None,
+    scrub_spelt: Scrub | None = None,
     prices: Mapping[str, Price] | None = None,
     state_folder: Path | None = None,
     dialects: Sequence[Dialect] = (Chat(),),
@@ -84,6 +91,7 @@ def app(
 
     `state.proxy` of it has `hold` and `release` of an upstream, and must be closed in the end. `routes` are others that
     are served at the same address, with their own ways to tell who may ask. Without a state folder no log is written.
+    `scrub_spelt` is used in place of `scrub` on calls of upstreams whose tokens are spelt as `models.spell` does.
     """
     if choose_version is not None:
         if upstreams:
@@ -91,30 +99,34 @@ def app(
         upstreams = [Near(choose_version, spell=spell, clock=clock)]
     proxy = Proxy(
         Upstreams(upstreams),
-        Keeper(store, clock=clock, scrub=scrub, prices=prices, amend_s=limits.amend_s),
+        Keeper(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
+        Budgets(store, clock=clock),
         endpoint.Door(name="", token=token, largest=limits.largest, wait_s=limits.wait_s),
         None if state_folder is None else Log(state_folder),
+        dialects,
         is_shared=token is not None,
     )
-    paths = []
-    for dialect in dialects:
-        call = partial(proxy.call, dialect)
-        paths += [
-            Route(f"/rollout/{{rollout:path}}/attempt/{{number:int}}{dialect.path}", Asgi(call), methods=["POST"]),
-            Route(dialect.path, Asgi(call), methods=["POST"]),
-        ]
+    places = [*_places(proxy, dialects), *routes]
     application = Starlette(
-        routes=[
-            *paths,
-            Route("/training/proxy/health", proxy.health),
-            Route("/training/proxy/{order}", proxy.order, methods=["POST"]),
-            *routes,
-        ],
+        routes=described("holdfast proxy", SAYS, places, proxy.admit, has_token=token is not None),
         exception_handlers={HTTPException: _refused, HoldfastError: _failed, Exception: _failed},
     )
     application.router.redirect_slashes = False
     application.state.proxy = proxy
     return application
+
+
+def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[Place]:
+    places = []
+    for dialect in dialects:
+        call, told = Asgi(partial(proxy.call, dialect)), forms.called(dialect.path)
+        places += [Place(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
+    places += [Place(f"{start}{PATH}", proxy.models, forms.LIST) for start in (BELOW, "")]
+    places.append(Place("/training/proxy/health", proxy.health, forms.HEALTH))
+    for order in (proxy.held, proxy.released):
+        name = "hold" if order == proxy.held else "release"
+        places.append(Place(f"/training/proxy/{name}", order, forms.ordered(name), method="POST"))
+    return places
 
 
 class Asgi:
@@ -137,7 +149,9 @@ class Call:
     headers: Mapping[str, str]  # to pass on
     attempt: Attempt
     path: str
+    size: int  # bytes of the request as it came
     began: float  # of a clock that never jumps
+    grant: Grant | None = None  # of thinking tokens, where the run has budgets
     upstream: Upstream | None = None
     status: int | None = None
     sent: int = 0  # bytes of the answer
@@ -146,23 +160,40 @@ class Call:
 
 class Proxy:
     def __init__(
-        self, upstreams: Upstreams, keeper: Keeper, door: endpoint.Door, log: Log | None, *, is_shared: bool
+        self,
+        upstreams: Upstreams,
+        keeper: Keeper,
+        budgets: Budgets,
+        door: endpoint.Door,
+        log: Log | None,
+        dialects: Sequence[Dialect],
+        *,
+        is_shared: bool,
     ) -> None:
         self.upstreams, self._keeper, self._door, self._log = upstreams, keeper, door, log
-        self._is_shared = is_shared  # whoever asks has shown our token in place of an upstream's key
+        self._models, self._budgets, self._dialects = Models(upstreams.each), budgets, dialects
+        # With a token, whoever asks has shown it in place of an upstream's key.
+        own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
+        self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
 
     def hold(self, name: str) -> None:
         """New calls of this upstream wait; those under way go on, see `idle`."""
         self.upstreams.named(name).gate.hold()
 
     def release(self, name: str) -> None:
-        self.upstreams.named(name).gate.release()
+        one = self.upstreams.named(name)
+        self._models.forget(one)
+        one.gate.release()
 
     async def idle(self, name: str) -> None:
         """Until none of its calls is under way."""
         await self.upstreams.named(name).gate.idle()
 
+    def admit(self, request: Request) -> None:
+        self._door.admit(request)
+
     async def close(self) -> None:
+        await self._models.close()
         await self.upstreams.close()
         if self._log is not None:
             await self._log.close()
@@ -184,15 +215,31 @@ class Proxy:
             }
         )
 
-    async def order(self, request: Request) -> Response:
-        """`hold` or `release` of an upstream, for whoever swaps its weights; the answer says how many are under way."""
-        order = request.path_params["order"]
-        if order not in ("hold", "release"):
-            raise HTTPException(404, "there is /training/proxy/health, …/hold and …/release")
+    async def models(self, request: Request) -> Response:
+        """What there is to ask for. Whose key is sent with it is told by the headers of one of the dialects."""
+        self._door.admit(request)
+        given = request.headers.keys()
+        dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
+        found = await self._models.listed(dialect, self._passed(dialect, request))
+        return Response(found.body, found.status, found.headers)
+
+    async def held(self, request: Request) -> Response:
+        """For whoever swaps the upstream's weights; the answer says how many calls are under way."""
+        return await self._ordered(request, self.hold)
+
+    async def released(self, request: Request) -> Response:
+        return await self._ordered(request, self.release)
+
+    async def _ordered(self, request: Request, order: Callable[[str], None]) -> Response:
         given = read_object(await self._door.content(request))
         one = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
-        (one.gate.hold if order == "hold" else one.gate.release)()
+        order(one.name)
         return _json({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
+
+    def _passed(self, dialect: Dialect, request: Request) -> dict[str, str]:
+        """The headers that go on to the upstream."""
+        wanted = self._wanted[dialect.path]
+        return {k.decode("latin-1"): v.decode("latin-1") for k, v in request.headers.raw if k in wanted}
 
     async def call(self, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
         call = await self._read(dialect, Request(scope, receive))
@@ -216,26 +263,37 @@ class Proxy:
             if "rollout" in request.path_params
             else identity.from_headers(headers)
         )
-        wanted = FORWARDED | dialect.forwarded
-        if not self._is_shared:
-            wanted |= {"authorization", "x-api-key"}
         return Call(
             dialect=dialect,
             identity=whose,
             asked=dialect.read_request(body),
-            headers={name: value for name, value in request.headers.items() if name in wanted},
+            headers=self._passed(dialect, request),
             attempt=self._keeper.attempt(whose.rollout, whose.number),
-            path=request.url.path,
+            path=request.scope["path"],
+            size=len(body),
             began=time.monotonic(),
         )
 
     async def _pass_on(self, call: Call, send: Send) -> None:
+        wanted = self._budgets.wanted(call.attempt)
+        if wanted is None:
+            await self._recorded(call, send)
+            return
+        known = await asyncio.gather(*(self._about(call, one) for one in self.upstreams.each))
+        call.grant, call.asked = self._budgets.grant(call.attempt, call.asked, call.dialect, wanted, known)
+        try:
+            await self._recorded(call, send)
+        finally:
+            call.grant.settle(None)  # what nobody has used is free again
+
+    def _about(self, call: Call, upstream: Upstream) -> asyncio.Future[Known]:
+        return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
+
+    async def _recorded(self, call: Call, send: Send) -> None:
         """The opening of the record is on its way to the disk while the upstream works."""
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
-        if call.asked.choices != 1:
-            notes["choices"] = call.asked.choices
         record = self._keeper.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: Answer | None = None
         try:
@@ -273,7 +331,7 @@ class Proxy:
                 partial = "the answer could not be read"
         else:
             partial = f"the upstream said {answer.status}"
-        await record.close(made, partial=partial)
+        await self._close(call, record, made, partial)
         await _start(call, answer, send, size)
         call.sent = size
         await send({"type": "http.response.body", "body": body})
@@ -289,15 +347,33 @@ class Proxy:
                 if not record.is_closed:
                     record.arrived(assembler.result, is_answer=assembler.has_begun)
                 if assembler.is_ended:
-                    await _finish(record, assembler.result())
+                    await self._finish(call, record, assembler.result())
                 call.sent += len(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await _finish(record, assembler.result())
+            await self._finish(call, record, assembler.result())
         except BaseException as error:
             answer.close()  # nobody listens: the upstream need not go on while the record is written
-            await record.give_up(assembler.result(), _reason(error))
+            so_far = assembler.result()
+            _settle(call, record, so_far if assembler.has_begun else None)
+            await record.give_up(so_far, _reason(error))
             raise
         await send({"type": "http.response.body", "body": b""})
+
+    async def _finish(self, call: Call, record: Record, made: ModelCall) -> None:
+        """A stream that never said why it ended was cut."""
+        partial = None if made.finish_reason is not None else "the upstream broke off"
+        await self._close(call, record, made, partial)
+
+    async def _close(self, call: Call, record: Record, made: ModelCall | None, partial: str | None) -> None:
+        if record.is_closed:
+            return
+        has_ids = made is not None and (made.prompt_ids is not None or made.completion_ids is not None)
+        if has_ids and self._keeper.can_spell and call.upstream is not None:
+            record.is_spelt = (await self._about(call, call.upstream)).is_spelt
+        _settle(call, record, made)
+        await record.close(made, partial=partial)
+        if call.grant is not None:
+            await call.grant.written()
 
     def _note(self, call: Call) -> None:
         if self._log is None:
@@ -313,7 +389,7 @@ class Proxy:
                 "attempt_id": call.attempt.id,
                 "sequence_id": who.sequence,
                 "trace_id": who.trace,
-                "request_bytes": len(call.asked.body),
+                "request_bytes": call.size,
                 "response_bytes": call.sent,
                 "duration_ms": round((time.monotonic() - call.began) * 1000),
                 "status_code": call.status,
@@ -323,9 +399,9 @@ class Proxy:
         )
 
 
-async def _finish(record: Record, made: ModelCall) -> None:
-    """A stream that never said why it ended was cut."""
-    await record.close(made, partial=None if made.finish_reason is not None else "the upstream broke off")
+def _settle(call: Call, record: Record, made: ModelCall | None) -> None:
+    if call.grant is not None and (told := call.grant.settle(made)):
+        record.notes["thinking"] = told
 
 
 async def _start(call: Call, answer: Answer, send: Send, size: int | None) -> None:

@@ -1,6 +1,6 @@
 """OpenAI's chat completions, with what vLLM adds for training under vLLM's names. The rest of the dialect is passed on.
 
-Kept is the first choice of an answer: of several nobody here can know which the agent went on with.
+Several choices (`n`) are refused: nobody here could know which of them the agent went on with.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ class Chat:
     def read_request(self, body: bytes) -> Asked:
         given = read_object(body)
         model, messages, choices = given.get("model"), given.get("messages"), given.get("n")
+        if choices not in (None, 1):
+            why = "of several answers nobody could tell which one was gone on with"
+            raise BadInput(f"n = {choices!r:.60}", why=why, remedy="ask for one at a time: each is kept")
         if not isinstance(model, str) or not model:
             raise BadInput("model", why="is missing, or no text", remedy="name the model")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -41,7 +44,6 @@ class Chat:
             messages=tuple(messages),
             sampling={name: value for name, value in given.items() if name not in APART and value is not None},
             is_streamed=given.get("stream") is True,
-            choices=choices if isinstance(choices, int) else 1,
             user=given["user"] if isinstance(given.get("user"), str) else None,
             body=body,
             extended=spliced(body, given, ADDED),
@@ -152,6 +154,7 @@ def _call(
     usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")
     usage = usage if isinstance(usage, dict) else {}
     prompt_ids = token_ids(answer.get("prompt_token_ids"))
+    details = usage.get("completion_tokens_details")
     forced = token_ids(choice.get("forced")) or ()
     return ModelCall(
         model=model if isinstance(model, str) and model else asked.model,
@@ -160,6 +163,7 @@ def _call(
         finish_reason=reason if isinstance(reason, str) else None,
         prompt_tokens=_count(usage.get("prompt_tokens"), prompt_ids),
         completion_tokens=_count(usage.get("completion_tokens"), completion_ids),
+        thinking_tokens=_count(details.get("reasoning_tokens"), None) if isinstance(details, dict) else None,
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         logprobs=logprobs,

@@ -30,7 +30,6 @@ class Asked:
     messages: tuple[Mapping[str, Any], ...]  # in OpenAI's chat form, whatever the dialect
     sampling: Mapping[str, Any] = field(default_factory=dict)  # temperature, tools, …: all else that shapes the answer
     is_streamed: bool = False
-    choices: int = 1
     user: str | None = None  # who asks: keeps one version while versions change
     body: bytes  # as it came
     extended: bytes | None = None  # the same with ids and log-probs asked for; None: nothing to add, or no way to ask
@@ -108,6 +107,6 @@ def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:
     """Ids, or None where it is anything else."""
-    if isinstance(value, list) and all(type(token) is int and token >= 0 for token in value):
+    if isinstance(value, list) and set(map(type, value)) <= {int} and min(value, default=0) >= 0:
         return tuple(value)
     return None

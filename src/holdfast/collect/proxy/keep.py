@@ -48,11 +48,14 @@ class Keeper:
         *,
         clock: Clock,
         scrub: Scrub | None = None,
+        scrub_spelt: Scrub | None = None,
         prices: Mapping[str, Price] | None = None,
         amend_s: float = 0.5,
     ) -> None:
+        """`scrub_spelt` is `scrub` with a knowledge of how our own tokens are spelt."""
         self._store, self.clock, self.amend_s = store, clock, amend_s
-        self._scrub, self._prices = scrub, prices or {}
+        self._scrub, self._scrub_spelt, self._prices = scrub, scrub_spelt, prices or {}
+        self.can_spell = scrub_spelt is not None
 
     def attempt(self, rollout: str, number: int) -> Attempt:
         """The attempt, which runs; NotFound, or StaleLease."""
@@ -65,26 +68,23 @@ class Keeper:
     def open(self, attempt: Attempt, asked: Asked, *, trace_id: str | None, notes: dict[str, Any]) -> Record:
         call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
         try:
-            scrubbed = self.scrubbed(call)
-            return Record(self, attempt, scrubbed, trace_id, notes, is_clean=scrubbed is call)
-        except RecursionError:
+            return Record(self, attempt, self.scrubbed(call), trace_id, notes)
+        except UNKEPT:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
-    def scrubbed(self, call: ModelCall, *, is_whole: bool = True, clean: ModelCall | None = None) -> ModelCall:
+    def scrubbed(self, call: ModelCall, *, is_whole: bool = True, is_spelt: bool = False) -> ModelCall:
         """What may be written. Of an answer that goes on, the last word is held back: it may begin a secret.
 
-        `clean` is the request where nothing was found in it: then only the answer is looked at, and all of it again
-        where that gives something away.
+        With `is_spelt` its tokens are our own, and where something is found, only the ids of that are lost.
         """
         if self._scrub is None:
             return call
         if not is_whole:
-            call = _without_last_word(call)
-        if clean is not None and call.messages is clean.messages and call.sampling is clean.sampling:
-            alone = replace(call, messages=(), sampling={})
-            if self._scrub(alone) is alone:
-                return call
-        return self._scrub(call)
+            return self._scrub(_without_last_word(call))
+        found = self._scrub(call)
+        if found is call or not is_spelt or self._scrub_spelt is None:
+            return found
+        return self._scrub_spelt(call)
 
     def cost(self, call: ModelCall, asked: str) -> float | None:
         price = self._prices.get(call.model) or self._prices.get(asked)
@@ -107,14 +107,12 @@ class Record:
         call: ModelCall,
         trace_id: str | None,
         notes: dict[str, Any],
-        *,
-        is_clean: bool,
     ) -> None:
         self._keeper, self._attempt, self.notes = keeper, attempt, notes
         self.started_at = keeper.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
-        self._asked, self._is_clean = call, is_clean
+        self._asked, self.is_spelt = call, False
         self._span = Span(
             seq=FIRST,
             kind=SpanKind.MODEL,
@@ -125,19 +123,18 @@ class Record:
             trace_id=trace_id,
         )
         self._opening = keeper.write_first(attempt, self._span)
-        self._is_numbered = self.is_closed = False
+        self.is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._amending: Pending[None] | None = None
 
     async def opened(self) -> None:
         """Until it is on disk; StaleLease where the attempt does not run."""
-        if not self._is_numbered:
-            self._span, self._is_numbered = replace(self._span, seq=await self._opening), True
+        await self._opening
 
     async def not_refused(self) -> None:
         """StaleLease where the opening has been refused; one that is still on its way is not waited for."""
-        if not self._is_numbered and self._opening.settled:
-            await self.opened()
+        if self._opening.failure is not None:
+            await self._opening
 
     def arrived(self, so_far: Callable[[], ModelCall], *, is_answer: bool) -> None:
         """Another piece of the answer: timed, and written down a moment later with what came besides."""
@@ -160,8 +157,6 @@ class Record:
             return
         if before.failure is not None:
             return  # the end will say so, or the next piece
-        if not self._is_numbered:
-            self._span, self._is_numbered = replace(self._span, seq=self._opening.result()), True
         with suppress(*UNKEPT):  # the end will say so
             self._amending = self._keeper.write(
                 self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
@@ -189,6 +184,7 @@ class Record:
             await self.close(call, partial=why)
 
     def _as_span(self, call: ModelCall | None, *, ended_at: float | None, partial: str | None) -> Span:
+        """With the number that the opening has got."""
         notes = dict(self.notes)
         if partial is not None:
             notes[PARTIAL] = partial
@@ -201,9 +197,9 @@ class Record:
         else:
             if (cost := self._keeper.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            clean = self._asked if self._is_clean else None
-            call = self._keeper.scrubbed(call, is_whole=partial is None, clean=clean)
-        return replace(self._span, name=f"model.{call.model}", ended_at=ended_at, attributes=notes, model=call)
+            call = self._keeper.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
+        changes: dict[str, Any] = {"name": f"model.{call.model}", "attributes": notes, "model": call}
+        return replace(self._span, seq=self._opening.result(), ended_at=ended_at, **changes)
 
 
 def _without_last_word(call: ModelCall) -> ModelCall:

@@ -33,7 +33,7 @@ class Near:
         hold_s: float = 30.0,
         most: int = 512,
     ) -> None:
-        self._choose_version, self._spell, self._clock = choose_version, spell, clock
+        self._choose_version, self.spell, self._clock = choose_version, spell, clock
         self.gate = Gate(most, hold_s)
 
     def url(self, path: str) -> str:
@@ -43,7 +43,7 @@ class Near:
         if dialect.path != "/v1/chat/completions":
             raise BadInput(dialect.path, why="is not spoken by local policies", remedy="use /v1/chat/completions")
         request = read_request(orjson.loads(asked.extended or asked.body))
-        envelope = Envelope(id=f"chatcmpl-{secrets.token_hex(12)}", created=int(self._clock()), spell=self._spell)
+        envelope = Envelope(id=f"chatcmpl-{secrets.token_hex(12)}", created=int(self._clock()), spell=self.spell)
         await self.gate.enter()
         try:
             return NearAnswer(

@@ -11,9 +11,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 
-import aiohttp
 from yarl import URL
 
+from holdfast.collect.proxy.connection import Connection, Connections
 from holdfast.collect.proxy.dialect import RETURNED, Asked, Dialect
 from holdfast.collect.proxy.gate import Answer, Gate
 from holdfast.collect.proxy.near import Near
@@ -22,6 +22,7 @@ from holdfast.contracts.rollout import Backoff
 
 PASSING = frozenset({429, 502, 503, 504})  # statuses that may be another next time
 STRANGE = frozenset({400, 404, 422})  # what an upstream says to a field that it does not know
+PASSED = frozenset(name.encode() for name in RETURNED)
 PATIENCE_S = 5.0  # an upstream that asks us to come back later than that: we tell the client instead
 LARGEST = 256 * 2**20  # bytes of a whole answer
 
@@ -59,28 +60,33 @@ class Remote:
         self._keys, self._timeout_s = keys or {}, max(timeout_s, 1.0)
         self._is_extended = is_extended
         self._knows: dict[tuple[str, str], bool] = {}  # whether it takes our fields, by path and model
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = Connections(self.name, connect_s=min(self._timeout_s, 10.0), read_s=self._timeout_s)
 
     def url(self, path: str) -> str:
         return self.name + path
 
-    async def ask(self, dialect: Dialect, asked: Asked, headers: Mapping[str, str], key: str) -> Answer:
-        """The answer, once it has begun. The first call for a model that may be extended shows whether it can be."""
+    def signed(self, dialect: Dialect, headers: Mapping[str, str]) -> dict[str, str]:
+        """What is sent with a request: the caller's headers, with our own key in place of theirs where there is one."""
         sent = {**headers, "Accept-Encoding": "identity"}
         own = self._keys.get(dialect.key_variable)
         if own is not None:
             for name in ("authorization", "x-api-key"):
                 sent.pop(name, None)
             sent.update(dialect.credentials(own))
-        url, what = URL(self.url(dialect.path), encoded=True), (dialect.path, asked.model)
+        return sent
+
+    async def ask(self, dialect: Dialect, asked: Asked, headers: Mapping[str, str], key: str) -> Answer:
+        """The answer, once it has begun. The first call for a model that may be extended shows whether it can be."""
+        sent = self.signed(dialect, headers)
+        path, what = dialect.path, (dialect.path, asked.model)
         known = self._knows.get(what) if self._is_extended and asked.extended is not None else False
         if known is False or asked.extended is None:
-            return await self._post(url, asked.body, sent)
-        answer = await self._post(url, asked.extended, sent)
+            return await self._post(path, asked.body, sent)
+        answer = await self._post(path, asked.extended, sent)
         if known is None:
             if answer.status in STRANGE:
                 answer.close()  # first: with one place only, the next call would wait for it
-                answer = await self._post(url, asked.body, sent)
+                answer = await self._post(path, asked.body, sent)
                 if answer.status < 300:
                     self._remember(what, False)
                 return answer
@@ -92,28 +98,14 @@ class Remote:
         if len(self._knows) < 10_000:  # names of models come from callers
             self._knows[what] = does
 
-    async def _post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Answer:
-        session = self._session
-        if session is None:
-            session = self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=min(self._timeout_s, 10.0), sock_read=self._timeout_s
-                ),
-                auto_decompress=False,
-                skip_auto_headers=("User-Agent", "Accept"),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=2**18,
-            )
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         await self.gate.enter()
         try:
-            return HttpAnswer(
-                await session.post(url, data=body, headers=headers, allow_redirects=False), self.gate.leave
-            )
+            return HttpAnswer(await self._connections.post(path, headers, body), self._connections, self.gate.leave)
         except TimeoutError:
             self.gate.leave()
             raise Silent(self.name, why=f"no answer within {self._timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             self.gate.leave()
             raise Unreachable(self.name, why=f"{type(error).__name__}: {error}"[:300]) from error
         except BaseException:
@@ -121,39 +113,33 @@ class Remote:
             raise
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self._connections.close()
 
 
 class HttpAnswer:
-    def __init__(self, response: aiohttp.ClientResponse, leave: Callable[[], None]) -> None:
-        self._response, self._leave = response, leave
-        self.status = response.status
+    def __init__(self, connection: Connection, connections: Connections, leave: Callable[[], None]) -> None:
+        self._connection, self._connections, self._leave = connection, connections, leave
+        self.status = connection.status
         self.headers: Mapping[str, str] = {
-            name.lower(): value
-            for name, value in response.headers.items()
-            if name.lower() in RETURNED or name.lower().startswith("x-ratelimit-")
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in connection.headers.items()
+            if name in PASSED or name.startswith(b"x-ratelimit-")
         }
         self._is_closed = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        content = self._response.content
         try:
-            while chunk := await content.readany():
+            while chunk := await self._connection.read():
                 yield chunk
         except TimeoutError:
             raise BrokenOff("the upstream", why="was silent for too long") from None
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise BrokenOff("the upstream", why=f"{type(error).__name__}: {error}"[:300]) from error
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            if self._response.content.at_eof():
-                self._response.release()  # the connection can serve the next
-            else:
-                self._response.close()
+            self._connections.rest(self._connection)
             self._leave()
 
 

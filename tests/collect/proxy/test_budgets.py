@@ -1,0 +1,262 @@
+"""Thinking budgets of calls that pass through: granted, told to the upstream, counted, and kept across restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from holdfast.collect.proxy.anthropic import Messages
+from holdfast.collect.proxy.app import app
+from holdfast.collect.proxy.budgets import Budgets, limited, way_of
+from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.models import Known
+from holdfast.collect.proxy.responses import Responses
+from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.thinking import Way
+from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.rollout import Attempt, Task
+from holdfast.contracts.trace import ModelCall, Span
+from holdfast.store.store import Store
+from tests.collect.proxy.far import HELLO, Far, Step, asking, chunk, listing
+from tests.collect.proxy.street import served
+from tests.conftest import Clock
+
+OURS, VLLM = Known(owner="holdfast"), Known(owner="vllm")
+DIALECTS = (Chat(), Responses(), Messages())
+
+
+def claimed(store: Store, task: Any = None, **settings: Any) -> Attempt:
+    now = time.time()
+    run = store.runs.begin(kind="optimize", model_ref="m", settings=settings, salt="t", who="test", now=now).result()
+    store.queue.enqueue(run.id, [Task(name="t1", input=task or {})], now=now).result()
+    return store.queue.claim(run.id, "w", now=now, lease_s=600.0).result()[0].attempt
+
+
+def thought(used: int, **more: Any) -> bytes:
+    usage = {"prompt_tokens": 3, "completion_tokens": used + 5}
+    usage["completion_tokens_details"] = {"reasoning_tokens": used}  # type: ignore[assignment]
+    choice = {"index": 0, "message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}
+    return json.dumps({"model": "m@1", "choices": [choice], "usage": usage, **more}).encode()
+
+
+@dataclass
+class Road:
+    store: Store
+    far: Far
+    url: str
+    attempt: Attempt
+
+    def post(self, path: str = Chat.path, **more: Any) -> int:
+        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=40)
+        body = asking(**more)
+        connection.request(
+            "POST", f"/rollout/{self.attempt.rollout}/attempt/1{path}", body, {"content-type": "application/json"}
+        )
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status
+
+    def sent(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.far.asked[-1][1])
+        return found
+
+    def span(self) -> Span:
+        return self.store.traces.spans(self.attempt.token)[-1]
+
+
+@contextmanager
+def road(store: Store, far: Far, **settings: Any) -> Iterator[Road]:
+    attempt = claimed(store, **settings)
+    with (
+        served(far.app) as upstream,
+        served(lambda: app(store, [Remote(upstream, is_extended=False)], dialects=DIALECTS)) as url,
+    ):
+        yield Road(store, far, url, attempt)
+
+
+def test_our_own_endpoint_is_told_and_what_is_used_is_counted(store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(thought(120)))
+    with road(store, far, thinking_budgets=True) as here:
+        assert here.post(temperature=0.5) == 200
+        assert here.sent() == {"model": "m", "messages": HELLO, "temperature": 0.5, "thinking": 500}
+        told = here.span().attributes["thinking"]
+        assert told == {
+            "granted": 500,
+            "used": 120,
+            "mode": "parameter",
+            "action": "continue",
+            "tier": "trivial",
+            "left": 380,
+            "overspent": 0,
+        }
+        assert here.post(thinking=100) == 200  # what the agent itself wants of it
+        assert here.sent()["thinking"] == 100
+        assert here.span().attributes["thinking"]["overspent"] == 20
+        assert here.post() == 200 and here.sent()["thinking"] == 260
+    call = here.span().model
+    assert call is not None and call.thinking_tokens == 120
+    assert call.sampling == {"thinking": 260, "thinking_mode": "parameter"}
+    use = store.budgets.get(here.attempt.token)
+    assert use is not None and (use.budget.spent, use.budget.calls, use.budget.mode) == (360, 3, Mode.PARAMETER)
+    (total,) = store.budgets.by_run()
+    assert (total.allowed, total.spent, total.calls) == (500, 360, 3)
+
+
+def test_others_are_asked_in_the_system_message_which_is_what_is_kept(file_store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "openai"}), usual=Step(thought(700)))
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert here.post() == 200
+        word = {"role": "system", "content": "Think for at most 500 tokens, then answer."}
+        assert here.sent()["messages"] == [word, *HELLO] and "thinking" not in here.sent()
+        span = here.span()
+        assert span.model is not None and list(span.model.messages) == [word, *HELLO]
+        assert span.attributes["thinking"]["mode"] == "hint" and span.attributes["thinking"]["overspent"] == 200
+        assert here.post() == 200  # nothing is left
+        assert here.sent()["messages"][0]["content"] == "Answer at once, without thinking."
+    use = file_store.budgets.get(here.attempt.token)
+    assert use is not None and (use.budget.spent, use.budget.overspent) == (1400, 900)
+
+
+def test_a_run_without_budgets_is_passed_on_byte_for_byte(file_store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "holdfast"}))
+    with road(file_store, far, thinking_budgets=False) as here:
+        assert here.post(thinking=7) == 200
+        assert far.asked[-1][1] == asking(thinking=7) and not far.lists
+    assert "thinking" not in here.span().attributes and file_store.budgets.get(here.attempt.token) is None
+
+
+def test_a_stream_is_counted_too_and_one_that_breaks_as_far_as_it_came(file_store: Store) -> None:
+    words = [chunk(reasoning_content="t" * 400), chunk(content="ok")]
+    far = Far(usual=Step([*words, chunk("stop"), b"data: [DONE]\n\n"]))
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert here.post(stream=True) == 200
+        assert here.span().attributes["thinking"]["used"] == 100  # four letters a token
+        far.usual = Step(words, breaks=True)
+        with pytest.raises(Exception, match="IncompleteRead"):
+            here.post(stream=True)
+        deadline = time.monotonic() + 10
+        while here.span().ended_at is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        span = here.span()
+    assert span.attributes["partial"].startswith("the upstream")
+    use = file_store.budgets.get(here.attempt.token)
+    assert use is not None and use.budget.spent >= 200 and span.attributes["thinking"]["granted"] == 400
+
+
+def test_a_call_that_is_refused_gives_back_what_it_was_granted(file_store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(b'{"error": 1}', 400))
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert here.post() == here.post() == 400
+        far.usual = Step(thought(10))
+        assert here.post() == 200 and here.sent()["thinking"] == 500
+    kinds = [e.kind for e in file_store.budgets.events(file_store.budgets.get(here.attempt.token))]  # type: ignore[arg-type]
+    assert kinds == [BudgetEventKind.ALLOCATE, BudgetEventKind.SPEND]
+
+
+# The arithmetic around it.
+
+
+async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: Store, clock: Clock) -> None:
+    attempt = claimed(file_store, {"traits": {"tool_count": 1}}, thinking_budgets=True)
+    asked = Chat().read_request(asking())
+    call = ModelCall(model="m", messages=(), response={}, thinking_tokens=700, sampling={"thinking_mode": "hint"})
+    first = Budgets(file_store, clock=time.time)
+    grant, _ = first.grant(attempt, asked, Chat(), "auto", [OURS])
+    second, rewritten = first.grant(attempt, asked, Chat(), "auto", [OURS])  # at the same time: nothing is free
+    assert (grant.tokens, second.tokens, rewritten.sampling["thinking"]) == (2000, 0, 0)
+    assert second.settle(None) == {} and grant.settle(call)["left"] == 1300
+    assert grant.settle(call) == {}  # once is enough
+    await grant.written()
+    again = Budgets(file_store, clock=time.time)
+    grant, _ = again.grant(attempt, asked, Chat(), "auto", [OURS])
+    assert grant.tokens == 1300
+    grant.settle(replace(call, thinking_tokens=100))
+    await grant.written()
+    third, _ = first.grant(attempt, asked, Chat(), "auto", [OURS])  # and sees what the other has used
+    assert third.tokens == 1200
+    use = file_store.budgets.get(attempt.token)
+    assert use is not None and (use.budget.tier, use.budget.spent) == (Tier.STANDARD, 800)
+
+
+def test_which_runs_want_what(file_store: Store) -> None:
+    budgets = Budgets(file_store, clock=time.time)
+    assert budgets.wanted(claimed(file_store, thinking_budgets=True)) == "auto"
+    assert budgets.wanted(claimed(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
+    assert budgets.wanted(claimed(file_store)) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "way"),
+    [
+        ("auto", [OURS], Way(Mode.PARAMETER, "thinking")),
+        ("auto", [OURS, OURS], Way(Mode.PARAMETER, "thinking")),
+        ("auto", [OURS, Known()], Way(Mode.HINT)),  # whichever of the two is asked
+        ("auto", [VLLM], Way(Mode.HINT)),  # it would be forced, and that takes two calls
+        ("forcing", [VLLM], Way(Mode.HINT)),
+        ("hint", [OURS], Way(Mode.HINT)),
+        ("parameter", [VLLM], Way(Mode.PARAMETER, "thinking_token_budget")),
+        ("auto", [Known()], Way(Mode.HINT)),
+    ],
+)
+def test_the_way_is_the_upstreams(wanted: str, known: list[Known], way: Way) -> None:
+    assert way_of(wanted, known) == way
+
+
+TOLD = Way(Mode.PARAMETER, "thinking")
+THINKS = {"thinking": {"type": "enabled", "budget_tokens": 5000}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "given", "limit", "changed", "mode"),
+    [
+        (Chat(), {"messages": []}, 9, {"messages": [], "thinking": 9}, "parameter"),
+        (
+            Responses(),
+            {"instructions": "Be brief."},
+            9,
+            {"instructions": "Be brief.\nThink for at most 9 tokens"},
+            "hint",
+        ),
+        (Responses(), {}, 0, {"instructions": "Answer at once, without thinking."}, "hint"),
+        (Messages(), {"system": "Be brief."}, 9, {"system": "Be brief.\nThink for at most 9 tokens"}, "hint"),
+        (Messages(), THINKS, 2000, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "parameter"),
+        (Messages(), THINKS, 1000, {"thinking": {"type": "disabled"}}, "parameter"),  # too few for that API
+    ],
+)
+def test_each_dialect_says_it_in_its_own_place(
+    dialect: Any, given: dict[str, Any], limit: int, changed: dict[str, Any], mode: str
+) -> None:
+    found, by = limited(dialect, given, limit, TOLD)
+    assert by == mode and found.keys() == changed.keys()
+    for name, value in changed.items():
+        assert found[name] == value or (isinstance(value, str) and found[name].startswith(value))
+
+
+def test_parts_of_a_system_message_get_one_more() -> None:
+    parts = [{"type": "text", "text": "Be brief."}]
+    found, _ = limited(Messages(), {"system": parts}, 9, TOLD)
+    assert found["system"][0] == parts[0] and "at most 9" in found["system"][1]["text"]
+
+
+def test_a_thinking_field_of_another_kind_is_left_to_its_owner() -> None:
+    found, mode = limited(Chat(), {"messages": [], "thinking": {"type": "auto"}}, 9, TOLD)
+    assert found["thinking"] == {"type": "auto"} and mode is Mode.HINT
+
+
+def test_what_cannot_be_granted_leaves_nothing_granted(file_store: Store) -> None:
+    attempt, budgets = claimed(file_store, thinking_budgets=True), Budgets(file_store, clock=time.time)
+    with pytest.raises(BadInput):
+        budgets.grant(attempt, Chat().read_request(asking(thinking=-1)), Chat(), "auto", [OURS])
+    grant, _ = budgets.grant(attempt, Chat().read_request(asking()), Chat(), "auto", [OURS])
+    assert grant.tokens == 500
+    asyncio.run(grant.written())
