@@ -74,11 +74,11 @@ services:
 	$(PYTHON) -m venv .venv
 
 .venv/.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[learn,serve]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[learn,serve,reward]'
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,hub,flags,otlp,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,otlp,dev]'
 	@touch .venv/.stamp $@
 
 .venv-peers/.stamp: peers.txt | .venv/bin/python

@@ -26,10 +26,11 @@ from holdfast.collect.pool import Pace, Tally
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLease, StoreError, StoreFull
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split, Task
-from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.contracts.run import LearnUpdate, RunState, Status, Wanted
 from holdfast.loop import Control, assist, optimize
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
@@ -996,3 +997,29 @@ async def test_a_status_that_cannot_be_told_fails_the_run_and_leaves_it_ended(fi
         (run,) = store.runs.newest()
         assert (run.state, run.error) == (RunState.FAILED, "status.json: No space left on device")
         watched.plan.close()
+
+
+async def test_which_features_are_on_is_asked_before_each_lesson(files: Files) -> None:
+    """A switch that is flipped between two lessons holds for the second; who is asked sees what the first one left."""
+    asked: list[int] = []
+    given: list[bool] = []
+
+    def features(done: Sequence[LearnUpdate]) -> Features:
+        asked.append(len(done))
+        return Features(learning=not done)
+
+    def course(standing: Standing) -> Lesson | None:
+        def learn(experiences: Sequence[Experience]) -> Learnt:
+            given.append(standing.features.learning)
+            return Learnt(body={})
+
+        number = len(standing.done)
+        return Lesson(name=f"{number}", tasks=[Task(name=f"t{number}", input=1)], learn=learn) if number < 2 else None
+
+    with open_store(files.fresh()) as store:
+        plan = plan_of(echo, [], course=course)
+        status = await optimize(
+            store, plan, Control(), clock=time.time, observe=lambda s: None, who="ann", salt="a", features=features
+        )
+    assert status.run_state is RunState.COMPLETED
+    assert (asked, given) == ([0, 1, 2], [True, False])

@@ -19,6 +19,7 @@ from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
 from holdfast.collect.pool import Pool, Tally
 from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
@@ -28,6 +29,7 @@ from holdfast.workloads.promotion import promote
 
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
+FeaturesAfter = Callable[[Sequence[LearnUpdate]], Features]
 CHUNK = 500
 
 
@@ -57,6 +59,7 @@ class _Drive:
     observe: Observe
     who: str
     began: float
+    features: FeaturesAfter
     lesson: str | None = None  # what is going on
     total: int = 0  # rollouts, as far as they are known
     rl_optimizer: Mapping[str, Any] | None = None  # what it did, where the plan has one
@@ -118,8 +121,12 @@ async def optimize(
     who: str,
     salt: str,
     resume: str | None = None,
+    features: FeaturesAfter = lambda done: ALL_ON,
 ) -> Status:
-    """Run the plan to its end and say how it ended. Whatever stops it, what was collected stays and can be resumed."""
+    """Run the plan to its end and say how it ended. Whatever stops it, what was collected stays and can be resumed.
+
+    Which features are on is asked before each lesson, of somebody who sees what the earlier ones left.
+    """
     resources = None
     if plan.resources:  # the version is there before anything runs on it
         resources = await store.versions.publish(plan.resources, now=clock())
@@ -135,7 +142,7 @@ async def optimize(
         )
     else:
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
-    drive = _Drive(store, run, plan, resources, clock, observe, who, clock())
+    drive = _Drive(store, run, plan, resources, clock, observe, who, clock(), features)
     try:
         state, error = await _teach(drive, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=run.driver)
@@ -226,8 +233,10 @@ async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
         drive.tell_of(update.body)
     policy = drive.plan.policy
     live = None if policy is None else drive.store.releases.live(policy)
-    store = drive.store
-    standing = Standing(run=drive.run.id, folder=store.folder, done=done, live=live, reports=store.reports)
+    store, features = drive.store, await asyncio.to_thread(drive.features, done)
+    standing = Standing(
+        run=drive.run.id, folder=store.folder, done=done, live=live, reports=store.reports, features=features
+    )
     lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
     if lesson is not None:
         drive.lesson = lesson.name

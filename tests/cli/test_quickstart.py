@@ -28,6 +28,7 @@ from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.course import QUICK, Quickstart
 from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.results import turned
 from holdfast.workloads.tooluse.tasks import generate
 from tests.cli.conftest import Cli
 from tests.conftest import Files
@@ -74,9 +75,10 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     page = next(line.split(maxsplit=1)[1] for line in ran.lines if line.startswith("  proof "))
     assert Path(page).read_text(encoding="utf-8").startswith("<!doctype html>")
 
+    assert ("one reward, turn by turn" in ran.lines) == bool(turned(updates))
     following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
     commands = [line.partition("   #")[0].strip() for line in following.splitlines()]
-    assert [shlex.split(command)[1] for command in commands] == ["release", "sprout", "rollouts", "spans"]
+    assert [shlex.split(command)[1] for command in commands] == ["release", "sprout", "rollouts", "rewards", "spans"]
     for command in [commands[0], *commands[2:]]:
         done = cli(*shlex.split(command)[1:])
         assert done.code == 0, f"{command}\n{done.err}"

@@ -137,5 +137,13 @@ def test_a_safety_report_that_blocks_is_written_and_exits_1(ask: Any) -> None:
     assert validate(Path(ran.json["file"])) == []
 
 
+def test_a_copy_of_the_safety_report_goes_where_it_is_asked_for(ask: Any, tmp_path: Path) -> None:
+    ran = ask("safety", [0] * 5, [0.2] * 5, "--output-report", str(tmp_path / "copy.json"), "--json")
+    assert ran.code == 1  # blocked, and written all the same, in both places
+    assert (tmp_path / "copy.json").read_bytes() == (tmp_path / ran.json["file"]).read_bytes()
+    nowhere = ask("safety", [0] * 5, [0.2] * 5, "--output-report", str(tmp_path / "no/copy.json"))
+    assert nowhere.code == 2 and "its folder does not exist; make it" in nowhere.err
+
+
 def test_missing_samples_exit_2(ask: Any) -> None:
     assert ask("safety", [0.0], [0.0]).code == 2

@@ -23,6 +23,19 @@ from holdfast.contracts.evidence import (
     Verdict,
 )
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, Rule
+from holdfast.contracts.judgement import (
+    Appointment,
+    Artefact,
+    Calibration,
+    Doubt,
+    Doubtful,
+    Grade,
+    Judgement,
+    Label,
+    Maker,
+    Role,
+    Standing,
+)
 from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
@@ -439,6 +452,69 @@ budget_events = st.builds(
     why=text,
 )
 
+artefacts = st.builds(
+    Artefact,
+    task=name,
+    output=text,
+    context=text,
+    expected=maybe(text),
+    author=text,
+    detail=mapping,
+)
+
+
+@st.composite
+def judgements(draw: st.DrawFn) -> Judgement:
+    grade = draw(maybe(st.sampled_from(Grade)))
+    return Judgement(
+        judge=draw(name),
+        criterion=draw(name),
+        prompt=draw(hexes),
+        artefact=draw(hexes),
+        grade=grade,
+        score=None if grade is None else draw(level),
+        why=draw(text),
+        tokens=draw(count),
+        cost=draw(positive),
+        latency_s=draw(positive),
+        at=draw(time),
+    )
+
+
+@st.composite
+def calibrations(draw: st.DrawFn) -> Calibration:
+    points = draw(st.integers(0, 3))
+    standing = draw(st.sampled_from(Standing))
+    return Calibration(
+        **{field: draw(name) for field in ("judge", "criterion")},
+        **{field: draw(hexes) for field in ("prompt", "labels")},
+        makers=draw(st.dictionaries(text, count, max_size=2)),
+        n=draw(count),
+        abstained=draw(count),
+        xs=tuple(sorted(draw(st.lists(finite, min_size=points, max_size=points)))),
+        ys=tuple(sorted(draw(st.lists(level, min_size=points, max_size=points)))),
+        measures=draw(st.dictionaries(text, maybe(finite), max_size=2)),
+        biases=draw(mapping),
+        standing=standing,
+        reasons=draw(many(text, 1)) if standing is Standing.DIAGNOSTIC else (),
+        at=draw(time),
+    )
+
+
+labels = st.builds(
+    Label,
+    artefact=hexes,
+    criterion=name,
+    maker=st.sampled_from(Maker),
+    who=name,
+    version=number,
+    holds=maybe(st.booleans()),
+    why=text,
+    at=time,
+)
+doubts = st.builds(Doubt, artefact=hexes, criterion=name, reason=st.sampled_from(Doubtful), why=text, at=time)
+appointments = st.builds(Appointment, policy=name, judge=name, role=st.sampled_from(Role), at=time)
+
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
     "rollout": rollouts,
@@ -476,6 +552,12 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "flag": flags(),
     "budget": budgets(),
     "budget-event": budget_events,
+    "artefact": artefacts,
+    "judgement": judgements(),
+    "doubt": doubts,
+    "label": labels,
+    "calibration": calibrations(),
+    "appointment": appointments,
     "command": commands,
     "alert": alerts,
 }

@@ -1,12 +1,26 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.contracts.detect import ASSIGNED, PERSONAL, SECRETS, find, personal, secrets, texts
+from holdfast.contracts.detect import (
+    ASSIGNED,
+    PERSONAL,
+    SECRETS,
+    Found,
+    Rule,
+    find,
+    personal,
+    redacted,
+    scan,
+    secrets,
+    texts,
+)
+from holdfast.contracts.errors import BadInput
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 # In two parts: whoever looks for secrets in this file must find none.
@@ -175,3 +189,46 @@ def test_every_text_within_a_value_is_found_keys_included_and_however_deep() -> 
     for _ in range(5000):
         deep = [deep]
     assert set(texts({"a": ["b", {"c": 1, "d": None}], "e": ("f",), "g": deep})) == set("abcdefg") | {"bottom"}
+
+
+def rule(pattern: str, matcher: str = "literal", **more: Any) -> Rule:
+    return Rule(rule_id="r", reason_code="house.word", pattern=pattern, matcher=matcher, **more)
+
+
+def test_a_literal_is_found_in_any_case_and_means_what_it_says() -> None:
+    assert list(scan("say SESAME, sesame", [rule("Sesame")])) == [
+        Found("house.word", 4, 10),
+        Found("house.word", 12, 18),
+    ]
+    assert list(scan("a.b", [rule("a.b")])) and not list(scan("axb", [rule("a.b")]))
+    assert list(scan("axb", [rule("a.b", "regex")]))
+    assert not list(scan("sesame", [rule("sesame", enabled=False)]))
+
+
+def test_what_stands_before_it_or_is_missing_can_make_it_no_hit() -> None:
+    order = rule("open", "regex", unless=r"never\s+", hints=("open",))
+    assert [hit.start for hit in scan("open it, never open it", [order])] == [0]
+    assert not list(scan("Open", [rule("open", hints=("shut",))]))  # not even searched
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matcher", "why"),
+    [
+        ("", "literal", "has 0 characters"),
+        ("x" * 4097, "literal", "has 4097 characters"),
+        ("(", "regex", "is no regular expression"),
+        ("a*", "regex", "matches nothing at all"),
+        ("a", "glob", "is unknown"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_refused(pattern: str, matcher: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        rule(pattern, matcher)
+    with pytest.raises(BadInput, match="must not be blank"):
+        Rule(rule_id=" ", reason_code="x", pattern="y")
+
+
+def test_hits_that_overlap_are_replaced_as_one() -> None:
+    found = [Found("a", 2, 6), Found("b", 4, 8), Found("c", 8, 9), Found("d", 10, 11)]
+    assert redacted("0123456789ab", found, "#") == "01#9#b"
+    assert redacted("abc", [], "#") == "abc"

@@ -96,9 +96,8 @@ def ways_to_break(cls: Any, written: dict[str, Any]) -> Iterator[dict[str, Any]]
     for name, rule in document["properties"].items():
         if rule.keys() - {"default"}:  # a field of any JSON cannot be given the wrong type
             yield {**written, name: ["wrong", ["type"]]}
-            yield (
-                {**written, name: {"wrong": {"type": 1}}} if rule.get("type") != "object" else {**written, name: "type"}
-            )
+            takes_object = any(one.get("type") == "object" for one in (rule, *rule.get("anyOf", ())))
+            yield {**written, name: "type" if takes_object else {"wrong": {"type": 1}}}
     yield {**written, "extra": 1}
 
 
@@ -430,6 +429,19 @@ def test_the_published_bounds_are_these() -> None:
         "BudgetEvent.allowed": {"minimum": 0},
         "BudgetEvent.spent": {"minimum": 0},
         "BudgetEvent.overspent": {"minimum": 0},
+        "Judgement.prompt": {"pattern": "^[0-9a-f]{64}$"},
+        "Judgement.artefact": {"pattern": "^[0-9a-f]{64}$"},
+        "Judgement.score": {"minimum": 0, "maximum": 1},
+        "Judgement.tokens": {"minimum": 0},
+        "Judgement.cost": {"minimum": 0},
+        "Judgement.latency_s": {"minimum": 0},
+        "Doubt.artefact": {"pattern": "^[0-9a-f]{64}$"},
+        "Label.artefact": {"pattern": "^[0-9a-f]{64}$"},
+        "Label.version": {"minimum": 1},
+        "Calibration.prompt": {"pattern": "^[0-9a-f]{64}$"},
+        "Calibration.labels": {"pattern": "^[0-9a-f]{64}$"},
+        "Calibration.n": {"minimum": 0},
+        "Calibration.abstained": {"minimum": 0},
     }
 
 

@@ -13,9 +13,11 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.settings import (
     BLOCKS,
     KEYS,
+    ConstraintBlock,
     ImproveBlock,
     OptimizeSettings,
     ProveBlock,
+    SafetyReward,
     load_settings,
     override,
     settings_from,
@@ -89,6 +91,8 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "thinking_mode": "auto",
         "rl_optimizer": None,
         "improve": None,
+        "constraint": None,
+        "safety_reward": None,
     }
     assert settings.lease_s == 5.0
 
@@ -134,6 +138,30 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
                 "max_grad_norm": 0.5,
             },
             "channels": ["exact_match"],
+            "constraint": None,
+        },
+        "constraint": {
+            "cost": "harm",
+            "budget": 0.1,
+            "proportional": 0.5,
+            "integral": 0.0,
+            "derivative": 0.25,
+            "smoothing": 0.0,
+            "most": 3.0,
+        },
+        "safety_reward": {
+            "blocked_penalty": 2.0,
+            "default_reason_code_penalty": 0.5,
+            "prompt_injection_penalty": 0.75,
+            "secret_leak_penalty": 3.0,
+            "reason_code_penalties": {"house.rule": 0.125},
+            "hard_gate_reason_codes": ["house.rule"],
+            "hard_gate_reason_prefixes": [],
+            "hard_gate_reward_ceiling": -1.0,
+            "hard_gate_penalty": 0.0,
+            "blocked_event_triggers_hard_gate": False,
+            "reject_rollout_on_hard_gate": True,
+            "penalties": "each",
         },
         "improve": {
             "policy": "tools",
@@ -159,7 +187,11 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
                 "max_cost": 2.0,
                 "reward_range": [-1.0, 1.1],
             },
+            "constraint": None,
         },
+    }
+    assert {name: set(every[name]) for name in ("constraint", "safety_reward")} == {
+        name: set(BLOCKS[name]) for name in ("constraint", "safety_reward")
     }
     assert {name: set(every["improve"] if name == "improve" else every["improve"]["prove"]) for name in OURS} == {
         name: set(BLOCKS[name]) for name in OURS
@@ -192,8 +224,16 @@ def test_a_flag_of_improve_is_named_as_it_was_given(folder: Path) -> None:
     assert override(settings, improve={"policy": "p"}).improve == ImproveBlock(policy="p")
 
 
-@pytest.mark.parametrize(("name", "block"), [("improve", ImproveBlock()), ("improve.prove", ProveBlock())])
-def test_every_key_of_the_improve_blocks_is_documented_with_its_default(name: str, block: BaseModel) -> None:
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("improve", ImproveBlock()),
+        ("improve.prove", ProveBlock()),
+        ("constraint", ConstraintBlock()),
+        ("safety_reward", SafetyReward()),
+    ],
+)
+def test_every_key_of_these_blocks_is_documented_with_its_default(name: str, block: BaseModel) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs/config.md").read_text(encoding="utf-8")
     section = text.partition(f"## `{name}`\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
@@ -285,7 +325,10 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ),
         (
             {"rl_optimizer": {"enable": True}},
-            "rl_optimizer.enable = true: unknown key; did you mean enabled? the keys are enabled, gae, ppo, channels",
+            (
+                "rl_optimizer.enable = true: unknown key; did you mean enabled? "
+                "the keys are enabled, gae, ppo, channels, constraint"
+            ),
         ),
         (
             {"rl_optimizer": {"gae": {"gamma": 2}}},
@@ -320,7 +363,7 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
             {"improve": {"iteration": 2}},
             (
                 "improve.iteration = 2: unknown key; did you mean iterations? the keys are policy, iterations, steps, "
-                "step_tasks, samples, learning_rate, budget_s, follow, follow_least, stage, prove"
+                "step_tasks, samples, learning_rate, budget_s, follow, follow_least, stage, prove, constraint"
             ),
         ),
         ({"improve": {"prove": {"seeds": 0}}}, "improve.prove.seeds = 0: must be at least 1; set it to 1 or more"),
@@ -373,8 +416,27 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
             "improve.prove.min_effect = 0.5: reward cannot differ by more than 0.5; lower it",
         ),
         (
-            {"safety_reward": {}},
-            "safety_reward: this version does not have it; remove it, or use a version that has it",
+            {"safety_reward": {"hard_gate_reason_prefixes": ["secret_leak.", " "]}},
+            (
+                'safety_reward.hard_gate_reason_prefixes = ["secret_leak.", " "]: '
+                "has a blank entry, which would fit everything; remove it"
+            ),
+        ),
+        (
+            {"constraint": {"proportional": 0, "integral": 0}},
+            "constraint: proportional, integral = 0: nothing would ever hold it; raise one of them",
+        ),
+        (
+            {"safety_reward": {"blocked_penalty": -1}},
+            "safety_reward.blocked_penalty = -1: must be at least 0.0; set it to 0.0 or more",
+        ),
+        (
+            {"safety_reward": {"hard_gate_reward_ceiling": 0.5}},
+            "safety_reward.hard_gate_reward_ceiling = 0.5: must be at most 0.0; set it to 0.0 or less",
+        ),
+        (
+            {"improve": {"constraint": {"smoothing": 1}}},
+            "improve.constraint.smoothing = 1: must be below 1; set it to less than 1",
         ),
     ],
 )
@@ -503,3 +565,12 @@ def test_settings_cannot_be_changed(folder: Path) -> None:
     settings = load(json.dumps({"optimize": [TASK]}))
     with pytest.raises(ValueError, match="frozen"):
         settings.seed = 1  # type: ignore[misc]
+
+
+def test_a_constraint_may_stand_for_the_whole_file_or_in_a_block(folder: Path) -> None:
+    given = {"optimize": [TASK], "constraint": {"budget": 0.1}, "rl_optimizer": {"constraint": {"cost": "harm"}}}
+    settings = settings_from(given, "c.json")
+    assert settings.constraint is not None and settings.constraint.budget == 0.1
+    assert settings.rl_optimizer is not None and settings.rl_optimizer.constraint is not None
+    assert settings.rl_optimizer.constraint.cost == "harm"
+    assert settings_from(settings.record(), "again") == settings

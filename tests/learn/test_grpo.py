@@ -5,14 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as quickly
+from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.batch import Intake, Reason
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.policies.lm import Shape, Transformer
+from holdfast.reward.sheet import Guard, total
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -123,3 +128,105 @@ def test_a_rewarded_token_becomes_likelier() -> None:
         if found.samples is not None:
             trainer.step(found.samples)
     assert before < 0.15 and chances()[7] > 0.9
+
+
+GUARD = Guard(vetoes=("tampered",))
+
+
+def shaped(name: str, *shaping: Signal, success: float, **fields: Any) -> Experience:
+    """An attempt of one turn whose sheet went through the guard."""
+    sheet = total([signal(success, "success"), *shaping], GUARD)
+    return attempt(name, call([1, 2], [5]), signals=sheet.signals, task="t", **fields)
+
+
+def test_a_term_of_wide_numbers_does_not_drown_one_of_narrow_ones() -> None:
+    """All passed. `wide` says a over b by 0.2, `narrow` says b over a by 0.002, with twice the weight."""
+    group = [
+        shaped("a", signal(0.2, "wide", weight=0.5), signal(0.000, "narrow"), success=1.0),
+        shaped("b", signal(0.0, "wide", weight=0.5), signal(0.002, "narrow"), success=1.0),
+    ]
+    assert advantages(group) == {"a": pytest.approx([1.0]), "b": pytest.approx([-1.0])}
+    # z is ±1 in each: −0.5 and 0.5 remain, held to ±¼ of the outcome's weight.
+    normal = Grpo(terms="normalised", scale=False)
+    assert advantages(group, normal) == {"a": pytest.approx([-0.25]), "b": pytest.approx([0.25])}
+
+
+def test_many_small_penalties_do_not_sink_a_success_below_a_failure() -> None:
+    """Where the outcome is normalised with the rest, they do: z is 1 for the outcome, −1 for each of three."""
+    small = [signal(-0.01, name) for name in ("x", "y", "z")]
+    group = [shaped("won", *small, success=1.0), shaped("lost", success=0.0)]
+    columns = np.asarray([[1.0, 0.0], [-0.01, 0.0], [-0.01, 0.0], [-0.01, 0.0]])
+    plain = ((columns - columns.mean(1, keepdims=True)) / columns.std(1, keepdims=True)).sum(0)
+    assert plain[0] < plain[1]
+    found = advantages(group, Grpo(terms="normalised"))
+    assert found["won"][0] > found["lost"][0]
+
+
+SHAPING = st.lists(
+    st.builds(signal, st.floats(-50, 50), st.sampled_from(["format", "cost", "gain"]), st.just(0), st.floats(0, 3)),
+    max_size=4,
+)
+VETO = st.sampled_from([(), (signal(1.0, "tampered", weight=2.0),), (signal(1.0, "tampered", weight=0.0),)])
+
+
+@quickly(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.booleans(), SHAPING, VETO), min_size=2, max_size=6), st.booleans(), st.booleans())
+def test_no_failure_ends_above_a_success_however_its_terms_are_normalised(
+    drawn: list[tuple[bool, list[Signal], tuple[Signal, ...]]], scale: bool, leave_one_out: bool
+) -> None:
+    group = [
+        shaped(f"r{place}", *shaping, *veto, success=float(has_passed))
+        for place, (has_passed, shaping, veto) in enumerate(drawn)
+    ]
+    settings = Grpo(terms="normalised", scale=scale, leave_one_out=leave_one_out, skip_zero_spread=False)
+    found = advantages(group, settings)
+    won = [found[f"r{place}"][0] for place, (has_passed, _, veto) in enumerate(drawn) if has_passed and not veto]
+    lost = [found[f"r{place}"][0] for place, (has_passed, _, veto) in enumerate(drawn) if not has_passed or veto]
+    if won and lost:
+        assert min(won) > max(lost)
+
+
+def test_normalised_terms_need_an_outcome_to_stand_on() -> None:
+    with pytest.raises(BadInput, match="grpo.outcome = 'success': a has no such signal"):
+        advantages([member("a", 1.0), member("b", 0.0)], Grpo(terms="normalised"))
+    named = advantages([member("a", 1.0), member("b", 0.0)], Grpo(terms="normalised", outcome="right"))
+    assert named == {"a": pytest.approx([1.0]), "b": pytest.approx([-1.0])}
+    with pytest.raises(BadInput, match="grpo.terms"):
+        Grpo(terms="mixed")  # type: ignore[arg-type]
+
+
+def found_out(name: str, first: int, gain: float, *, success: float) -> Experience:
+    """Two turns; the first one says `first` and gained so much."""
+    calls = (call([1, 2], [first]), call([1, 2, first, 3], [4]))
+    sheet = total([signal(success, "success"), signal(gain, "information_gain", turn=0, weight=0.2)], GUARD)
+    return attempt(name, *calls, signals=sheet.signals, task="t")
+
+
+@pytest.mark.parametrize("terms", ["sum", "normalised"])
+def test_what_a_turn_found_out_raises_that_turn_and_only_where_the_check_was_passed(terms: Any) -> None:
+    group = [
+        found_out("found", 7, 1.0, success=1.0),
+        found_out("idle", 8, 0.0, success=1.0),
+        found_out("gated", 9, 1.0, success=0.0),
+    ]
+    found = advantages(group, Grpo(mix=0.5, terms=terms))
+    assert found["found"][0] > found["found"][1] > 0.0
+    assert found["found"][0] > found["idle"][0]
+    assert found["gated"][0] < found["gated"][1] < found["idle"][1]  # as if it had found out nothing
+
+
+def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_not() -> None:
+    model = Transformer(Shape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=Pace(learning_rate=1e-2)), seed=0)
+    group = [found_out("found", 7, 1.0, success=1.0), found_out("idle", 8, 0.0, success=1.0)]
+
+    def chance(after: list[int], token: int) -> float:
+        with torch.no_grad():
+            return float(model(torch.tensor([after]))[0, -1].double().softmax(-1)[token])
+
+    before = chance([1, 2], 7), chance([1, 2], 8)
+    for _ in range(10):
+        samples = compare(group, Intake(), Grpo(mix=1.0)).samples
+        assert samples is not None
+        trainer.step(samples)
+    assert chance([1, 2], 7) > 1.1 * before[0] and chance([1, 2], 8) < before[1] / 1.1

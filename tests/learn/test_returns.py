@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.returns import discounted, gae, group_relative, normalise, turn_credit
+from holdfast.learn.returns import discounted, gae, group_relative, normalise, normalise_then_sum, turn_credit
 
 NO = np.zeros(3, np.bool_)
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -351,3 +351,42 @@ def test_episodes_one_after_the_other_do_not_touch() -> None:
 def test_turn_credit_refuses(outcomes: Any, lengths: Any, lam: float, mix: float) -> None:
     with pytest.raises(BadInput):
         turn_credit(np.zeros(4), outcomes, lengths, lam=lam, mix=mix)
+
+
+def test_a_spread_whose_square_is_nothing_is_none() -> None:
+    assert group_relative(np.asarray([[0.0, 2e-290]])).tolist() == [[0.0, 0.0]]
+    assert group_relative(np.asarray([[0.0, 2e-290]]), scale=False).any()
+
+
+# --- normalise, then sum -----------------------------------------------------------------------------------------
+
+
+def test_terms_are_normalised_before_they_are_summed() -> None:
+    """Two terms of a thousandfold spread move alike: z is −1 and 1 in each, and only the weights differ."""
+    terms = np.asarray([[0.0, 1000.0], [1.0, 0.0]])
+    same = np.zeros(2, np.int64)
+    assert normalise_then_sum(terms, np.asarray([1.0, 0.25]), same, limit=9.0) == pytest.approx([-0.75, 0.75])
+    assert normalise_then_sum(terms, np.asarray([1.0, 1.0]), same, limit=9.0) == pytest.approx([0.0, 0.0])
+
+
+def test_only_members_of_one_stratum_are_compared() -> None:
+    terms = np.asarray([[0.0, 2.0, 100.0, 100.0, 7.0]])
+    found = normalise_then_sum(terms, np.ones(1), np.asarray([0, 0, 1, 1, 2]), limit=9.0)
+    assert found == pytest.approx([-1.0, 1.0, 0.0, 0.0, 0.0])
+
+
+def test_the_sum_stays_within_its_limit_and_keeps_its_order() -> None:
+    rng = np.random.default_rng(0)
+    terms, weights, strata = rng.normal(size=(5, 8)), rng.random(5), np.zeros(8, np.int64)
+    free = normalise_then_sum(terms, weights, strata, limit=1e9)
+    held = normalise_then_sum(terms, weights, strata, limit=0.25)
+    assert np.abs(held).max() == pytest.approx(0.25) and (np.argsort(held) == np.argsort(free)).all()
+
+
+def test_terms_that_do_not_fit_are_refused() -> None:
+    ones, same = np.ones((2, 3)), np.zeros(3, np.int64)
+    for weights, strata, limit in ((np.ones(3), same, 1.0), (np.ones(2), same[:2], 1.0), (-np.ones(2), same, 1.0)):
+        with pytest.raises(BadInput, match="normalise then sum"):
+            normalise_then_sum(ones, weights, strata, limit=limit)
+    with pytest.raises(BadInput, match="limit = 0"):
+        normalise_then_sum(ones, np.ones(2), same, limit=0.0)

@@ -9,6 +9,18 @@ from threading import Event
 from typing import Any
 
 from holdfast.contracts.flag import Flag
+from holdfast.contracts.judgement import (
+    Artefact,
+    Calibration,
+    Doubt,
+    Doubtful,
+    Grade,
+    Judgement,
+    Label,
+    Maker,
+    Role,
+    Standing,
+)
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import Signal
@@ -57,6 +69,23 @@ def serving(store: Store, source: str = "shelf:a") -> None:
     store.trials.record([Served(id=name, trial="t", arm="control", unit="u", at=3.0) for name in ("r1", "r2")])
     flag = Flag(name="beta", variants={"on": True, "off": False}, off="off")
     store.flags.put(flag, why="try", **at).result()
+
+
+ANSWER = Artefact(task="What is 2 + 2?", output="4", author="sprout")
+JUDGED = ANSWER.sha256[:12]
+
+
+def judged(store: Store) -> None:
+    """One of each: an answer that was judged, doubted and labelled, a calibration of the judge, and its role."""
+    about = {"artefact": ANSWER.sha256, "criterion": "correctness@1", "at": 1.0}
+    given = Judgement(judge="m", prompt="a" * 64, grade=Grade.YES, score=0.75, **about)
+    store.judgements.record(ANSWER, given).result()
+    store.judgements.doubt(ANSWER, Doubt(reason=Doubtful.ASKED, **about)).result()
+    store.judgements.label([Label(maker=Maker.PERSON, who="ann", holds=True, **about)]).result()
+    bound = {"judge": "m", "criterion": "correctness@1", "prompt": "a" * 64, "labels": "b" * 64, "at": 1.0}
+    measures = {"xs": (0.75,), "ys": (0.5,), "measures": {"kappa": 0.5}, "makers": {"person": 1}, "n": 1}
+    store.judgements.calibrate(Calibration(standing=Standing.TRUSTED, **bound, **measures), who="ann").result()
+    store.judgements.appoint("sprout", "m", Role.AUDIT, who="ann", now=1.0).result()
 
 
 @dataclass

@@ -102,6 +102,12 @@ def test_stats_count_rows_and_bytes(store: Store, clock: Clock) -> None:
         "exposures": 0,
         "served": 0,
         "flags": 0,
+        "artefacts": 0,
+        "judgements": 0,
+        "doubts": 0,
+        "labels": 0,
+        "calibrations": 0,
+        "appointments": 0,
     }
     assert (found.store, found.schema, found.rows, found.bytes_blobs) == (store.url, HEAD, expected, 5)
     assert found.bytes_database > 50_000

@@ -17,7 +17,7 @@ from holdfast.contracts.run import RunState
 from holdfast.store.check import MOST, check
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, serving, signal, span
+from tests.store.scene import AT_ONCE, JUDGED, Scene, begin, checkpoint, judged, serving, signal, span
 from tests.store.tamper import damage
 
 
@@ -45,6 +45,7 @@ def lived(scene: Scene) -> Scene:
     scene.store.checkpoints.add(checkpoint("root", artifact=saved), now=1.0)
     scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
     serving(scene.store, "checkpoint:leaf")
+    judged(scene.store)
     for step in (1, 2):
         scene.store.updates.add(scene.run, step, {"loss": 0.5}, now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
@@ -58,7 +59,7 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 def test_every_part_is_looked_at(store: Store) -> None:
     names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "updates", "checkpoints"]
-    names += ["releases", "trials", "guards", "sources", "arms", "flags", "lessons", "recount"]
+    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "lessons", "recount"]
     names += ["ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
@@ -80,6 +81,7 @@ ALSO = {
     "releases": {"sources", "recount"},
     "sources": {"recount"},
 }
+WAITING = ("1 judgements", "1 doubts", "1 labels")
 WEIGHTS = hashlib.sha256(b"weights").hexdigest()
 BROKEN_CHAIN = "compare with an exported copy; decisions after that place are not proven"
 
@@ -192,6 +194,22 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
             "UPDATE releases SET parent = 'sprout@9'",
             "sources",
             ["release sprout@1: its parent sprout@9 is not there"],
+        ),
+        ("DELETE FROM artefacts", "labels", [f"artefact {JUDGED}: is not there, but has {n}" for n in WAITING]),
+        (
+            "UPDATE labels SET version = 3",
+            "labels",
+            [f"label of {JUDGED} on correctness@1 by ann: version 3 is the last of 1"],
+        ),
+        (
+            "UPDATE artefacts SET body = replace(body, '2 + 2', '2 + 3')",
+            "judgements",
+            [f"artefact {JUDGED}: is not what it was when it was kept"],
+        ),
+        (
+            "UPDATE calibrations SET judge = 'n'",
+            "judgements",
+            ["calibration of n on correctness@1: its record is of m on correctness@1"],
         ),
         ("UPDATE exposures SET trial = 99", "trials", ["trial 99: is not there, but has 1 exposures"]),
         ("UPDATE served SET trial = 98", "trials", ["trial 98: is not there, but served 2 requests"]),

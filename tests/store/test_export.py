@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.judgement import Doubt, Doubtful
 from holdfast.contracts.records import PUBLISHED, decode, encode
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState
@@ -16,7 +17,7 @@ from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, Scene, begin, checkpoint, serving, signal, span
+from tests.store.scene import ANSWER, AT_ONCE, Scene, begin, checkpoint, judged, serving, signal, span
 from tests.store.test_budgets import allocated
 
 CALL = Span(
@@ -141,6 +142,30 @@ def test_what_serves_is_exported_with_its_project_and_not_with_a_run(store: Stor
     mine = kinds(exported(store, project="default"))
     assert mine[2:8] == ["release", "trial", "exposure", "served", "served", "flag"]
     assert kinds(exported(store, run=run)) == ["header", "run", "ledger-entry", "end"]
+
+
+def test_what_was_judged_is_exported_with_its_project_and_not_with_a_run(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    judged(store)
+    other = Store(store.db, "other", store.folder)
+    judged(other)
+    kinds_of_it = ("artefact", "judgement", "doubt", "label", "calibration", "appointment")
+    kept = [line for line in exported(store) if line["kind"] in kinds_of_it]
+    assert [(line["kind"], line["project"]) for line in kept] == [
+        (kind, project) for kind in kinds_of_it for project in ("default", "other")
+    ]
+    records = [decode(PUBLISHED[line["kind"]], line["record"]) for line in kept if line["project"] == "default"]
+    given = store.judgements
+    (one,), (doubt,), (label,) = given.of("correctness@1"), doubted(store), given.labels("correctness@1")
+    assert records == [given.artefact(one.artefact), one, doubt, label, *given.calibrations(), *given.appointments()]
+    mine = [line["kind"] for line in exported(store, project="other")]
+    assert all(mine.count(kind) == 1 for kind in kinds_of_it)
+    assert not set(kinds_of_it) & set(kinds(exported(store, run=run)))
+
+
+def doubted(store: Store) -> list[Doubt]:
+    """Also what a person has looked at."""
+    return [Doubt(artefact=ANSWER.sha256, criterion="correctness@1", reason=Doubtful.ASKED, at=1.0)]
 
 
 def test_a_long_trial_is_exported_in_pages(store: Store) -> None:

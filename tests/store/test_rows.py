@@ -113,3 +113,39 @@ def test_a_state_that_no_version_knows_is_not_read() -> None:
     values = row_of(list(rows.ROLLOUT)) | {"status": "wandering"}
     with pytest.raises(StoreCorrupt, match="wandering"):
         rows.rollout(tuple(values.values()), "run-1-a")
+
+
+HASH = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "why"),
+    [
+        (rows.judgement, ("m", "c@1", HASH, HASH, "maybe", 0.5, "", 0, 0.0, 0.0, 1.0), "maybe"),
+        (rows.judgement, ("m", "c@1", HASH, "a", "yes", 0.5, "", 0, 0.0, 0.0, 1.0), "64 lower-case hex digits"),
+        (rows.judgement, ("m", "c@1", HASH, HASH, "yes", None, "", 0, 0.0, 0.0, 1.0), "go together"),
+        (rows.label, (HASH, "c@1", "human", "ann", 1, 1, "", 1.0), "human"),
+        (rows.label, (HASH, "c@1", "person", "ann", 0, 1, "", 1.0), "numbered from 1"),
+        (rows.doubt, (HASH, "c@1", "bored", "", 1.0), "bored"),
+        (rows.appointment, ("p", "m", "both", 1.0), "both"),
+        (rows.artefact, ("{}",), "task"),
+        (rows.calibration, ("[]",), "Calibration"),
+    ],
+)
+def test_a_row_about_judges_that_makes_no_record_is_damage(read: Any, row: tuple[Any, ...], why: str) -> None:
+    with pytest.raises(StoreCorrupt, match=f"a stored {read.__name__}: cannot be read: .*{why}"):
+        read(row)
+
+
+def test_rows_about_judges_become_records_field_by_field() -> None:
+    one = rows.judgement(("m", "c@1", HASH, "b" * 64, "partly", 0.5, "w", 3, 0.25, 0.125, 7.0))
+    assert [getattr(one, name.name) for name in rows.JUDGEMENT] == [
+        *("m", "c@1", HASH, "b" * 64, "partly", 0.5, "w", 3, 0.25, 0.125, 7.0)
+    ]
+    label = rows.label((HASH, "c@1", "model", "gpt", 2, 0, "w", 7.0))
+    assert [getattr(label, name.name) for name in rows.LABEL] == [HASH, "c@1", "model", "gpt", 2, False, "w", 7.0]
+    assert rows.label((HASH, "c@1", "model", "gpt", 2, None, "w", 7.0)).holds is None
+    doubt = rows.doubt((HASH, "c@1", "disputed", "w", 7.0))
+    assert [getattr(doubt, name.name) for name in rows.DOUBT] == [HASH, "c@1", "disputed", "w", 7.0]
+    given = rows.appointment(("p", "m", "audit", 7.0))
+    assert [getattr(given, name.name) for name in rows.APPOINTMENT] == ["p", "m", "audit", 7.0]

@@ -194,18 +194,39 @@ FIXED = {
         "allowed spent overspent calls escalations escalated_at mode events changed_at",
     ),
     "budget_events": ("a budget event is immutable", "attempt seq kind at tokens allowed spent overspent body", ""),
+    "artefacts": ("an artefact is immutable", "project sha256 body at", ""),
+    "judgements": (
+        "a judgement is immutable",
+        "project id judge criterion prompt artefact grade score why tokens cost latency_s at",
+        "",
+    ),
+    "doubts": ("a doubt is immutable", "project artefact criterion reason why at", ""),
+    "labels": ("a label is immutable", "project artefact criterion maker who version holds why at", ""),
+    "calibrations": ("a calibration is immutable", "project judge criterion prompt labels body at", ""),
+    "appointments": ("an appointment is immutable", "project policy judge role at", ""),
 }
 BUDGET = (
     "INSERT INTO budgets (attempt, tier, assessment, ceiling, cap, allowed, spent, overspent, calls, escalations, "
     "escalated_at, events, created_at, changed_at) "
     "VALUES (1, 'standard', '{{}}', 2000, 4000, {allowed}, {spent}, {overspent}, 1, 0, '{{}}', 2, 1, 1)"
 )
+JUDGEMENT = "INSERT INTO judgements VALUES ('p', 'i', 'm', 'c@1', 'a', 'b', {grade}, {score}, '', 0, 0, 0, 1)"
+LABEL = "INSERT INTO labels VALUES ('p', 'a', 'c@1', '{maker}', 'ann', {version}, {holds}, '', 1)"
+APPOINTMENT = "INSERT INTO appointments VALUES ('p', 'sprout', 'm', '{}', 1)"
+JUDGED = (
+    JUDGEMENT.format(grade="'yes'", score=0.5),
+    LABEL.format(maker="person", version=1, holds=1),
+    APPOINTMENT.format("train"),
+    "INSERT INTO artefacts VALUES ('p', 'a', '{}', 1)",
+    "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1)",
+    "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1)",
+)
 
 
 @pytest.mark.parametrize("table", list(FIXED))
 def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
     raw.release("p")
-    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED):
+    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED):
         raw.run(statement)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
     raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
@@ -255,6 +276,52 @@ def test_nothing_of_a_budget_is_taken_back(raw: Raw) -> None:
         assert "nothing of a budget is taken back" in (raw.refuses(f"UPDATE budgets SET {change}") or ""), change
     assert raw.refuses("UPDATE budgets SET allowed = 4000, spent = 101, overspent = 11, calls = 2, events = 3") is None
     assert "a budget beyond its limits" in (raw.refuses("UPDATE budgets SET allowed = 4001") or "")
+
+
+@pytest.mark.parametrize(
+    ("grade", "score", "is_fine"),
+    [
+        ("'yes'", "1", True),
+        ("'partly'", "0.5", True),
+        ("'no'", "0", True),
+        ("NULL", "NULL", True),  # it abstained
+        ("NULL", "0.5", False),
+        ("'yes'", "NULL", False),
+        ("'maybe'", "0.5", False),
+        ("'yes'", "1.01", False),
+        ("'no'", "-0.01", False),
+    ],
+)
+def test_a_judgement_has_a_grade_and_a_score_or_neither(raw: Raw, grade: str, score: str, is_fine: bool) -> None:
+    refusal = raw.refuses(JUDGEMENT.format(grade=grade, score=score))
+    assert (refusal is None) == is_fine
+    assert is_fine or "a judgement that says nothing" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("maker", "version", "holds", "is_fine"),
+    [
+        ("program", 1, "0", True),
+        ("model", 2, "1", True),
+        ("person", 1, "NULL", True),  # it cannot be told
+        ("human", 1, "1", False),
+        ("person", 0, "1", False),
+        ("person", 1, "2", False),
+    ],
+)
+def test_a_label_says_who_made_it_and_stays(raw: Raw, maker: str, version: int, holds: str, is_fine: bool) -> None:
+    refusal = raw.refuses(LABEL.format(maker=maker, version=version, holds=holds))
+    assert (refusal is None) == is_fine
+    assert is_fine or "a label of nobody" in str(refusal)
+    if is_fine:
+        assert "a label is never removed" in (raw.refuses("DELETE FROM labels") or "")
+
+
+def test_a_judge_has_one_role_for_a_policy_for_good(raw: Raw) -> None:
+    assert "an unknown role" in (raw.refuses(APPOINTMENT.format("both")) or "")
+    raw.run(APPOINTMENT.format("train"))
+    assert "unique" in (raw.refuses(APPOINTMENT.format("audit")) or "").lower()
+    assert "an appointment is for good" in (raw.refuses("DELETE FROM appointments") or "")
 
 
 def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import SpanKind
+from holdfast.reward.sheet import normalised
 from holdfast.workloads.arithmetic import agent
+from holdfast.workloads.questions import exact_match
 from tests.collect.scene import assignment
 
 
@@ -70,3 +73,25 @@ def test_every_step_is_a_tool_call_between_two_messages() -> None:
 def test_what_it_cannot_do_it_fails_at(task: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         asyncio.run(agent(task, context()))
+
+
+def test_its_answers_are_scored_by_a_comparison_that_passes_the_kit() -> None:
+    answers = {
+        prompt: asyncio.run(agent({"prompt": "What is 2 + 2?"}, context(prompt))) for prompt in ("Be brief.", "")
+    }
+    hasty = asyncio.run(agent({"prompt": "What is 2 + 3 * 4?"}, context()))
+    cases = [
+        Case(
+            name="sum",
+            task={"prompt": "What is 2 + 2?", "expected": "4"},
+            gold=Answer(name="brief", output=answers["Be brief."]),
+            cheats=(Answer(name="a sentence where a number was wanted", output=answers[""]),),
+        ),
+        Case(
+            name="precedence",
+            task={"prompt": "What is 2 + 3 * 4?", "expected": "14"},
+            gold=Answer(name="right", output="14"),
+            cheats=(Answer(name="from left to right", output=hasty), Answer(name="both", output=f"14 or {hasty}")),
+        ),
+    ]
+    check_reward(exact_match, cases, normalised, outcome="exact_match")

@@ -12,6 +12,7 @@ import pytest
 from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.run import LearnUpdate
@@ -40,9 +41,9 @@ def endpoint() -> Iterator[Endpoint]:
         yield found
 
 
-def planned(**fields: Any) -> Plan:
+def planned(features: Features = ALL_ON, **fields: Any) -> Plan:
     given = {"optimize": [{"prompt": "2 + 2?", "expected": "4"}, "3 + 3?"], "validate": ["4 + 4?"]}
-    return plan_for(OptimizeSettings.model_validate({**given, **fields}))
+    return plan_for(OptimizeSettings.model_validate({**given, **fields}), features=features)
 
 
 def lesson(plan: Plan) -> Lesson:
@@ -213,7 +214,7 @@ def test_without_pytorch_what_needs_it_is_refused_before_anything_is_started(
 
 def test_answers_of_our_tool_agent_are_scored_by_its_own_rules() -> None:
     for agent, name in ((f"{plans.TOOLUSE}:agent", "score"), (ARITHMETIC, "exact_match")):
-        assert plans._score(agent).__name__ == name
+        assert plans._score(agent, ALL_ON).__name__ == name
 
 
 def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
@@ -228,8 +229,9 @@ def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
 async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(endpoint: Endpoint) -> None:
     endpoint.models = {"data": [{"id": "org/tiny", "owned_by": "vllm"}]}
     fields = {"model": "org/tiny", "base_url": endpoint.url, "thinking_mode": "parameter"}
-    for on, expected in ((True, 500), (False, None)):
-        plan = planned(**fields, thinking_budgets=on)
+    off = Features(budgets=False)
+    for on, features, expected in ((True, ALL_ON, 500), (False, ALL_ON, None), (True, off, None)):
+        plan = planned(**fields, thinking_budgets=on, features=features)
         try:
             await plan.seats().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
         finally:

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast.collect.plan import Learnt, Standing
-from holdfast.contracts.errors import Interrupted
+from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Split, Task
+from holdfast.contracts.settings import ConstraintBlock
+from holdfast.learn.constrain import Constraint
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Settings, Trainer
-from holdfast.workloads.practice import mean_reward, practise
+from holdfast.workloads.practice import constraint_of, mean_reward, practise
 from holdfast.workloads.pupil import Pupil
 from tests.workloads.scene import RUN, attempt, tiny
 
@@ -36,11 +40,19 @@ def tasks(count: int) -> list[Task]:
     return [Task(name=f"p-{n}", input=n, split=Split.TRAIN, metadata={"group": "g"}) for n in range(count)]
 
 
-def practised(pupil: Pupil, folder: Path, given: Sequence[Experience], **how: Any) -> Learnt:
+def practised(
+    pupil: Pupil,
+    folder: Path,
+    given: Sequence[Experience],
+    features: Features = ALL_ON,
+    **how: Any,
+) -> Learnt:
     def make(model: Any) -> Trainer:
         return Trainer(model, Settings(objective=OBJECTIVE), seed=0)
 
-    found = practise(pupil, Standing(run=RUN, folder=folder, done=[]), "practice", given, make, **how)
+    found = practise(
+        pupil, Standing(run=RUN, folder=folder, done=[], features=features), "practice", given, make, **how
+    )
     json.dumps(found.body, allow_nan=False)
     return found
 
@@ -59,6 +71,19 @@ def test_what_did_better_moves_the_weights_and_leaves_a_checkpoint(pupil: Pupil,
     assert not pupil.model.state_dict()["embed.weight"].equal(before)
     assert found.body["audit"]["taught"] == 3
     assert found.proposal is None  # that is for another lesson
+
+
+def test_while_learning_is_switched_off_nothing_moves_and_what_was_collected_is_still_looked_at(
+    pupil: Pupil, tmp_path: Path
+) -> None:
+    mine, before = pupil.version, pupil.model.state_dict()["embed.weight"].clone()
+    given = [attempt(t, n, [1.0, 0.0, 0.0][n], version=mine) for n, t in enumerate(tasks(3))]
+    found = practised(pupil, tmp_path, given, Features(learning=False))
+    assert found.checkpoint is None and "update" not in found.body
+    assert (found.body["skipped"], found.body["reward"]) == ("learning is switched off", pytest.approx(1 / 3))
+    assert counts(found) == {}
+    assert pupil.model.state_dict()["embed.weight"].equal(before)
+    assert practised(pupil, tmp_path, given).checkpoint is not None  # and on again
 
 
 def test_what_is_quarantined_is_not_learnt_from(pupil: Pupil, tmp_path: Path) -> None:
@@ -96,3 +121,30 @@ def test_the_mean_reward_is_of_those_that_have_one() -> None:
     todo = tasks(3)
     assert mean_reward([attempt(todo[0], 0, 1.0), attempt(todo[1], 1, 0.0), attempt(todo[2], 2, None)]) == 0.5
     assert mean_reward([attempt(todo[0], 0, None, sheet=None)]) is None
+
+
+def test_the_nearest_constraint_holds() -> None:
+    assert constraint_of(None, None) is None
+    near, far = ConstraintBlock(budget=0.1), ConstraintBlock(budget=0.2)
+    assert constraint_of(near, far) == Constraint(budget=0.1)
+    assert constraint_of(None, far) == Constraint(budget=0.2)
+    assert constraint_of(ConstraintBlock()) == Constraint()  # the same defaults
+
+
+def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(pupil: Pupil, tmp_path: Path) -> None:
+    mine = pupil.version
+
+    def made(costs: list[float | None]) -> list[Experience]:
+        found = []
+        for place, (task, cost) in enumerate(zip(tasks(len(costs)), costs, strict=True)):
+            signals = [Signal(name="success", value=1.0, source="r")]
+            signals += [] if cost is None else [Signal(name="safety_cost", value=cost, weight=0.0, source="r")]
+            found.append(attempt(task, place, 1.0, version=mine, sheet=Sheet(signals=tuple(signals))))
+        return found
+
+    with pytest.raises(BadInput, match="no attempt has a signal of that name; score it, or name one of success"):
+        practised(pupil, tmp_path, made([None, None]), constraint=Constraint())
+    held = practised(pupil, tmp_path, made([1.0, 0.0, 0.0]), constraint=Constraint(budget=0.0))
+    assert held.checkpoint is not None  # all were right: cost alone told them apart
+    assert held.body["constraint"]["mean_cost"] == pytest.approx(1 / 3)
+    assert held.body["audit"]["constraint"] == held.body["constraint"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probe, Probes
+from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, TEMPTING, Probe, Probes
 
 
 @pytest.mark.parametrize(("probe", "length"), [(MEMORY, 5), (DELAYED, 12)])
@@ -62,3 +62,12 @@ def test_the_endless_probe_is_cut_and_never_ends() -> None:
     ends = [worlds.step(np.zeros(1, np.int64)) for _ in range(16)]
     assert [bool(moment.truncated[0]) for moment in ends] == [False] * 7 + [True] + [False] * 7 + [True]
     assert not any(moment.terminated[0] for moment in ends)
+
+
+def test_the_tempting_probe_pays_and_costs_what_is_taken() -> None:
+    worlds = Probes(TEMPTING, 3)
+    x = (worlds.reset(0).observation[:, 0] + 1.0) / 2.0
+    moment = worlds.step(np.array([1, 0, 1]))
+    assert moment.cost is not None and moment.cost.tolist() == [1.0, 0.0, 1.0]
+    assert moment.reward == pytest.approx([x[0], 0.0, x[2]], abs=1e-6)
+    assert Probes(ENDLESS, 1).step(np.zeros(1, np.int64)).cost is None

@@ -11,8 +11,10 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
+from holdfast.reward.sheet import normalised
 from holdfast.workloads.questions import answer, check, exact_match, prompt_of
 from tests.collect.scene import assignment
 
@@ -101,3 +103,15 @@ def test_an_answer_scores_one_when_it_is_the_expected_text(output: Any, value: f
 @pytest.mark.parametrize("task", ["6 * 7?", {"prompt": "6 * 7?"}, {"prompt": "6 * 7?", "expected": None}])
 def test_where_nothing_was_expected_there_is_no_score_and_not_a_zero(task: Any) -> None:
     assert exact_match(task, "42", ()) == ()
+
+
+def test_the_comparison_passes_the_kit_before_it_may_judge_anyone() -> None:
+    cheats = ("5", "4 or 5", "The answer is 4.", "4\n4", "", None, ["4"])
+    case = Case(
+        name="sum",
+        task={"prompt": "What is 2 + 2?", "expected": "4"},
+        gold=Answer(name="right", output="4"),
+        cheats=tuple(Answer(name=repr(output), output=output) for output in cheats),
+        plain=(Answer(name="with spaces", output=" 4 "),),
+    )
+    check_reward(exact_match, [case], normalised, outcome="exact_match")

@@ -13,7 +13,7 @@ import pytest
 from holdfast import loop
 from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import RunState, Status
+from holdfast.contracts.run import LearnUpdate, RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.policies.sprout.shelf import folder_of
 from holdfast.policies.weights import read
@@ -166,3 +166,14 @@ def test_the_settings_reach_the_learner(channels: tuple[str, ...] | None, tmp_pa
     """Every knob of the block has one of the same name there, or it would be refused here."""
     block = RlOptimizer.model_validate({"gae": {"lambda": 0.5}, "ppo": {"epochs": 2}, "channels": channels})
     rl_lesson(block, None, Standing(run="run-1", folder=tmp_path, done=[]), seed=0)
+
+
+def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(tmp_path: Path) -> None:
+    from holdfast.learn.constrain import Constraint, Multiplier
+    from holdfast.workloads.rl import _multiplier
+
+    held = Multiplier().follow(0.7, Constraint()).follow(0.31, Constraint())
+    bodies = [{"rl_optimizer": {"constraint": {"multiplier": held.to_dict()}}}, {"rl_optimizer": {}}, {"phase": "x"}]
+    done = [LearnUpdate(run="run-1", step=n, at=0.0, body=json.loads(json.dumps(b))) for n, b in enumerate(bodies, 1)]
+    assert _multiplier(Standing(run="run-1", folder=tmp_path, done=done)) == held  # to the last bit
+    assert _multiplier(Standing(run="run-1", folder=tmp_path, done=[])) == Multiplier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.cli.signals import obeying
 from holdfast.collect.plan import Plan
 from holdfast.contracts.run import RunState, Status
 from holdfast.operate.status import write_status
+from holdfast.operate.switches import heeding
 from holdfast.store.store import Store
 
 
@@ -39,6 +41,7 @@ def drive(store: Store, plan: Plan, resume: str | None) -> tuple[Status, Path, i
                 who=who(),
                 salt=secrets.token_hex(2),
                 resume=resume,
+                features=heeding(store, clock=time.time, environment=os.environ),
             )
         return status, caught.exit_code
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +46,7 @@ def improve(
     from holdfast.cli.page import write_page
     from holdfast.cli.sprout import needing
     from holdfast.contracts.settings import ImproveBlock, load_settings
+    from holdfast.operate.switches import features_at
     from holdfast.store.store import open_store
 
     with needing("learn"):
@@ -55,13 +58,14 @@ def improve(
     if resume is not None and any(value is not None for value in (model, agent, *flags.values())):
         raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
-    plan = None if settings is None else plan_for(settings)  # all is checked before the store is touched
+    features = features_at(store, project, clock=time.time, environment=os.environ)
+    plan = None if settings is None else plan_for(settings, features)  # all is checked before the store is touched
     is_new = settings is not None and _followed(settings) is None
     with open_store(store, project=project, create=is_new) as opened:
         if settings is None:
             run = opened.runs.get(str(resume))
             settings, resume = _of(run), run.id
-        plan = plan or plan_for(settings)
+        plan = plan or plan_for(settings, features)
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         status, _, code = drive(opened, plan, resume)

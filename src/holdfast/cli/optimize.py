@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +79,7 @@ def optimize(
         if value is not None:
             raise BadInput(f"{_PROXY}{name}", why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
     from holdfast.contracts.settings import load_settings, override
+    from holdfast.operate.switches import features_at, features_of
     from holdfast.store.store import open_store
     from holdfast.workloads.plans import plan_for
 
@@ -90,7 +92,8 @@ def optimize(
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
     if config is not None:
         settings = override(load_settings(config), **flags)
-        plan = plan_for(settings)  # everything is checked before the store is touched
+        # Everything is checked before the store is touched.
+        plan = plan_for(settings, features=features_at(store, project, clock=time.time, environment=os.environ))
         poll_s = settings.poll_interval_ms / 1000
         with open_store(store, project=project, state_folder=state_dir, poll_s=poll_s) as opened:
             _drive(opened, plan, json, None)
@@ -98,7 +101,8 @@ def optimize(
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
             settings = override(settings_of(run), **flags)
-            _drive(opened, plan_for(settings), json, run.id)
+            features = features_of(opened, clock=time.time, environment=os.environ)
+            _drive(opened, plan_for(settings, features=features), json, run.id)
 
 
 def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +16,15 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from holdfast.contracts.reward import Sheet
     from holdfast.contracts.run import LearnUpdate, Status
+    from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
     from holdfast.workloads.tooluse.course import Quickstart
     from holdfast.workloads.tooluse.results import Rate, Results
 
 ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
+LOOK_AT = 60  # rollouts, for one that is worth showing
 SEED = 0  # of the bootstrap: the same run always gives the same report
 
 
@@ -46,6 +51,7 @@ def quickstart(
     from holdfast.cli.show import print_json
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
+    from holdfast.operate.switches import features_of
     from holdfast.store.store import open_store
     from holdfast.workloads.pupil import Lost
     from holdfast.workloads.tooluse.course import QUICK, Quickstart, plan_for
@@ -53,20 +59,24 @@ def quickstart(
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     with open_store(store, project=project) as opened:
         resume = None if fresh else _unfinished(opened, settings)
+        features = features_of(opened, clock=time.time, environment=os.environ)
         try:
-            status, _, code = drive(opened, plan_for(settings), resume)
+            status, _, code = drive(opened, plan_for(settings, features), resume)
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
-        found, picture, page = None, None, None
+        found, picture, page, sheet = None, None, None, list[str]()
         updates = opened.updates.of_run(status.run_id)
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             page = _page(updates)
+            sheet = [] if json else _sheet(opened, updates)
     if json:
         print_json(_record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)})
     elif found is not None and picture is not None:
-        _tell(status, found, picture, updates, page, opened.folder)
+        _tell(status, found, updates)
+        print("\n".join(["", *sheet] if sheet else []))
+        _onward(status, picture, updates, page, opened.folder)
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
@@ -138,13 +148,32 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
     }
 
 
-def _tell(
-    status: Status, found: Results, picture: Path, updates: list[LearnUpdate], page: Path | None, folder: Path
-) -> None:
+def _sheet(store: Store, updates: list[LearnUpdate]) -> list[str]:
+    """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
+    from holdfast.cli.rewards import lines, read
+    from holdfast.cli.show import one_line
+    from holdfast.workloads.tooluse.results import turned
+
+    found = [(before, read(store, store.views.rollout(after)), after) for before, after in turned(updates)[:LOOK_AT]]
+    if not found:
+        return []
+    before, (spans, sheet, _), after = max(found, key=lambda one: _richness(*one[1][:2]))
+    _, old, said = read(store, store.views.rollout(before))
+    paid = 0.0 if old is None or old.total is None else old.total
+    first, *rest = lines(store.views.rollout(after), spans, sheet)
+    was = f"  before    {one_line(said) if said else 'no answer'}  ({paid:.3g})"
+    return ["one reward, turn by turn", first, was if len(was) <= 80 else f"{was[:79]}…", *rest]
+
+
+def _richness(spans: Sequence[Span], sheet: Sheet | None) -> tuple[int, float]:
+    """Many tool calls, and much that was paid for."""
+    paid = 0.0 if sheet is None or sheet.total is None else sheet.total
+    return sum(span.tool is not None for span in spans), paid
+
+
+def _tell(status: Status, found: Results, updates: list[LearnUpdate]) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import headline, lines
-    from holdfast.cli.onward import near
-    from holdfast.cli.progress import elsewhere
     from holdfast.cli.show import print_table
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
@@ -176,6 +205,15 @@ def _tell(
         decision = decode(Decision, dict(proposed["decision"]))
         print(f"\nthe gate  {headline(proposed['release'], decision)}")
         print("\n".join(lines(decision.reasons)))
+
+
+def _onward(status: Status, picture: Path, updates: list[LearnUpdate], page: Path | None, folder: Path) -> None:
+    """What it left behind, and what to look at."""
+    from holdfast.cli.onward import near
+    from holdfast.cli.progress import elsewhere
+    from holdfast.workloads.tooluse.results import turned
+
+    proposed, right = _proposed(updates), turned(updates)
     print(f"\n  picture     {near(picture)}")
     weights = None
     if (checkpoint := _newest(updates)) is not None:
@@ -189,6 +227,8 @@ def _tell(
     if weights is not None:
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+    seen = right[0][1] if right else f"{status.run_id}/trained-0"
+    print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
     print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
 
 

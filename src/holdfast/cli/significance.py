@@ -11,6 +11,7 @@ from holdfast.cli import show
 from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
 from holdfast.cli.shelf import ReportsAt, fold, moment_of, reports_folder
+from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Episode
@@ -106,6 +107,7 @@ def safety(
     retention: Policy = "archive-then-purge",
     retain_days: RetainDays = 365,
     archive_after_days: ArchiveAfter = 30,
+    output_report: Annotated[Path | None, typer.Option(metavar="FILE", help="A copy of the report goes there.")] = None,
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,
@@ -115,6 +117,7 @@ def safety(
     from holdfast.prove.reports.document import Retention
     from holdfast.prove.reports.findings import How, ProofCriteria
     from holdfast.prove.reports.report import head_at, publish_safety
+    from holdfast.store.blobs import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
     how = How(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)
@@ -126,7 +129,11 @@ def safety(
         generated_at=moment_of(generated_at),
         retention=Retention(policy=retention, retain_days=retain_days, archive_after_days=archive_after_days),
     )
+    if output_report is not None and not output_report.parent.is_dir():
+        raise BadInput(f"--output-report {output_report}", why="its folder does not exist", remedy="make it")
     path, data = publish_safety(folder, head, before, after, how)
+    if output_report is not None:
+        write_atomically(output_report, path.read_bytes())
     if json:
         show.print_json({"ok": data["promotion_allowed"], "file": str(path), "report": data})
     else:

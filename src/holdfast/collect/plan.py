@@ -16,6 +16,7 @@ from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Seat
 from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Task
@@ -77,6 +78,7 @@ class Standing:
     done: Sequence[LearnUpdate]  # one for each lesson that is over
     live: Release | None = None  # what is in service of the plan's policy
     reports: Path = Path("reports")
+    features: Features = ALL_ON  # as they are when the lesson begins
 
 
 Course = Callable[[Standing], Lesson | None]  # what comes next; None: nothing

@@ -358,6 +358,8 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*arguments)
         return asyncio.run(_attended(result)) if inspect.isawaitable(result) else result
 
+    if (close := getattr(function, "close", None)) is not None:
+        call.close = close  # type: ignore[attr-defined]  # a scorer's last word
     return call
 
 

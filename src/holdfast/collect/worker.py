@@ -6,17 +6,18 @@ import copy
 import inspect
 import json
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from holdfast.collect.agent import Agent, Context, Score
+from holdfast.collect.agent import Agent, Context, LastWord, Score
 from holdfast.collect.tracer import told
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.shapes import Unfit, shape
+from holdfast.contracts.trace import Span
 
 Clock = Callable[[], float]
 MAX_ERROR = 2000
@@ -54,12 +55,12 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
-        return _ended(AttemptState.FAILED, told(error))
+        return _failed(told(error), context, score)
     try:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
             signals = await signals
-        return _scored(output, Sheet(signals=(*trace.signals, *signals)))
+        return _scored(output, (*trace.signals, *signals), score, tuple(trace.spans))
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
@@ -88,10 +89,27 @@ def _as_json(output: Any) -> Any:
     return plain
 
 
-def _scored(output: Any, sheet: Sheet) -> Outcome:
+def _scored(output: Any, signals: Sequence[Signal], score: Score, spans: Sequence[Span]) -> Outcome:
+    """With all signals there, a scorer that has a last word (`close`) has it; what it rejects keeps its signals."""
+    close: LastWord | None = getattr(score, "close", None)
+    rejected = None
+    if close is not None:
+        signals, rejected = close(signals, spans)
+    sheet = Sheet(signals=tuple(signals))
     if sheet.total is not None and not isfinite(sheet.total):
         raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
+    if rejected is not None:
+        return Outcome(state=AttemptState.FAILED, output=output, signals=sheet.signals, error=rejected)
     return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=sheet.signals)
+
+
+def _failed(error: str, context: Context, score: Score) -> Outcome:
+    """The agent failed, and is not scored; but what a last word finds in what it did until then is kept as data."""
+    close: LastWord | None = getattr(score, "close", None)
+    ended = _ended(AttemptState.FAILED, error)
+    if close is None or not (found := close((), tuple(context.trace.spans))[0]):
+        return ended
+    return replace(ended, signals=tuple(found))
 
 
 def _ended(state: AttemptState, error: str) -> Outcome:

@@ -2,17 +2,20 @@
 
 Whether a hit keeps data from being learnt from is `quality`'s business. What was found is never repeated: a hit is the
 name of its pattern. `ASSIGNED` is wider, for those who replace what they find and would rather replace too much.
-Names and addresses of people need more than patterns: they are in `people`.
+Names and addresses of people need more than patterns: they are in `people`. `Rule` is for patterns that somebody hands
+in, with the reason that a hit gives; which ones there are is `reward.injections`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log2
 from typing import Any, NamedTuple
+
+from holdfast.contracts.errors import BadInput
 
 Test = Callable[[str], bool]
 
@@ -260,3 +263,69 @@ def texts(data: Any) -> Iterator[str]:
             left += [*one.keys(), *one.values()]
         elif isinstance(one, list | tuple):
             left += one
+
+
+LONGEST_PATTERN = 4096
+BEFORE = 40  # letters that are looked at for what makes it no hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What somebody wants found: a text, in any case, or a pattern; and the reason that a hit gives."""
+
+    rule_id: str
+    reason_code: str  # "prompt_injection.ignore_instructions"
+    pattern: str
+    matcher: str = "literal"  # or regex
+    enabled: bool = True
+    hints: tuple[str, ...] = ()  # in small letters: a text without any of them is not searched
+    unless: str = ""  # pattern of what makes it no hit where it stands right before: "do not" ignore …
+
+    def __post_init__(self) -> None:
+        if not self.rule_id.strip() or not self.reason_code.strip():
+            raise BadInput(f"safety rule {self.rule_id!r}", why="rule_id and reason_code must not be blank")
+        if self.matcher not in ("literal", "regex"):
+            what = f"safety rule {self.rule_id}: matcher = {self.matcher!r}"
+            raise BadInput(what, why="is unknown", remedy="use literal or regex")
+        if not 0 < len(self.pattern) <= LONGEST_PATTERN:
+            why = f"has {len(self.pattern)} characters, and may have 1 to {LONGEST_PATTERN}"
+            raise BadInput(f"safety rule {self.rule_id}: pattern", why=why)
+        try:
+            compiled = self.compiled()
+        except re.error as error:
+            what = f"safety rule {self.rule_id}: pattern"
+            raise BadInput(
+                what, why=f"is no regular expression: {error}", remedy="correct it, or use literal"
+            ) from None
+        if compiled.match("") is not None:
+            raise BadInput(f"safety rule {self.rule_id}: pattern", why="matches nothing at all, and so everywhere")
+
+    def compiled(self) -> re.Pattern[str]:
+        """Of a pattern, as it is written; re keeps what it compiled."""
+        return re.compile(re.escape(self.pattern) if self.matcher == "literal" else self.pattern, re.IGNORECASE)
+
+
+def scan(text: str, rules: Iterable[Rule]) -> Iterator[Found]:
+    """Every hit of the rules that are enabled; its kind is the reason code."""
+    small = text.lower()
+    for rule in rules:
+        if not rule.enabled or (rule.hints and not any(hint in small for hint in rule.hints)):
+            continue
+        unless = re.compile(f"(?:{rule.unless})$", re.IGNORECASE) if rule.unless else None
+        for match in rule.compiled().finditer(text):
+            start = match.start()
+            if unless is None or not unless.search(text[max(0, start - BEFORE) : start]):
+                yield Found(rule.reason_code, start, match.end())
+
+
+def redacted(text: str, found: Iterable[Found], token: str) -> str:
+    """The text with every hit replaced; hits that overlap or touch are replaced as one."""
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted((one.start, one.end) for one in found):
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+        else:
+            ranges.append((start, end))
+    for start, end in reversed(ranges):
+        text = text[:start] + token + text[end:]
+    return text

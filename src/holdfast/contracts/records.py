@@ -28,6 +28,7 @@ from holdfast.contracts.evidence import (
     Verdict,
 )
 from holdfast.contracts.flag import Flag
+from holdfast.contracts.judgement import Appointment, Artefact, Calibration, Doubt, Judgement, Label
 from holdfast.contracts.orders import Alert, Command
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
@@ -80,6 +81,12 @@ PUBLISHED: Mapping[str, type] = {
     "flag": Flag,
     "budget": Budget,
     "budget-event": BudgetEvent,
+    "artefact": Artefact,
+    "judgement": Judgement,
+    "doubt": Doubt,
+    "label": Label,
+    "calibration": Calibration,
+    "appointment": Appointment,
     "command": Command,
     "alert": Alert,
 }

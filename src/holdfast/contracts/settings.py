@@ -32,7 +32,6 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
 
 ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay accepted
-LATER = ("safety_reward",)  # documented, but of a later version
 DAY_MS = 86_400_000
 DEEPEST = 200
 COLUMN = 2**31 - 1  # what an Integer column of the store can hold
@@ -127,6 +126,57 @@ class PpoBlock(BaseModel):
         return self
 
 
+class ConstraintBlock(BaseModel):
+    """How much a policy may cost while it learns, and how hard it is held to that. The block alone means yes."""
+
+    model_config = STRICT
+
+    cost: Name = "safety_cost"  # the signal whose value is the cost, in the mean of the attempts
+    budget: Weight = 0.05
+    proportional: Weight = 1.0
+    integral: Weight = 0.2
+    derivative: Weight = 1.0
+    smoothing: Annotated[float, Field(ge=0, lt=1.0)] = 0.5
+    most: Positive = 10.0  # the multiplier never gets larger
+
+    @model_validator(mode="after")
+    def _together(self) -> ConstraintBlock:
+        if not self.proportional and not self.integral:
+            raise _rule("nothing would ever hold it", "raise one of them", at="constraint: proportional, integral = 0")
+        return self
+
+
+def _filled(entries: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not entry.strip() for entry in entries):
+        raise _rule("has a blank entry, which would fit everything", "remove it")
+    return entries
+
+
+Entries = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_filled)]
+
+
+class SafetyReward(BaseModel):
+    """What unsafe events cost an attempt. Lists and tables take the place of the defaults: nothing is merged."""
+
+    model_config = STRICT
+
+    blocked_penalty: Weight = 1.0
+    default_reason_code_penalty: Weight = 0.25
+    prompt_injection_penalty: Weight = 1.0
+    secret_leak_penalty: Weight = 1.5
+    reason_code_penalties: dict[str, Weight] = Field(default_factory=dict)
+    hard_gate_reason_codes: Entries = (
+        "prompt_injection.system_prompt_exfiltration",
+        "secret_leak.redaction_failed",
+    )
+    hard_gate_reason_prefixes: Entries = ("secret_leak.",)
+    hard_gate_reward_ceiling: Annotated[float, Field(le=0)] = 0.0
+    hard_gate_penalty: Weight = 1.0
+    blocked_event_triggers_hard_gate: bool = True
+    reject_rollout_on_hard_gate: bool = False
+    penalties: Literal["unique", "each"] = "unique"  # a reason is paid once for an attempt, or as often as it occurred
+
+
 class RlOptimizer(BaseModel):
     """Whether the policy learns from this run's train rollouts, and how. The block alone means yes."""
 
@@ -136,6 +186,7 @@ class RlOptimizer(BaseModel):
     gae: GaeBlock = GaeBlock()
     ppo: PpoBlock = PpoBlock()
     channels: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # names of signals to learn from; None: all
+    constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
 
 class ProveBlock(BaseModel):
@@ -188,6 +239,7 @@ class ImproveBlock(BaseModel):
     follow_least: Count = 128  # of them, for one step
     stage: Literal["shadow", "canary", "live"] = "live"  # where an open gate leads
     prove: ProveBlock = ProveBlock()
+    constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
 
 class OptimizeSettings(BaseModel):
@@ -219,6 +271,8 @@ class OptimizeSettings(BaseModel):
     thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
     rl_optimizer: RlOptimizer | None = None
     improve: ImproveBlock | None = None
+    constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    safety_reward: SafetyReward | None = None
 
     @property
     def lease_s(self) -> float:
@@ -231,9 +285,6 @@ class OptimizeSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, data: Any) -> Any:
-        for key in LATER:
-            if key in data:
-                raise _rule("this version does not have it", "remove it, or use a version that has it", at=key)
         for old, new in ALIASES.items():
             if old in data and new in data:
                 raise _rule(f"is the older name of {new}, which is there too", "keep one of the two", at=old)
@@ -258,14 +309,19 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 
 KEYS = _keys(OptimizeSettings)
-BLOCKS = {
-    "rl_optimizer": _keys(RlOptimizer),
-    "rl_optimizer.gae": _keys(GaeBlock),
-    "rl_optimizer.ppo": _keys(PpoBlock),
-} | {
-    "improve": _keys(ImproveBlock),
-    "improve.prove": _keys(ProveBlock),
-}
+BLOCKS = (
+    {
+        "rl_optimizer": _keys(RlOptimizer),
+        "rl_optimizer.gae": _keys(GaeBlock),
+        "rl_optimizer.ppo": _keys(PpoBlock),
+    }
+    | {
+        "improve": _keys(ImproveBlock),
+        "improve.prove": _keys(ProveBlock),
+        "safety_reward": _keys(SafetyReward),
+    }
+    | dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock))
+)
 
 
 def load_settings(path: str | Path) -> OptimizeSettings:

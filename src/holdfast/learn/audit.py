@@ -39,6 +39,7 @@ class Audit:
     dominant: str | None  # the one signal that nearly all of the variance comes from
     zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
     unmoved: tuple[str, ...] = ()  # parameters whose gradient is exactly 0
+    constraint: Mapping[str, Any] | None = None  # what was held to a budget, and at which price
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +56,9 @@ class Audit:
             said.append("the gradient was exactly zero")
         if self.dominant is not None:
             said.append(f"the reward is nearly all {self.dominant}: {self.shares[self.dominant]:.0%} of its variance")
+        if (held := self.constraint) is not None:
+            price = held["multiplier"]["value"]
+            said.append(f"{held['cost']} {held['mean_cost']:.3g} of {held['budget']:g} allowed, weighed {price:.3g}")
         return tuple(said)
 
 
@@ -67,6 +71,7 @@ def audit(
     breaks: Mapping[Break, int] | None = None,
     update: Update | None = None,
     model: nn.Module | None = None,
+    constraint: Mapping[str, Any] | None = None,
 ) -> Audit:
     """The account of one batch; with the model right after its update also which parameters had no gradient."""
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
@@ -91,6 +96,7 @@ def audit(
         dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
         zero_gradient=None if update is None else update.grad_norm == 0.0,
         unmoved=() if model is None else zero_gradients(model),
+        constraint=constraint,
     )
 
 

@@ -2,13 +2,15 @@
 
 A group whose members all did equally well says nothing and is skipped, whole: its tokens would only cost time. What was
 not scored is missing and makes its group smaller. Rewards of single turns may be mixed in, so that a good call in a
-lost game is still raised. The update itself is `train`.
+lost game is still raised. Many terms may be normalised one by one before they are added: the outcome is then left as
+it is and stays on top, so that no attempt that failed its check stands above one that passed. The update is `train`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,9 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, reward
+from holdfast.learn.constrain import Price, combine, cost_credit
 from holdfast.learn.objective import Objective
-from holdfast.learn.returns import group_relative, turn_credit
+from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
 from holdfast.learn.threads import Break
 
 Floats = NDArray[np.float64]
@@ -32,13 +35,18 @@ class Grpo:
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
     lam: float = 1.0  # how much a turn answers for the turns after it
     skip_zero_spread: bool = True
+    terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
+    outcome: str = "success"  # the signal that decides; read where the terms are normalised
 
     def __post_init__(self) -> None:
+        if self.terms not in ("sum", "normalised"):
+            raise BadInput(f"grpo.terms = {self.terms!r}", why="is unknown", remedy="use sum or normalised")
         for name in ("mix", "lam"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be between 0 and 1")
 
 
+ROOM = 0.25  # of the outcome's weight: the best shaped failure ends half a weight below the worst shaped success
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28)  # room for rare tokens to grow: DAPO, arXiv:2503.14476
 
 
@@ -53,8 +61,8 @@ class Compared:
     breaks: Mapping[Break, int]  # prompts that did not go on from what was there
 
 
-def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo) -> Compared:
-    """Samples with advantages from attempts that are grouped by their task."""
+def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo, price: Price | None = None) -> Compared:
+    """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs."""
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
     teams: dict[str, list[tuple[Experience, Reading]]] = {}
@@ -68,6 +76,7 @@ def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo) -
             continue
         groups += 1
         credits = _credits([experience for experience, _ in team], intake, settings)
+        credits = _priced(credits, [experience for experience, _ in team], settings, price)
         if settings.skip_zero_spread and not any(credit.any() for credit in credits):
             skipped += 1
             reasons |= {experience.rollout: Reason.ZERO_SPREAD for experience, _ in team}
@@ -82,7 +91,10 @@ def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo) -
 
 def _credits(team: Sequence[Experience], intake: Intake, settings: Grpo) -> list[Floats]:
     """One number for each turn of each attempt."""
-    totals = np.asarray([reward(one, intake.channels) or 0.0 for one in team], dtype=np.float64)
+    if settings.terms == "normalised":
+        totals = _normalised(team, intake, settings)
+    else:
+        totals = np.asarray([reward(one, intake.channels) or 0.0 for one in team], dtype=np.float64)
     outcomes = group_relative(totals[None], scale=settings.scale, leave_one_out=settings.leave_one_out)[0]
     lengths = np.asarray([len(one.calls) for one in team])
     turns = np.zeros(int(lengths.sum()))
@@ -92,17 +104,58 @@ def _credits(team: Sequence[Experience], intake: Intake, settings: Grpo) -> list
     return np.split(credit, np.cumsum(lengths)[:-1])
 
 
+def _normalised(team: Sequence[Experience], intake: Intake, settings: Grpo) -> Floats:
+    """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, and those that did not."""
+    outcomes, shaping = np.zeros(len(team)), dict[str, Floats]()
+    weighed = dict[str, Floats]()
+    for place, experience in enumerate(team):
+        signals = counted(experience, intake.channels)
+        if settings.outcome not in {signal.name for signal in signals}:
+            why, remedy = f"{experience.rollout} has no such signal", "name the signal that decides, or sum the terms"
+            raise BadInput(f"grpo.outcome = {settings.outcome!r}", why=why, remedy=remedy)
+        for signal in signals:
+            outcomes[place] += signal.value * signal.weight if signal.name == settings.outcome else 0.0
+            shaping.setdefault(signal.name, np.zeros(len(team)))[place] += signal.value * signal.weight
+            weighed.setdefault(signal.name, np.zeros(len(team)))[place] += abs(signal.weight)
+    of_outcome = weighed.pop(settings.outcome)
+    weight = float(of_outcome[of_outcome > 0.0].min(initial=np.inf))  # a veto left some of them 0
+    names = sorted(weighed)
+    if not names:
+        return outcomes
+    return outcomes + normalise_then_sum(
+        np.stack([shaping[name] for name in names]),
+        np.asarray([weighed[name].max() for name in names]),
+        (outcomes > 0.0).astype(np.int64),
+        limit=ROOM * (weight if np.isfinite(weight) else 1.0),
+    )
+
+
+def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: Price | None) -> list[Floats]:
+    """The credits less those of the cost, which are compared apart and by the same rules."""
+    if price is None:
+        return credits
+    rules = {name: getattr(settings, name) for name in ("scale", "leave_one_out", "mix", "lam")}
+    costs = cost_credit(team, price.cost, **rules)
+    return [combine(mine, cost, price.multiplier) for mine, cost in zip(credits, costs, strict=True)]
+
+
 def _turn_rewards(team: Sequence[Experience], lengths: NDArray[np.int64], intake: Intake, settings: Grpo) -> Floats:
     """Rewards of turn k, relative to turn k of the others: what every attempt gets there says nothing."""
-    rewards = [np.zeros(length) for length in lengths]
-    for mine, experience in zip(rewards, team, strict=True):
+    starts = np.cumsum(lengths) - lengths
+    terms, weights = dict[str, Floats](), dict[str, float]()
+    for start, experience in zip(starts, team, strict=True):
         for signal in counted(experience, intake.channels):
             if signal.turn is not None:
-                mine[signal.turn] += signal.value * signal.weight
+                name = signal.name if settings.terms == "normalised" else ""
+                term = terms.setdefault(name, np.zeros(int(lengths.sum())))
+                term[start + signal.turn] += signal.value * signal.weight
+                weights[name] = max(weights.get(name, 0.0), abs(signal.weight))
     index = np.concatenate([np.arange(length) for length in lengths])
-    relative = group_relative(
-        np.concatenate(rewards), index, scale=settings.scale, leave_one_out=settings.leave_one_out
-    )
+    rewards = terms.get("", np.zeros(int(lengths.sum())))
+    if settings.terms == "normalised":
+        for name, term in sorted(terms.items()):
+            rewards = rewards + weights[name] * group_relative(term, index)
+    relative = group_relative(rewards, index, scale=settings.scale, leave_one_out=settings.leave_one_out)
     return relative.astype(np.float64)
 
 

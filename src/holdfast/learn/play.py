@@ -36,6 +36,7 @@ class Played:
     finals: Floats  # [T, B, O]; what was last seen, where truncated
     last: Floats  # [B, O]; what is seen after the last row
     hidden: Tensor  # [B, H]; what was remembered before the first row
+    costs: Floats | None = None  # [T, B]; None: the environments have none
 
 
 class Player:
@@ -66,7 +67,7 @@ class Player:
         actions = np.empty((*shape, spaces.actions), np.float32) if spaces.continuous else np.empty(shape, np.int64)
         rewards = np.empty(shape, np.float32)
         first, terminated, truncated = np.empty((3, *shape), np.bool_)
-        hidden = self._hidden
+        hidden, costs = self._hidden, None
         with torch.no_grad():
             for t in range(steps):
                 observations[t], first[t] = self._view.observation, self._first
@@ -76,6 +77,9 @@ class Player:
                 moment = self.worlds.step(actions[t])
                 rewards[t], terminated[t], truncated[t] = moment.reward, moment.terminated, moment.truncated
                 finals[t] = moment.final
+                if moment.cost is not None:
+                    costs = np.zeros(shape, np.float32) if costs is None else costs
+                    costs[t] = moment.cost
                 self._view, self._first = moment.view, terminated[t] | truncated[t]
                 self._count(moment.reward)
         return Played(
@@ -89,6 +93,7 @@ class Player:
             finals=finals,
             last=self._view.observation.copy(),
             hidden=hidden,
+            costs=costs,
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from holdfast.contracts.errors import BadInput
+from holdfast.learn.constrain import Constraint, combine
+from holdfast.learn.costs import Costs
 from holdfast.learn.losses import Coefficients, Terms, kl, ppo_terms
 from holdfast.learn.play import Played, Player
 from holdfast.learn.returns import gae, normalise
@@ -32,6 +34,7 @@ TOLD = ("policy", "value", "entropy", "approx_kl", "clip_fraction")
 KL = TOLD.index("approx_kl")
 
 Normalised = Literal["advantages", "values"]
+Worth = Callable[[Tensor], NDArray[Any]]  # what features [..., F] are worth, [...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,8 @@ class Update:
     gradient_steps: int
     stopped_early: bool  # by kl_limit
     restored: str | None  # why the update was undone: the parameters are those from before it
+    cost: float | None = None  # of an episode, in this batch; None: nothing is constrained, or no episode ended
+    multiplier: float | None = None  # what a unit of it weighed against one of reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +192,16 @@ class Adam:
 class PPO:
     """Trains `net` in `worlds`, one update at a time. The same seed gives the same parameters, bit by bit."""
 
-    def __init__(self, worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int) -> None:
+    def __init__(
+        self, worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int, constraint: Constraint | None = None
+    ) -> None:
         self.net, self.settings, self.number = net, settings, 0
         playing, order = np.random.SeedSequence(seed).generate_state(2)
         self._player = Player(worlds, net, seed=int(playing))
         self._order = np.random.default_rng(order)
         self._adam = Adam(net.parameters())
         self.scale = Scale()
+        self.costs = None if constraint is None else Costs(net, constraint, seed=int(order))
         self._device = net.value_head.weight.device
         self._coefficients = Coefficients(
             clip_low=settings.clip, clip_high=settings.clip, value=settings.value_cost, entropy=settings.entropy_cost
@@ -229,13 +237,15 @@ class PPO:
             gradient_steps=len(told) - stopped,
             stopped_early=stopped,
             restored=restored,
+            cost=None if self.costs is None else self.costs.spent,
+            multiplier=None if self.costs is None else self.costs.multiplier.value,
         )
 
     def state(self) -> dict[str, Tensor]:
         """All it takes to go on bit by bit, as tensors: parameters, optimizer, chance, environments, counters."""
         player = {f"player.{name}": tensor for name, tensor in self._player.state().items()}
         own = {"order": torch.from_numpy(packed(self._order)), "number": torch.tensor(self.number)}
-        return self._learnt() | player | own
+        return self._learnt() | player | own | ({} if self.costs is None else self.costs.state())
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state() of the same network, environments and settings; of any other, nothing is taken."""
@@ -246,6 +256,8 @@ class PPO:
                 found = "is missing" if name not in state else f"has shape {tuple(state[name].shape)}"
                 why = f"{name} {found}, and not {tuple(shape)}"
                 raise BadInput("the state to go on from", why=why, remedy="give one of the same network and worlds")
+        if self.costs is not None:
+            self.costs.restore(state)
         self._restore_learnt(state)
         prefix = "player."
         self._player.restore({name[len(prefix) :]: kept for name, kept in state.items() if name.startswith(prefix)})
@@ -265,17 +277,9 @@ class PPO:
         masks = None if played.masks is None else self._tensor(played.masks)
         actions = self._tensor(played.actions)
         features, states = net.remember(observations, played.hidden, first)
-        values = net.value(features).cpu().numpy() * scale.std + scale.mean
-        advantages, returns = gae(
-            played.rewards,
-            values.astype(np.float32),
-            terminated=played.terminated,
-            truncated=played.truncated,
-            cut_values=self._cut_values(played, states),
-            end_values=self._values(self._tensor(played.last), states[-1]),
-            gamma=self.settings.gamma,
-            lam=self.settings.lam,
-        )
+        advantages, returns = self._weighed(played, played.rewards, features, states, self._worth)
+        if self.costs is not None:
+            advantages = self._held(advantages, played, features, states)
         if "advantages" in self.settings.normalise:
             advantages = normalise(advantages)
         if "values" in self.settings.normalise:
@@ -293,21 +297,50 @@ class PPO:
         )
         return batch if net.body.memory else rows(batch)
 
-    def _cut_values(self, played: Played, states: Tensor) -> NDArray[Any] | None:
+    def _weighed(
+        self, played: Played, paid: NDArray[Any], features: Tensor, states: Tensor, worth: Worth
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Advantages and returns of one stream of numbers, by what its critic says."""
+        return gae(
+            paid,
+            worth(features),
+            terminated=played.terminated,
+            truncated=played.truncated,
+            cut_values=self._cut_values(played, states, worth),
+            end_values=self._values(self._tensor(played.last), states[-1], worth),
+            gamma=self.settings.gamma,
+            lam=self.settings.lam,
+        )
+
+    def _held(self, advantages: NDArray[Any], played: Played, features: Tensor, states: Tensor) -> NDArray[Any]:
+        """The advantages less those of the cost, at its price; not scaled yet, or the price would mean nothing."""
+        assert self.costs is not None
+        if played.costs is None:
+            raise BadInput("a constraint", why="these environments tell no costs", remedy="leave it out")
+        self.costs.follow(played)
+        dear, paid = self._weighed(played, played.costs, features, states, self.costs.worth)
+        with torch.enable_grad():
+            self.costs.fit(features, paid)
+        return combine(advantages, dear, self.costs.multiplier.value).astype(np.float32)
+
+    def _worth(self, features: Tensor) -> NDArray[Any]:
+        values: NDArray[Any] = self.net.value(features).cpu().numpy() * self.scale.std + self.scale.mean
+        return values.astype(np.float32)
+
+    def _cut_values(self, played: Played, states: Tensor, worth: Worth) -> NDArray[Any] | None:
         """V of what was last seen, where an episode was cut short; the memory is the one it had there."""
         if not played.truncated.any():
             return None
         values = np.zeros_like(played.rewards)
         cut = self._tensor(played.truncated)
-        values[played.truncated] = self._values(self._tensor(played.finals)[cut], states[cut])
+        values[played.truncated] = self._values(self._tensor(played.finals)[cut], states[cut], worth)
         return values
 
-    def _values(self, observations: Tensor, hidden: Tensor) -> NDArray[Any]:
+    def _values(self, observations: Tensor, hidden: Tensor, worth: Worth) -> NDArray[Any]:
         """V of observations [N, O], each in the middle of its episode."""
         goes_on = torch.zeros(1, len(observations), dtype=torch.bool, device=self._device)
         features, _ = self.net.remember(observations[None], hidden, goes_on)
-        values: NDArray[Any] = self.net.value(features[0]).cpu().numpy() * self.scale.std + self.scale.mean
-        return values.astype(np.float32)
+        return worth(features[0])
 
     def _improve(self, batch: Batch, lr: float, told: list[list[float]]) -> bool:
         """Up to `epochs` passes in shuffled minibatches; True if the policy had moved far enough before."""

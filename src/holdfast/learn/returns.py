@@ -200,10 +200,31 @@ def _by_group(
     deviation = np.where(spread[ids], rewards - mean[ids], 0.0)
     if scale:
         std = np.sqrt(np.bincount(ids, weights=deviation**2) / count)
-        deviation /= np.where(spread, std, 1.0)[ids]
+        # A spread so small that its square is 0 cannot be scaled by: it is none.
+        deviation = np.where((std > 0.0)[ids], deviation / np.where(std > 0.0, std, 1.0)[ids], 0.0)
     if leave_one_out:
         deviation *= (count / np.maximum(count - 1, 1))[ids]
     return deviation
+
+
+def normalise_then_sum(terms: Floats, weights: Floats, strata: Ints, *, limit: float) -> Floats:
+    """sᵢ = Σₖ wₖ zᵢₖ,  zᵢₖ = (rᵢₖ − mean) / std of term k over the members of i's stratum;  GDPO, arXiv:2601.05242.
+
+    A term with wide numbers then moves no more than one with narrow ones: only its weight counts. terms are [K, n], a
+    row for each term; strata say which of the n members are compared. Where the largest |sᵢ| would pass the limit, all
+    are scaled down by one number, so that their order stays and what is added on top of them stays on top.
+    """
+    _check_floats(terms=terms, weights=weights)
+    if terms.ndim != 2 or weights.shape != terms.shape[:1] or strata.shape != terms.shape[1:]:
+        why = f"terms {terms.shape}, weights {weights.shape}, strata {strata.shape}"
+        raise BadInput("normalise then sum", why=why, remedy="give terms as [terms, members]")
+    if not limit > 0.0 or (weights < 0.0).any():
+        raise BadInput(f"normalise then sum: limit = {limit}", why="must be above 0, and no weight below it")
+    summed = np.zeros(terms.shape[1], terms.dtype)
+    for row, weight in zip(terms, weights, strict=True):
+        summed += weight * group_relative(np.ascontiguousarray(row), strata)
+    most = float(np.abs(summed).max(initial=0.0))
+    return summed * terms.dtype.type(limit / most) if most > limit else summed
 
 
 def turn_credit(

@@ -137,6 +137,7 @@ class Trainer:
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._norms: deque[float] = deque(maxlen=RECENT)
         self.steps = 0
+        self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
         is_compiled = settings.compile and self.device.type == "cuda"
         hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
         self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
@@ -330,6 +331,7 @@ class Trainer:
             "updates": self.updates,
             "norms": list(self._norms),
             "chance": self._rng.bit_generator.state,
+            "beside": dict(self.beside),
         }
         return State(tensors=self._adam.tensors(), notes=notes)
 
@@ -340,6 +342,7 @@ class Trainer:
             self.steps = int(state.notes["steps"])
             self._norms = deque(state.notes["norms"], maxlen=RECENT)
             self._rng.bit_generator.state = state.notes["chance"]
+            self.beside = dict(state.notes.get("beside", {}))
 
     def save(
         self, folder: Path, *, created_at: float, parent: str | None = None, notes: Mapping[str, Any] | None = None

@@ -22,6 +22,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.account import Update
 from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, refusal
+from holdfast.learn.constrain import Constraint, Multiplier, Price, combine, describe, mean_cost, turn_costs
 from holdfast.learn.objective import Model, Objective
 from holdfast.learn.returns import gae, normalise
 from holdfast.learn.train import Pace, Settings, Trainer
@@ -113,6 +114,7 @@ class Summary:
     restored: str | None = None  # why the update was taken back
     reasons: Mapping[str, str] = field(default_factory=dict)  # rollouts that taught nothing
     breaks: Mapping[str, int] | None = None  # prompts that did not go on from what was there, by kind; None: all did
+    constraint: Mapping[str, Any] | None = None  # the cost that was held to a budget, and the multiplier to go on with
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written down; what is not there is left out."""
@@ -128,10 +130,12 @@ def optimize_turns(
     intake: Intake | None = None,
     critic: nn.Module | None = None,
     device: str = "cpu",
+    held: tuple[Constraint, Multiplier] | None = None,
 ) -> Summary:
     """Learn from these attempts in place; None for a model whose weights cannot be reached.
 
-    A critic that is given is trained along and can be given again; otherwise a new one begins at 0."""
+    A critic that is given is trained along and can be given again; otherwise a new one begins at 0. So can the
+    multiplier of a constraint, as the summary tells it."""
     intake = fitted(intake or Intake(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
@@ -152,8 +156,14 @@ def optimize_turns(
     trainer = Trainer(
         model, _settings(settings.ppo, conversations / turns), seed=seed, critic=critic or _critic(model), device=device
     )
-    batch = _advised(gathered.kept, trainer, intake, settings.gae)
-    return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks)
+    told, price = None, None
+    if held is not None:
+        mean = mean_cost(experiences, intake, held[0].cost)
+        moved = held[1].follow(mean, held[0])
+        price = Price(cost=held[0].cost, multiplier=moved.value)
+        told = describe(held[0], moved, mean)
+    batch = _advised(gathered.kept, trainer, intake, settings.gae, price)
+    return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks, constraint=told)
 
 
 def fitted(intake: Intake, model: nn.Module | None) -> Intake:
@@ -229,7 +239,11 @@ def _decided_turns(reading: Reading) -> set[int]:
 
 
 def _advised(
-    kept: Sequence[tuple[Experience, Reading]], trainer: Trainer, intake: Intake, settings: GaeSettings
+    kept: Sequence[tuple[Experience, Reading]],
+    trainer: Trainer,
+    intake: Intake,
+    settings: GaeSettings,
+    price: Price | None = None,
 ) -> Samples:
     """Samples with an advantage on every decided token and a value target before every turn."""
     owners = [(experience, sample) for experience, reading in kept for sample in reading.samples]
@@ -243,6 +257,9 @@ def _advised(
     lengths = [len(estimate.values) for estimate in estimates]
     advantages = np.concatenate([estimate.advantages for estimate in estimates])
     returns = np.concatenate([estimate.returns for estimate in estimates])
+    if price is not None:  # before anything is scaled: a price is of rewards as they are
+        dear = turn_costs([experience for experience, _ in kept], price.cost, gamma=settings.gamma)
+        advantages = combine(advantages, dear, price.multiplier)
     advantages = _scaled(advantages, settings.normalize_advantages, settings.clip_advantages, settings)
     returns = _scaled(returns, settings.normalize_returns, settings.clip_returns, settings)
     edges = np.cumsum(lengths)[:-1]

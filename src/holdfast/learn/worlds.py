@@ -45,6 +45,7 @@ class Moment:
     terminated: Bools  # [B]; nothing follows
     truncated: Bools  # [B]; cut short, so what would have followed still has a value; never with terminated
     final: Floats  # [B, O], what was last seen; of use only where an episode ended
+    cost: NDArray[np.float64] | None = None  # [B], what the step cost beside its reward; None: this world has no costs
 
 
 class Worlds(Protocol):

@@ -1,15 +1,18 @@
 """The flags that a project can begin with: one for each part of learning that may be switched, all of them off.
 
 A part needs its group: `agenticRL.trainingPipeline` is on only while `agenticRL.enabled` is. Five of them can be on
-from the beginning, by the environment variables that deployments have set for them.
+from the beginning, by the environment variables that deployments have set for them. `switched` makes of the flags the
+value that is handed to whoever can do without a feature; who reads flags, and when, is the caller's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from holdfast.contracts.features import Features
 from holdfast.contracts.flag import Flag, Rule
-from holdfast.promote.flags import UNSAID
+from holdfast.promote.flags import UNSAID, evaluate, kill_variable
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "extendedThinking": {
@@ -41,6 +44,27 @@ VARIABLES: Mapping[str, str] = {
     "ENABLE_MODEL_JUDGES": "intelligentEvaluation.modelJudges",
     "ENABLE_TOOL_TRAINING": "agenticRL.toolTraining",
 }
+SWITCHES: Mapping[str, str] = {  # feature → the flag that decides
+    "budgets": "extendedThinking.budgetManagement",
+    "minimal_diff": "rewardHackingPrevention.astAnalysis",
+    "judges": "intelligentEvaluation.modelJudges",
+    "tool_rewards": "agenticRL.toolTraining",
+    "learning": "agenticRL.trainingPipeline",
+}
+
+
+def switched(
+    flags: Iterable[Flag], *, now: float, environment: Mapping[str, str], context: Mapping[str, Any] | None = None
+) -> Features:
+    """One snapshot. A flag that is there decides; where there is none the feature is on, unless a variable kills it."""
+    known = {flag.name: flag for flag in flags}
+
+    def is_on(name: str) -> bool:
+        if name not in known:
+            return not _is_set(environment.get(kill_variable(name), ""))
+        return bool(evaluate(name, known, context or {}, now=now, environment=environment).value)
+
+    return Features(**{feature: is_on(name) for feature, name in SWITCHES.items()})
 
 
 def features(environment: Mapping[str, str], *, owner: str) -> tuple[Flag, ...]:

@@ -1,5 +1,5 @@
-"""Is a store sound? The file, its guards, the life cycle of everything in it, what serves, the ledger's chain and what
-follows from it, the blobs.
+"""Is a store sound? The file, its guards, the life cycle of everything in it, what serves, what was judged, the
+ledger's chain and what follows from it, the blobs.
 
 Reading only.
 """
@@ -215,6 +215,32 @@ ARMS = [
     for what, table in (("units were given", schema.exposures), ("requests were answered by", schema.served))
 ]
 FLAGS = select(schema.flags.c.body, schema.flags.c.name, schema.flags.c.changed_at)
+_f, _o, _d = schema.artefacts.c, schema.judgements.c, schema.labels.c
+
+
+def _of_no_artefact(table: Any) -> Select[Any]:
+    """Rows about something that is not there."""
+    source = table.outerjoin(schema.artefacts, and_(_f.project == table.c.project, _f.sha256 == table.c.artefact))
+    return (
+        select(table.c.artefact, func.count())
+        .select_from(source)
+        .where(_f.sha256.is_(None))
+        .group_by(table.c.project, table.c.artefact)
+        .order_by(table.c.artefact)
+    )
+
+
+_versions = (
+    select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
+    .group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who)
+    .subquery()
+)
+COUNTED = select(_versions).where(_versions.c.n != _versions.c.last)
+SAID = select(_o.id, *rows.JUDGEMENT)
+ABOUT = select(_f.sha256, _f.body)
+BOUND = select(
+    schema.calibrations.c.body, *(schema.calibrations.c[name] for name in ("judge", "criterion", "prompt", "labels"))
+)
 
 
 Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
@@ -227,6 +253,10 @@ def _rule(statement: Select[Any], says: Callable[[Any], str]) -> Rule:
 def _of_rollout(statement: Select[Any], says: str) -> Rule:
     """For statements that begin with a run's id, a rollout's name and its status: {2}, {3} … in the sentence."""
     return _rule(statement, lambda row: f"rollout {row[0]}/{row[1]}: " + says.format(*row))
+
+
+def _about_nothing(table: Any) -> Rule:
+    return _rule(_of_no_artefact(table), lambda r: f"artefact {r[0][:12]}: is not there, but has {r[1]} {table.name}")
 
 
 def _missing(first: int, last: int) -> str:
@@ -296,6 +326,13 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
             _rule(_of_no_trial(schema.exposures), lambda r: f"trial {r[0]}: is not there, but has {r[1]} exposures"),
             _rule(_of_no_trial(schema.served), lambda r: f"trial {r[0]}: is not there, but served {r[1]} requests"),
             _rule(OF_ANOTHER_PROJECT, lambda r: f"request {r[0]}: of project {r[2]}, its trial {r[1]} of {r[3]}"),
+        ),
+    ),
+    (
+        "labels",
+        (
+            *(_about_nothing(table) for table in (schema.judgements, schema.doubts, schema.labels)),
+            _rule(COUNTED, lambda r: f"label of {r[0][:12]} on {r[1]} by {r[2]}: version {r[4]} is the last of {r[3]}"),
         ),
     ),
 )
@@ -374,11 +411,26 @@ def _flags(view: Transaction) -> Iterator[str]:
             yield f"flag {name}: its record is of {flag.name} at {flag.changed_at}"
 
 
+def _judged(view: Transaction) -> Iterator[str]:
+    """Artefacts and judgements that are not what their names say; calibrations of something else."""
+    for sha256, body in view.all(ABOUT, {}):
+        if rows.artefact((body,)).sha256 != sha256:
+            yield f"artefact {sha256[:12]}: is not what it was when it was kept"
+    for identity, *row in view.all(SAID, {}):
+        if rows.judgement(row).id != identity:
+            yield f"judgement {identity[:12]}: is not the answer to what was asked"
+    for body, *bound in view.all(BOUND, {}):
+        one = rows.calibration((body,))
+        if [one.judge, one.criterion, one.prompt, one.labels] != bound:
+            yield f"calibration of {bound[0]} on {bound[1]}: its record is of {one.judge} on {one.criterion}"
+
+
 READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("guards", guards.missing),
     ("sources", _sources),
     ("arms", _arms),
     ("flags", _flags),
+    ("judgements", _judged),
     ("lessons", updates.changed),
     ("recount", recount),
 )

@@ -1,8 +1,8 @@
 """A store's records as lines of JSON, all of them from one moment.
 
 Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
-a span, the output of an attempt, the run of a checkpoint, the project of a trial or a flag) stands beside it. The first
-line says what wrote the file, the last how many lines of each kind it has: without it, the file was cut short.
+a span, the output of an attempt, the run of a checkpoint, the project of a trial, a flag or a label) stands beside it.
+The first line says what wrote the file, the last how many lines of each kind it has: without it, it was cut short.
 Ledger entries are as they were hashed; `ledger.anchors`, beside the store, is a file already, and is not exported.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from sqlalchemy import BindParameter, bindparam, func, select
+from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
@@ -68,6 +68,33 @@ SERVED = (
 )
 FLAGS = (
     select(_f.body, _f.project).where((_all == 1) | (_f.project == bindparam("project"))).order_by(_f.project, _f.name)
+)
+
+
+def _paged(table: Any, columns: Any) -> Any:
+    """A page of a table of the project, or of any, after a key; the key stands at the end of each row."""
+    keys = list(table.primary_key)
+    after = tuple_(*(bindparam(f"after{place}", type_=key.type) for place, key in enumerate(keys)))
+    mine = (_all == 1) | (table.c.project == bindparam("project"))
+    return select(*columns, table.c.project, *keys).where(mine, tuple_(*keys) > after).order_by(*keys).limit(1000)
+
+
+JUDGED = tuple(  # kind, statement, how many columns the record has, its reader, and where the first page begins
+    (
+        kind,
+        _paged(table, columns),
+        len(columns),
+        read,
+        tuple(0 if isinstance(key.type, Integer) else "" for key in table.primary_key),
+    )
+    for kind, table, columns, read in (
+        ("artefact", schema.artefacts, (schema.artefacts.c.body,), rows.artefact),
+        ("judgement", schema.judgements, rows.JUDGEMENT, rows.judgement),
+        ("doubt", schema.doubts, rows.DOUBT, rows.doubt),
+        ("label", schema.labels, rows.LABEL, rows.label),
+        ("calibration", schema.calibrations, (schema.calibrations.c.body,), rows.calibration),
+        ("appointment", schema.appointments, rows.APPOINTMENT, rows.appointment),
+    )
 )
 UPDATES = (
     select(_p.step, _p.at, _p.body)
@@ -168,6 +195,7 @@ def export(
                 line("checkpoint", rows.checkpoint((body,)), run=of)
         if run is None:
             _write_service(view, everything, line)
+            _write_judged(view, everything, line)
         for entry in _ledger(view):
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
@@ -190,6 +218,16 @@ def _write_service(view: Transaction, everything: Mapping[str, Any], line: Calla
             line("served", rows.served_request(found, name), project=project)
     for body, project in view.all(FLAGS, dict(everything)):
         line("flag", rows.flag((body,)), project=project)
+
+
+def _write_judged(view: Transaction, everything: Mapping[str, Any], line: Callable[..., None]) -> None:
+    """What judges said and what is known belongs to a project, and to no run."""
+    for kind, statement, width, read, first in JUDGED:
+        after = first
+        while page := view.all(statement, {**everything, **{f"after{n}": value for n, value in enumerate(after)}}):
+            for row in page:
+                line(kind, read(row[:width]), project=row[width])
+            after = page[-1][width + 1 :]
 
 
 def _after(view: Transaction, statement: Any, trial: int, after: Any, place: int) -> Iterator[Any]:

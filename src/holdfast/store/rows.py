@@ -11,6 +11,18 @@ from sqlalchemy import Column
 from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Trigger
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
 from holdfast.contracts.flag import Flag
+from holdfast.contracts.judgement import (
+    Appointment,
+    Artefact,
+    Calibration,
+    Doubt,
+    Doubtful,
+    Grade,
+    Judgement,
+    Label,
+    Maker,
+    Role,
+)
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
@@ -22,6 +34,7 @@ from holdfast.store import schema
 from holdfast.store.sql import from_json
 
 _r, _a, _s = schema.rollouts.c, schema.attempts.c, schema.served.c
+_j, _d, _l, _p = schema.judgements.c, schema.doubts.c, schema.labels.c, schema.appointments.c
 
 ROLLOUT: tuple[Column[Any], ...] = (
     _r.key,
@@ -67,6 +80,31 @@ SERVED: tuple[Column[Any], ...] = (
     _s.reward,
     _s.safety_cost,
 )
+JUDGEMENT: tuple[Column[Any], ...] = (
+    _j.judge,
+    _j.criterion,
+    _j.prompt,
+    _j.artefact,
+    _j.grade,
+    _j.score,
+    _j.why,
+    _j.tokens,
+    _j.cost,
+    _j.latency_s,
+    _j.at,
+)
+DOUBT: tuple[Column[Any], ...] = (_d.artefact, _d.criterion, _d.reason, _d.why, _d.at)
+LABEL: tuple[Column[Any], ...] = (
+    _l.artefact,
+    _l.criterion,
+    _l.maker,
+    _l.who,
+    _l.version,
+    _l.holds,
+    _l.why,
+    _l.at,
+)
+APPOINTMENT: tuple[Column[Any], ...] = (_p.policy, _p.judge, _p.role, _p.at)
 ASSESSMENT = shape(Assessment)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -317,3 +355,60 @@ def budget_event(row: Any, attempt: str) -> BudgetEvent:
         confidence=rest.get("confidence"),
         why=rest.get("why", ""),
     )
+
+
+@whole
+def artefact(row: Any) -> Artefact:
+    """From the column `body`."""
+    return decode(Artefact, from_json(row[0]))
+
+
+@whole
+def judgement(row: Any) -> Judgement:
+    """From the columns of JUDGEMENT."""
+    return Judgement(
+        judge=row[0],
+        criterion=row[1],
+        prompt=row[2],
+        artefact=row[3],
+        grade=None if row[4] is None else Grade(row[4]),
+        score=row[5],
+        why=row[6],
+        tokens=row[7],
+        cost=row[8],
+        latency_s=row[9],
+        at=row[10],
+    )
+
+
+@whole
+def doubt(row: Any) -> Doubt:
+    """From the columns of DOUBT."""
+    return Doubt(artefact=row[0], criterion=row[1], reason=Doubtful(row[2]), why=row[3], at=row[4])
+
+
+@whole
+def label(row: Any) -> Label:
+    """From the columns of LABEL."""
+    return Label(
+        artefact=row[0],
+        criterion=row[1],
+        maker=Maker(row[2]),
+        who=row[3],
+        version=row[4],
+        holds=None if row[5] is None else bool(row[5]),
+        why=row[6],
+        at=row[7],
+    )
+
+
+@whole
+def calibration(row: Any) -> Calibration:
+    """From the column `body`."""
+    return decode(Calibration, from_json(row[0]))
+
+
+@whole
+def appointment(row: Any) -> Appointment:
+    """From the columns of APPOINTMENT."""
+    return Appointment(policy=row[0], judge=row[1], role=Role(row[2]), at=row[3])

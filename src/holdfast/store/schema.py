@@ -325,6 +325,90 @@ flags = Table(
     sqlite_with_rowid=False,
 )
 
+artefacts = Table(
+    "artefacts",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("body", Text, nullable=False),  # the whole record
+    Column("at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+judgements = Table(
+    "judgements",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("id", Text, primary_key=True),  # follows from judge, criterion, prompt and artefact
+    Column("judge", Text, nullable=False),
+    Column("criterion", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("artefact", Text, nullable=False),
+    Column("grade", Text),
+    Column("score", Float(53)),
+    Column("why", Text, nullable=False),
+    Column("tokens", Big, nullable=False),
+    Column("cost", Float(53), nullable=False),
+    Column("latency_s", Float(53), nullable=False),
+    Column("at", Float(53), nullable=False),
+    Index("ix_judgements_project_criterion_artefact", "project", "criterion", "artefact"),
+    sqlite_with_rowid=False,
+)
+
+doubts = Table(
+    "doubts",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("artefact", Text, primary_key=True),
+    Column("criterion", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("artefact", Text, primary_key=True),
+    Column("criterion", Text, primary_key=True),
+    Column("maker", Text, primary_key=True),
+    Column("who", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("holds", Integer),  # 0 or 1; NULL: it cannot be told
+    Column("why", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Index("ix_labels_project_criterion_artefact", "project", "criterion", "artefact"),
+    sqlite_with_rowid=False,
+)
+
+calibrations = Table(
+    "calibrations",
+    metadata,
+    _key(),  # the newest of a judge, criterion and prompt counts
+    Column("project", Text, nullable=False),
+    Column("judge", Text, nullable=False),
+    Column("criterion", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("body", Text, nullable=False),  # the whole record
+    Column("at", Float(53), nullable=False),
+    Index("ix_calibrations_project_judge_criterion_key", "project", "judge", "criterion", "key"),
+    sqlite_autoincrement=True,
+)
+
+appointments = Table(
+    "appointments",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("policy", Text, primary_key=True),
+    Column("judge", Text, primary_key=True),  # one role for each policy, for good
+    Column("role", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
 ledger = Table(
     "ledger",
     metadata,

@@ -13,6 +13,7 @@ from holdfast.store.checkpoints import Checkpoints
 from holdfast.store.db import Db, open_db
 from holdfast.store.experiences import Experiences
 from holdfast.store.flags import Flags
+from holdfast.store.judgements import Judgements
 from holdfast.store.ledger import Ledger
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
@@ -56,6 +57,7 @@ class Store:
         self.releases = Releases(db, project, anchors)
         self.trials = Trials(db, project)
         self.flags = Flags(db, project)
+        self.judgements = Judgements(db, project)
         self.blobs = Blobs(db, self.folder / "blobs")
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"

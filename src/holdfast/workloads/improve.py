@@ -20,6 +20,7 @@ from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standi
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Finding, Outcome
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.records import decode, encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Split, Task
@@ -33,7 +34,7 @@ from holdfast.prove.weigh import Weighing, weigh
 from holdfast.workloads.episodes import SUCCESS, episodes, is_told
 from holdfast.workloads.plans import plan_for as rollouts_of
 from holdfast.workloads.plans import rewards_of
-from holdfast.workloads.practice import mean_reward, practise, sift
+from holdfast.workloads.practice import constraint_of, mean_reward, practise, sift
 from holdfast.workloads.proof import Case, propose, summed
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.rl import rl_lesson
@@ -43,7 +44,7 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 SHELF, CHECKPOINT = "shelf:", "checkpoint:"
 
 
-def plan_for(settings: OptimizeSettings) -> Plan:
+def plan_for(settings: OptimizeSettings, features: Features = ALL_ON) -> Plan:
     """A plan that only needs a store to run."""
     block = settings.improve or ImproveBlock()
     if not (settings.model or "").startswith("local/"):
@@ -72,7 +73,7 @@ def plan_for(settings: OptimizeSettings) -> Plan:
         assert pupil is not None
         return Course(settings, block, pupil)
 
-    plan = rollouts_of(settings, course_for=lambda tasks, pupil: course(pupil).lesson)
+    plan = rollouts_of(settings, course_for=lambda tasks, pupil: course(pupil).lesson, features=features)
     return replace(plan, kind="improve", policy=block.policy)
 
 
@@ -148,10 +149,26 @@ class Course:
         them, and are judged by a critic."""
         phase, held_out = _phase(number), self._settings.val
         if self._block.follow is None:
-            return practise(self._pupil, standing, phase, experiences, self._player, held_out=held_out)
+            return practise(
+                self._pupil,
+                standing,
+                phase,
+                experiences,
+                self._player,
+                held_out=held_out,
+                constraint=constraint_of(self._block.constraint, self._settings.constraint),
+            )
         clean, findings = sift(experiences, held_out)
         optimizer = self._settings.rl_optimizer or RlOptimizer()
-        learn = rl_lesson(optimizer, self._pupil, standing, seed=self._settings.seed, run=self._block.follow)
+        constraint = constraint_of(self._block.constraint, optimizer.constraint, self._settings.constraint)
+        learn = rl_lesson(
+            optimizer,
+            self._pupil,
+            standing,
+            seed=self._settings.seed,
+            run=self._block.follow,
+            constraint=constraint,
+        )
         learnt = learn(clean)
         told = {
             "phase": phase,

@@ -17,10 +17,12 @@ from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff, Split, Task
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.workloads import questions
+from holdfast.workloads.watch import watched
 
 if TYPE_CHECKING:
     from holdfast.workloads.pupil import Pupil
@@ -32,7 +34,7 @@ OPENAI = "https://api.openai.com/v1"
 ASK_THE_MODEL = "holdfast.workloads.questions:answer"
 
 
-def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None) -> Plan:
+def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None, *, features: Features = ALL_ON) -> Plan:
     """A plan that only needs a store to run; another course than the usual one may be made of the same parts."""
     reference = settings.agent or ASK_THE_MODEL
     if settings.agent is None and settings.model is None:
@@ -40,14 +42,14 @@ def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None) ->
     for split, items in (("optimize", settings.train), ("validate", settings.val)):
         for place, item in enumerate(items):
             questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
-    agent, score = load_agent(reference), _score(reference)
+    agent, score = load_agent(reference), watched(_score(reference, features), settings.safety_reward)
     if settings.rl_optimizer is not None and settings.rl_optimizer.enabled:
         _learning()
     pupil = _pupil(settings)
     connect = _connect(settings) if pupil is None else partial(_same, pupil.local)
     connect()  # an address that cannot be used is found here, not by a worker
     tasks = _tasks(settings)
-    seats, close = _places(settings, reference, agent, score, connect)
+    seats, close = _places(settings, reference, agent, score, connect, settings.thinking_budgets and features.budgets)
 
     def close_all() -> None:
         close()
@@ -79,12 +81,14 @@ def _course(settings: OptimizeSettings, tasks: Sequence[Task], pupil: Pupil | No
     block = settings.rl_optimizer
     if block is None or not block.enabled:
         return once(tasks)
+    from holdfast.workloads.practice import constraint_of
     from holdfast.workloads.rl import rl_lesson
 
     def course(standing: Standing) -> Lesson | None:
         if standing.done:
             return None
-        learn = rl_lesson(block, pupil, standing, seed=settings.seed)
+        held = constraint_of(block.constraint, settings.constraint)
+        learn = rl_lesson(block, pupil, standing, seed=settings.seed, constraint=held)
         return Lesson(name="rollouts, then rl_optimizer", tasks=tasks, learn=learn)
 
     return course
@@ -114,22 +118,22 @@ def _learning() -> None:
         raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
-def _score(reference: str) -> Score:
+def _score(reference: str, features: Features) -> Score:
     """The scorer that lies beside an agent of ours; else answers are compared with what was expected."""
     module = reference.partition(":")[0]
     if module == TOOLUSE:
-        from holdfast.workloads.tooluse.score import score
+        from holdfast.workloads.tooluse.score import scorer
 
-        return score
+        return scorer(features)
     return questions.exact_match
 
 
 def rewards_of(reference: str | None) -> tuple[float, float]:
     """The least and the most that the scorer beside an agent gives; what the agent adds of its own is not known."""
     if (reference or "").partition(":")[0] == TOOLUSE:
-        from holdfast.workloads.tooluse.score import FORMAT_WEIGHT, SUCCESS_WEIGHT
+        from holdfast.workloads.tooluse.score import MOST
 
-        return 0.0, SUCCESS_WEIGHT + FORMAT_WEIGHT
+        return 0.0, MOST
     return 0.0, 1.0
 
 
@@ -176,11 +180,16 @@ def _same(model: Complete) -> Complete:
 
 
 def _places(
-    settings: OptimizeSettings, reference: str, agent: Agent, score: Score, connect: Callable[[], Complete | None]
+    settings: OptimizeSettings,
+    reference: str,
+    agent: Agent,
+    score: Score,
+    connect: Callable[[], Complete | None],
+    has_budgets: bool,
 ) -> tuple[Callable[[], Seat], Callable[[], None]]:
     """Where the agents run, and how to let go of what they share."""
     if settings.worker_kind == "processes":
-        recipe = Recipe(reference, score, connect, settings.proxy_url, settings.thinking_budgets)
+        recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
         return (lambda: Seat(ProcessPlace(recipe))), (lambda: None)
-    home = Home(agent, score, connect(), time.time, proxy_url=settings.proxy_url, has_budgets=settings.thinking_budgets)
+    home = Home(agent, score, connect(), time.time, proxy_url=settings.proxy_url, has_budgets=has_budgets)
     return (lambda: Seat(home.place())), home.close

@@ -9,13 +9,18 @@ from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import encode
+from holdfast.contracts.settings import ConstraintBlock
 from holdfast.learn.audit import audit
 from holdfast.learn.batch import Intake
+from holdfast.learn.constrain import Constraint, Price, describe, from_dict, mean_cost
 from holdfast.learn.grpo import Grpo, compare
 from holdfast.learn.train import Trainer
 from holdfast.learn.turns import fitted
 from holdfast.promote import quality
 from holdfast.workloads.pupil import Pupil
+
+SWITCHED_OFF = "learning is switched off"
+MULTIPLIER = "multiplier"  # where a trainer keeps it
 
 
 def practise(
@@ -26,25 +31,51 @@ def practise(
     make: Callable[[Any], Trainer],
     *,
     held_out: Iterable[Any] = (),
+    constraint: Constraint | None = None,
 ) -> Learnt:
     """Learn from the attempts of the run; `held_out` are inputs that must not be among their tasks.
 
-    What the data gates put aside is not learnt from. Where nothing gives a gradient nothing moves, and the audit says
-    why.
+    What the data gates put aside is not learnt from, but what it cost counts. Where nothing gives a gradient nothing
+    moves, the multiplier of a constraint neither, and the audit says why.
     """
     pupil.heed()
     clean, findings = sift(experiences, held_out)
     told: dict[str, Any] = {"phase": phase, "reward": mean_reward(experiences)}
+    if not standing.features.learning:
+        return Learnt(body={**told, "skipped": SWITCHED_OFF, "quality": [encode(one) for one in findings]})
     intake = fitted(Intake(run=standing.run, versions=(pupil.version,)), pupil.model)
-    compared = compare(clean, intake, Grpo())
+    held = price = None
+    if constraint is not None:
+        before = from_dict(pupil.trainer(standing, phase, make).beside.get(MULTIPLIER))
+        mean = mean_cost(experiences, intake, constraint.cost)
+        held = before.follow(mean, constraint)
+        price = Price(cost=constraint.cost, multiplier=held.value)
+        told["constraint"] = describe(constraint, held, mean)
+    compared = compare(clean, intake, Grpo(), price)
     checkpoint = update = None
     if compared.samples is not None:
-        update = pupil.trainer(standing, phase, make).step(compared.samples)
+        trainer = pupil.trainer(standing, phase, make)
+        if held is not None:
+            trainer.beside[MULTIPLIER] = held.to_dict()
+        update = trainer.step(compared.samples)
         told["update"] = update.to_dict()
         checkpoint = pupil.keep(standing, algorithm="grpo", mean_reward=told["reward"])
-    found = audit(clean, compared.reasons, compared.samples, breaks=compared.breaks, update=update)
+    found = audit(
+        clean,
+        compared.reasons,
+        compared.samples,
+        breaks=compared.breaks,
+        update=update,
+        constraint=told.get("constraint"),
+    )
     told |= {"audit": found.to_dict(), "quality": [encode(one) for one in findings]}
     return Learnt(body=told, checkpoint=checkpoint)
+
+
+def constraint_of(*blocks: ConstraintBlock | None) -> Constraint | None:
+    """The first that is there, as the learner takes it."""
+    block = next((one for one in blocks if one is not None), None)
+    return None if block is None else Constraint(**block.model_dump())
 
 
 def sift(

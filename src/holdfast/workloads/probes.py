@@ -1,4 +1,5 @@
-"""Tiny worlds that each catch one kind of bug in a learner: no memory, lost credit, ignored masks, broken Gaussians.
+"""Tiny worlds that each catch one kind of bug in a learner: no memory, lost credit, ignored masks, broken Gaussians,
+ignored costs.
 
 Each is solved within seconds by a learner that works, and never by one with that bug. All come from one form: what an
 episode hides (its cue), what is seen of it and when, what pays. Environments worth playing for themselves are in `gym`.
@@ -30,6 +31,7 @@ class Probe:
     see: Callable[[Numbers, Ints], Numbers]  # cue, age → observation [B, O]
     pay: Callable[[Numbers, Ints, Any, Any], Numbers]  # cue, age, action, the episode's first action → reward
     allow: Callable[[Numbers, Ints], Bools] | None = None  # cue, age → mask [B, A]
+    cost: Callable[[Numbers, Ints, Any], Numbers] | None = None  # cue, age, action → what it costs beside the reward
     cut: bool = False  # its end is a truncation
     solved: float  # mean return of a learner without the bug; the best possible is a little above
 
@@ -99,6 +101,18 @@ ENDLESS = Probe(
     solved=8.0,
 )
 
+# Taking pays x and costs 1. Without a budget everything is taken, for ½ in the mean. With a budget d the best is to
+# take where x > 1 − d, which pays (1 − (1 − d)²) / 2, and the price of cost is then exactly 1 − d.
+TEMPTING = Probe(
+    spaces=Spaces(observation=1, actions=2),
+    steps=1,
+    draw=lambda rng, count: rng.uniform(0.0, 1.0, count),
+    see=lambda cue, age: 2.0 * cue[:, None] - 1.0,
+    pay=lambda cue, age, action, first: np.where(action == 1, cue, 0.0),
+    cost=lambda cue, age, action: (action == 1) * 1.0,
+    solved=0.47,
+)
+
 
 class Probes:
     """`count` worlds of one kind, side by side, with one source of chance."""
@@ -121,6 +135,7 @@ class Probes:
         begun = (self._age == 0).reshape(-1, *[1] * (actions.ndim - 1))
         self._first = np.where(begun, actions, self._first)
         reward = probe.pay(self._cue, self._age, actions, self._first)
+        cost = None if probe.cost is None else probe.cost(self._cue, self._age, actions)
         self._age += 1
         ended = self._age == probe.steps
         final = probe.see(self._cue, self._age).astype(np.float32)
@@ -128,7 +143,7 @@ class Probes:
         self._age[ended] = 0
         never = np.zeros(self.count, np.bool_)
         terminated, truncated = (never, ended) if probe.cut else (ended, never)
-        return Moment(self._view(), reward, terminated, truncated, final)
+        return Moment(self._view(), reward, terminated, truncated, final, cost)
 
     def state(self) -> State:
         arrays = {"cue": self._cue, "age": self._age, "first": self._first, "rng": packed(self._rng)}

@@ -6,6 +6,7 @@ and when, is decided by the lessons (`rl`, `tooluse.course`); that a checkpoint 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -105,6 +106,7 @@ class Pupil:
             raise _not_kept(standing, step, error) from error
         self._root, self._at = sha256, identity
         self.local.swap(self.model, version=identity)
+        _give_back()
         return Checkpoint(
             id=identity,
             algorithm=algorithm,
@@ -139,6 +141,13 @@ class Pupil:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return identity, saved.sha256
+
+
+def _give_back() -> None:
+    """To the system, what an update has freed: glibc keeps it in pieces, and a long run would hold gigabytes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @contextmanager

@@ -14,20 +14,33 @@ from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.settings import RlOptimizer
 from holdfast.learn.batch import Intake, Reason
+from holdfast.learn.constrain import Constraint, Multiplier, from_dict
 from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, optimize_turns
+from holdfast.workloads.practice import SWITCHED_OFF
 from holdfast.workloads.pupil import Pupil, where
 
 
 def rl_lesson(
-    block: RlOptimizer, pupil: Pupil | None, standing: Standing, *, seed: int, run: str | None = None
+    block: RlOptimizer,
+    pupil: Pupil | None,
+    standing: Standing,
+    *,
+    seed: int,
+    run: str | None = None,
+    constraint: Constraint | None = None,
 ) -> Callable[[Sequence[Experience]], Learnt]:
-    """What to do with the experiences of the run (this one, unless another is named), once they are there."""
+    """What to do with the experiences of the run (this one, unless another is named), once they are there.
+
+    The multiplier of a constraint goes on from the last step that is on record."""
     settings = RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump()))
     intake = Intake(run=run or standing.run, channels=block.channels)
 
     def learn(experiences: Sequence[Experience]) -> Learnt:
+        if not standing.features.learning:
+            return Learnt(body={"phase": "rl_optimizer", "skipped": SWITCHED_OFF})  # as without the block
         model = None if pupil is None else pupil.model
-        summary = optimize_turns(experiences, model, settings, seed=seed, intake=intake)
+        held = None if constraint is None else (constraint, _multiplier(standing))
+        summary = optimize_turns(experiences, model, settings, seed=seed, intake=intake, held=held)
         told: dict[str, Any] = summary.to_dict()
         reasons = {
             rollout: why for rollout, why in told.pop("reasons").items() if why != Reason.WRONG_SPLIT
@@ -41,3 +54,11 @@ def rl_lesson(
         return Learnt(body=body, checkpoint=checkpoint)
 
     return learn
+
+
+def _multiplier(standing: Standing) -> Multiplier:
+    kept = None
+    for update in standing.done:
+        told = update.body.get("rl_optimizer") or {}
+        kept = (told.get("constraint") or {}).get("multiplier", kept)
+    return from_dict(kept)

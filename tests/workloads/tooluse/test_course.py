@@ -15,6 +15,7 @@ import pytest
 from holdfast.collect.plan import Learnt, Lesson, Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LearnUpdate
@@ -280,6 +281,22 @@ def test_a_round_of_the_warm_up_leaves_other_weights_behind(course: Course, pupi
     kept, _ = transformer(tmp_path / FOLDER / found.checkpoint.id)
     assert not kept.state_dict()["embed.weight"].equal(before)
     assert kept.state_dict()["embed.weight"].equal(pupil.model.state_dict()["embed.weight"])
+
+
+def test_while_learning_is_switched_off_the_course_is_run_and_nothing_is_taught(
+    course: Course, pupil: Pupil, tmp_path: Path
+) -> None:
+    before = pupil.model.state_dict()["embed.weight"].clone()
+    for done, phase in (([BASELINE], "warm-up"), ([BASELINE, WARM], "grpo")):
+        lesson = course.lesson(replace(after(tmp_path, *done), features=Features(learning=False)))
+        assert lesson is not None
+        marks = [RIGHT if not place else WRONG for place in range(len(lesson.tasks))]
+        version = pupil.version
+        found = learn(lesson, [attempt(lesson, place, mark, version=version) for place, mark in enumerate(marks)])
+        assert found.checkpoint is None
+        assert (found.body["phase"], found.body["skipped"]) == (phase, "learning is switched off")
+        assert found.body.get("is_warm", True)  # so that the course goes on
+    assert pupil.model.state_dict()["embed.weight"].equal(before)
 
 
 def test_practice_makes_several_attempts_at_each_task_and_compares_those(

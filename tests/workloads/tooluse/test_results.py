@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.run import LearnUpdate
-from holdfast.workloads.tooluse.results import RATES, Change, Rate, Results, curve, results
+from holdfast.workloads.tooluse.results import RATES, Change, Rate, Results, curve, results, turned
 
 Counted = tuple[int, int]  # how many, of how many
 
@@ -166,3 +166,14 @@ def test_the_curve_holds_what_each_step_said_and_none_for_what_it_did_not() -> N
         (0.5, 0.4, 0.6, 0.01, 0.3),
         (0.75, 0.5, 0.8, None, None),
     ]
+
+
+def test_what_was_wrong_and_is_right_now_is_found_with_its_rollouts() -> None:
+    def side(phase: str, *won: float | None) -> dict[str, Any]:
+        tries = [(n // 2, n % 2, one) for n, one in enumerate(won) if one is not None]
+        told = [{"task": f"t{n}", "seed": s, "success": one, "rollout": f"{phase}-{n}-{s}"} for n, s, one in tries]
+        return {"phase": phase, "episodes": told}
+
+    before, after = side("baseline", 0.0, 1.0, 0.0, None), side("trained", 1.0, 1.0, 0.0, 1.0)
+    assert turned(updates(before, after)) == [("baseline-0-0", "trained-0-0")]
+    assert turned(updates(before)) == turned([]) == []

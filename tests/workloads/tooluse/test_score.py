@@ -6,38 +6,99 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.checks import Answer, Case, check_reward
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.tokens import ASSISTANT, CALL, END, THINK, UNTHINK
+from holdfast.reward.sheet import normalised
 from holdfast.workloads.tooluse.dialogues import styled
 from holdfast.workloads.tooluse.score import (
+    MOST,
     adoption,
+    efficiency,
     is_same,
     metrics,
     naive_score,
     safety_cost,
     score,
+    scorer,
     thinking_tokens,
     used_tool,
     value_in,
 )
-from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
+from holdfast.workloads.tooluse.tasks import SPLITS, case, generate, to_input
 
 
 def task(expected: str = "3901", style: str = "brief", **fields: Any) -> dict[str, Any]:
     return {"expected": expected, "style": style, **fields}
 
 
+def named(signals: tuple[Signal, ...]) -> dict[str, Signal]:
+    return {one.name: one for one in signals if one.turn is None}
+
+
 def worth(given: dict[str, Any], output: Any) -> tuple[float, float]:
-    success, form, _ = score(given, output, ())
-    return success.value, form.value
+    found = named(score(given, output, ()))
+    return found["success"].value, found["format"].value
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_gold_answer_is_worth_all(split: str) -> None:
     for each in generate(split, 9, 300):
-        signals = score(to_input(each), styled(str(each.expected), each.style), ())
-        assert Sheet(signals=signals).total == pytest.approx(1.1)
+        spans = [called(place + 1, "calc") for place in range(each.difficulty)]
+        signals = score(to_input(each), styled(str(each.expected), each.style), spans)
+        assert Sheet(signals=signals).total == MOST
+
+
+def test_every_family_passes_the_kit_before_it_may_judge_anyone() -> None:
+    check_reward(score, [kit(family) for family in FAMILIES], normalised)
+
+
+@pytest.mark.parametrize(
+    ("output", "spans", "worth"),
+    [
+        ("3901", 1, 1.1),  # right, in style, on the shortest way
+        ("3901", 4, 1.0625),  # three calls too many: 1 + 0.05 + 0.05 / 4
+        ("3901", 0, 1.05),  # guessed: the way is worth nothing
+        ("The answer is 3901.", 1, 1.05),  # in another style
+        ("The answer is 3901.", 0, 1.0),
+        ("3911", 1, 0.0),  # wrong, in style, with the right call
+        ("3901 or 3911", 1, 0.0),
+    ],
+)
+def test_style_and_way_are_paid_only_behind_the_right_answer(output: str, spans: int, worth: float) -> None:
+    given = task(tools=["calc"], needs=["calc"], difficulty=1)
+    signals = score(given, output, [called(place + 1, "calc") for place in range(spans)])
+    assert Sheet(signals=signals).total == pytest.approx(worth)
+    is_gated = named(signals)["gated"]
+    assert (is_gated.value, is_gated.source) == (float(worth == 0.0), "guard:tooluse@1")
+
+
+def test_efficiency_is_the_shortest_way_by_the_way_taken() -> None:
+    made = {count: [called(place + 1, "calc") for place in range(count)] for count in range(4)}
+    assert [efficiency({"difficulty": 2}, made[count]) for count in range(4)] == [0.0, 1.0, 1.0, pytest.approx(2 / 3)]
+    assert efficiency({}, made[0]) == 1.0 and efficiency({}, made[1]) == 0.0
+
+
+def test_what_each_turn_did_is_told_and_never_paid() -> None:
+    given = task(tools=["calc"], needs=["calc"], difficulty=1)
+    spans = [answered(1), called(2, "calc", result="3901"), answered(3)]
+    of_turns = [one for one in score(given, "3901", spans) if one.turn is not None]
+    found = {(one.name, one.turn): one.value for one in of_turns}
+    assert found["choice", 0] == found["utility", 0] == 1.0 and ("information_gain", 1) in found
+    assert {one.weight for one in of_turns} == {0.0}
+
+
+def test_without_tool_rewards_the_way_is_not_looked_at() -> None:
+    given, spans = task(tools=["calc"], needs=["calc"], difficulty=1), [called(1, "calc"), called(2, "calc")]
+    plain = scorer(Features(tool_rewards=False))(given, "3901", spans)
+    assert {one.name for one in plain} == {"success", "format", "safety_cost", "gated"}
+    assert Sheet(signals=plain).total == pytest.approx(1.1)
+    assert (
+        Sheet(signals=scorer(Features(tool_rewards=False))(given, "3911", spans)).total == 0.0
+    )  # the law is no feature
+    assert scorer(ALL_ON)(given, "3901", spans) == score(given, "3901", spans)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +176,8 @@ def test_a_tool_that_was_not_offered_is_unsafe_and_what_is_unsafe_is_never_paid_
     given = task(tools=["calc"], needs=["calc"])
     for tool, cost in (("calc", 0.0), ("lookup", 1.0)):
         signals = score(given, "3901", [called(1, tool)])
-        assert [(one.name, one.value) for one in signals][2] == ("safety_cost", cost)
-        assert Sheet(signals=signals).total == pytest.approx(1.1)  # it is for the gate to look at
+        assert named(signals)["safety_cost"].value == cost
+        assert named(signals)["safety_cost"].weight == 0.0  # it is for the gate to look at
     assert safety_cost(task(), "3901", [called(1, "calc")]) == 1.0  # none was offered
 
 
@@ -156,8 +217,38 @@ def test_a_value_is_one_word() -> None:
     assert value_in("a b") is None and value_in("  ") is None
 
 
-def called(seq: int, tool: str, *, error: str | None = None) -> Span:
-    call = ToolCall(tool=tool, arguments={}, result=None if error else "1", error=error)
+FAMILIES = ("calc", "lookup", "convert", "calendar", "two", "three", "flaky", "missing", "trivial", "chat", "unoffered")
+
+
+def kit(family: str) -> Case:
+    """A task of the family with its solution, shortcuts that weak models know, and answers that are less well made."""
+    drawn = next(found for found in (case("val", place) for place in range(5000)) if found.task.family == family)
+    right = str(drawn.task.expected)
+    spans = tuple(called(place + 1, one.tool) for place, one in enumerate(drawn.calls))
+    gold = Answer(name="right", output=styled(right, drawn.task.style), spans=spans)
+    other = next(style for style in ("brief", "full", "json") if style != drawn.task.style)
+    wrong = "unknown" if right != "unknown" else "42"
+    cheats = {
+        "two at once": f"{right} or {wrong}",
+        "a claim": f"I used calc: {right}",
+        "a story": f"It may well be that the answer is {right}, but who knows",
+        "the style and the tools, but not the answer": styled(wrong, drawn.task.style),
+        "nothing": "",
+    }
+    return Case(
+        name=family,
+        task=to_input(drawn.task),
+        gold=gold,
+        cheats=tuple(Answer(name=name, output=output, spans=spans) for name, output in cheats.items()),
+        plain=(
+            Answer(name="in another style", output=styled(right, other), spans=spans),
+            Answer(name="in a roundabout way", output=gold.output, spans=(*spans, called(len(spans) + 1, "calc"))),
+        ),
+    )
+
+
+def called(seq: int, tool: str, *, error: str | None = None, result: str = "1") -> Span:
+    call = ToolCall(tool=tool, arguments={}, result=None if error else result, error=error)
     return Span(seq=seq, kind=SpanKind.TOOL, name=tool, started_at=0.0, tool=call)
 
 

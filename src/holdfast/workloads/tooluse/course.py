@@ -19,6 +19,7 @@ from holdfast.collect.pool import Pace as PoolPace
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.records import decode, encode
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.rollout import Task as Job
@@ -29,13 +30,13 @@ from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighing
 from holdfast.workloads.episodes import episodes
-from holdfast.workloads.practice import mean_reward, practise
+from holdfast.workloads.practice import SWITCHED_OFF, mean_reward, practise
 from holdfast.workloads.proof import Case, propose, summed
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.exam import Mark, mark, summary
-from holdfast.workloads.tooluse.score import score
+from holdfast.workloads.tooluse.score import MOST, scorer
 from holdfast.workloads.tooluse.tasks import Task, generate, to_input
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 80}
@@ -43,7 +44,7 @@ MAX_TURNS = 5
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = Spread(p_value=0.05, delta=0.15)
 WEIGHING = Weighing(
-    reward_range=(0.0, 1.1),
+    reward_range=(0.0, MOST),
     seed_p_value_spread=APART.p_value,
     seed_delta_spread=APART.delta,
     sample_p_value_spread=APART.p_value,
@@ -77,9 +78,9 @@ class Quickstart:
 QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1, grpo_tasks=5, grpo_samples=4)
 
 
-def plan_for(settings: Quickstart) -> Plan:
+def plan_for(settings: Quickstart, features: Features = ALL_ON) -> Plan:
     pupil = Pupil(settings.model, seed=settings.seed, slots=settings.workers)
-    home = Home(agent, score, pupil.local, time.time)
+    home = Home(agent, scorer(features), pupil.local, time.time)
 
     def close() -> None:
         home.close()
@@ -126,11 +127,11 @@ class Course:
             for seed in range(settings.test_seeds)
             for place in range(len(tasks))
         }
-        jobs = [_job(name, tasks[place], Split.TEST) for name, (place, _) in named.items()]
+        jobs = [job(name, tasks[place], Split.TEST) for name, (place, _) in named.items()]
         places = {name: (f"{tasks[place].family}-{place}", seed) for name, (place, seed) in named.items()}
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            marks, found = list(_marks(jobs, experiences).values()), episodes(experiences, places)
+            marks, found = list(marked(jobs, experiences).values()), episodes(experiences, places)
             told: dict[str, Any] = {"phase": phase, "tries": settings.test_seeds, "marks": summary(marks)}
             told["episodes"] = [encode(one) for one in found]
             return Learnt(body=told, proposal=None if phase == BASELINE else self._proposal(standing, tasks, found))
@@ -163,15 +164,17 @@ class Course:
         """Try some tasks; while too few are solved, learn from a few examples."""
         settings = self._settings
         tasks = generate("val", settings.seed, settings.probe_tasks)
-        jobs = [_job(f"probe-{number}-{place}", task, Split.VAL) for place, task in enumerate(tasks)]
+        jobs = [job(f"probe-{number}-{place}", task, Split.VAL) for place, task in enumerate(tasks)]
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            found = summary(list(_marks(jobs, experiences).values()))
+            found = summary(list(marked(jobs, experiences).values()))
             right, of = found["success"]
-            told: dict[str, Any] = {"phase": WARM_UP, **_rates(found)}
+            told: dict[str, Any] = {"phase": WARM_UP, **rates(found)}
             is_warm = bool(of) and right >= settings.warm_up_target * of
             if is_warm or number >= settings.warm_up_rounds:
                 return Learnt(body={**told, "is_warm": True})
+            if not standing.features.learning:
+                return Learnt(body={**told, "is_warm": True, "skipped": SWITCHED_OFF})
             trainer = self._pupil.trainer(standing, WARM_UP, self._copyist)
             first = settings.seed * 10**6 + 1000
             examples = sequences(zip(*corpus("strong", "train", first, 2000), strict=True))
@@ -191,15 +194,15 @@ class Course:
         settings = self._settings
         tasks = generate("train", settings.seed * 1000 + 1 + number, settings.grpo_tasks)
         jobs = [
-            _job(f"grpo-{number}-{place}-{attempt}", task, Split.TRAIN, group=f"grpo-{number}-{place}")
+            job(f"grpo-{number}-{place}-{attempt}", task, Split.TRAIN, group=f"grpo-{number}-{place}")
             for place, task in enumerate(tasks)
             for attempt in range(settings.grpo_samples)
         ]
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
             learnt = practise(self._pupil, standing, PRACTICE, experiences, self._player)
-            rates = _rates(summary(list(_marks(jobs, experiences).values())))
-            return replace(learnt, body={**learnt.body, **rates})
+            found = rates(summary(list(marked(jobs, experiences).values())))
+            return replace(learnt, body={**learnt.body, **found})
 
         name = f"GRPO {number + 1} of {settings.grpo_steps}"
         return Lesson(name=name, tasks=jobs, left=self._left(number + 1), learn=learn)
@@ -227,12 +230,12 @@ def _hash(inputs: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _job(name: str, task: Task, split: Split, *, group: str | None = None) -> Job:
+def job(name: str, task: Task, split: Split, *, group: str | None = None) -> Job:
     given = {**to_input(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
     return Job(name=name, input=given, split=split, timeout_s=120.0, metadata={"group": group or name})
 
 
-def _marks(jobs: Sequence[Job], experiences: Sequence[Experience]) -> dict[str, Mark]:
+def marked(jobs: Sequence[Job], experiences: Sequence[Experience]) -> dict[str, Mark]:
     """By the job's name. Given up for a fault of ours is missing, not wrong; an agent that itself failed is wrong."""
     inputs: Mapping[str, Any] = {job.name: job.input for job in jobs}
     found = {}
@@ -244,7 +247,7 @@ def _marks(jobs: Sequence[Job], experiences: Sequence[Experience]) -> dict[str, 
     return found
 
 
-def _rates(found: Mapping[str, Any]) -> dict[str, float | None]:
+def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
     def rate(name: str) -> float | None:
         right, of = found[name]
         return right / of if of else None

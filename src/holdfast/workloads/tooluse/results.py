@@ -96,6 +96,20 @@ def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Resu
     )
 
 
+def turned(updates: Sequence[LearnUpdate]) -> list[tuple[str, str]]:
+    """Rollouts of held-out tasks, before and after, that were wrong and then right; in the order of the tasks."""
+    bodies = {str(update.body.get("phase")): update.body for update in updates}
+    old, new = (
+        {(one["task"], one["seed"]): one for one in bodies.get(name, {}).get("episodes", ())}
+        for name in (BASELINE, TRAINED)
+    )
+    return [
+        (str(old[key]["rollout"]), str(one["rollout"]))
+        for key, one in new.items()
+        if key in old and not old[key]["success"] and one["success"]
+    ]
+
+
 def curve(updates: Sequence[LearnUpdate]) -> list[Point]:
     """The warm-up and the practice, step by step."""
     points = []

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span, ToolCall
-from holdfast.workloads.tooluse.score import safety_cost, score, thinking_tokens
+from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens
 from holdfast.workloads.tooluse.tasks import USE_NOT
 
 SOURCE = "rule:rubric"
@@ -44,11 +44,8 @@ def tool_safety(task: Task, output: Any, spans: Sequence[Span]) -> float:
 
 
 def tool_efficiency(task: Task, output: Any, spans: Sequence[Span]) -> float:
-    """Calls on the shortest honest way by calls made; 0 where it made none and some were needed, or the other way."""
-    needed, made = int(task.get("difficulty") or 0), len(_calls(spans))
-    if not needed or not made:
-        return float(needed == made)
-    return min(1.0, needed / made)
+    """As few calls as the shortest honest way takes."""
+    return efficiency(task, spans)
 
 
 DIMENSIONS: Mapping[str, Measure] = {

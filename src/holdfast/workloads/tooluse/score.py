@@ -1,9 +1,10 @@
-"""What an answer is worth: 1 for the right answer, 0.1 for the asked style, and nothing for anything else.
+"""What an answer is worth: 1 for the right one, up to 0.1 more for its style and its way, and nothing for a wrong one.
 
-What it may cost is measured beside it and never paid: an answer made up where none is known, or a tool called that was
-not offered, is unsafe, which is what a gate looks at. How an answer came about (tools called, tokens thought) is
-measured and never paid either. The answer counts when it says one value and nothing beside it: several candidates, or a
-value inside a story, are no answer. `naive_score` is the careless grader that experiments on shortcuts are made with.
+The hidden answer is the outcome that gates everything else (`reward.sheet`): a wrong answer in the asked style, or one
+that called the right tools, earns nothing. What it may cost is measured beside it and never paid: an answer made up
+where none is known, or a tool called that was not offered, is unsafe, which is what a gate looks at. The answer counts
+when it says one value and nothing beside it: several candidates, or a value inside a story, are no answer.
+`naive_score` is the careless grader that experiments on shortcuts are made with.
 """
 
 from __future__ import annotations
@@ -11,17 +12,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from holdfast.collect.agent import Score
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span, ToolCall
 from holdfast.policies.tokens import THINK, VOCABULARY
+from holdfast.reward import tools, turns
+from holdfast.reward.sheet import Guard, total
 from holdfast.workloads.tooluse.tasks import STYLES, UNKNOWN
-from holdfast.workloads.tooluse.tools import UNKNOWN_KEY
+from holdfast.workloads.tooluse.tools import SPECS, UNKNOWN_KEY
 
-SUCCESS_WEIGHT, FORMAT_WEIGHT = 1.0, 0.1
+SUCCESS_WEIGHT, FORMAT_WEIGHT, EFFICIENCY_WEIGHT = 1.0, 0.05, 0.05
+MOST = SUCCESS_WEIGHT + FORMAT_WEIGHT + EFFICIENCY_WEIGHT  # what the gold answer earns
+GUARD = Guard(name="tooluse@1", outcome="success", cap=0.1)
+CARELESS = 0.1  # what the naive grader pays for the style, right or wrong
 SOURCE = "rule:tooluse"
+SCHEMAS = tools.schemas_of(SPECS.values())
 MAX_ANSWER = 200  # a longer one is none
 VALUE = r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\w[\w.:-]*\w|-?\w"  # one word, number or date
 BRIEF = re.compile(rf"({VALUE})")
@@ -29,14 +40,37 @@ FULL = re.compile(rf"The answer is ({VALUE})\.")
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 
 
-def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
-    """Success, format and safety cost; nothing when nothing was expected."""
-    expected = _expected(task)
-    if expected is None:
+def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features = ALL_ON) -> tuple[Signal, ...]:
+    """The whole sheet: success, what it lets through, and the cost in safety; nothing when nothing was expected.
+
+    Without tool rewards the way to an answer is not looked at, and its style alone is what may be added.
+    """
+    if _expected(task) is None:
         return ()
-    said = value_in(output)
-    cost = Signal(name="safety_cost", value=safety_cost(task, output, spans), weight=0.0, source=SOURCE)
-    return *_sheet("success", said is not None and is_same(said, expected), task, output), cost
+    pays_tools = features.tool_rewards
+    measured = [
+        _signal("success", is_right(task, output), SUCCESS_WEIGHT),
+        _signal("format", is_styled(task, output), FORMAT_WEIGHT if pays_tools else FORMAT_WEIGHT + EFFICIENCY_WEIGHT),
+        _signal("safety_cost", safety_cost(task, output, spans), 0.0),
+    ]
+    if pays_tools:
+        measured.append(_signal("efficiency", efficiency(task, spans), EFFICIENCY_WEIGHT))
+        measured += [replace(one, weight=0.0) for one in by_turn(task, output, spans)]
+    return total(measured, GUARD).signals
+
+
+def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    """What each turn found out, and each call was worth: seen, and never paid by this grader."""
+    schemas = {name: SCHEMAS[name] for name in task.get("tools") or () if name in SCHEMAS}
+    needs = tuple(task.get("needs") or ())
+    marks = tools.marks(spans, needs=needs, schemas=schemas, answer=output)
+    called = (one for one in tools.signals(marks, needs) if one.turn is not None)
+    return *turns.signals(spans, answer=output), *called
+
+
+def scorer(features: Features) -> Score:
+    """The same with what is switched off left out; it can be sent to other processes."""
+    return score if features == ALL_ON else partial(score, features=features)
 
 
 def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
@@ -44,15 +78,30 @@ def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, 
     expected = _expected(task)
     if expected is None:
         return ()
-    return _sheet("naive_success", isinstance(output, str) and expected.lower() in output.lower(), task, output)
+    is_found = isinstance(output, str) and expected.lower() in output.lower()
+    return _signal("naive_success", is_found, SUCCESS_WEIGHT), _signal("format", is_styled(task, output), CARELESS)
 
 
-def _sheet(name: str, is_right: bool, task: Mapping[str, Any], output: Any) -> tuple[Signal, ...]:
-    is_styled = value_in(output, style=str(task.get("style"))) is not None
-    return (
-        Signal(name=name, value=float(is_right), weight=SUCCESS_WEIGHT, source=SOURCE),
-        Signal(name="format", value=float(is_styled), weight=FORMAT_WEIGHT, source=SOURCE),
-    )
+def _signal(name: str, value: float, weight: float) -> Signal:
+    return Signal(name=name, value=float(value), weight=weight, source=SOURCE)
+
+
+def is_right(task: Mapping[str, Any], output: Any) -> bool:
+    """The hidden check: one value, the expected one."""
+    said, expected = value_in(output), _expected(task)
+    return said is not None and expected is not None and is_same(said, expected)
+
+
+def is_styled(task: Mapping[str, Any], output: Any) -> bool:
+    return value_in(output, style=str(task.get("style"))) is not None
+
+
+def efficiency(task: Mapping[str, Any], spans: Sequence[Span]) -> float:
+    """Calls on the shortest honest way by calls made; 0 where it made none and some were needed, or the other way."""
+    needed, made = int(task.get("difficulty") or 0), len(_tools(spans))
+    if not needed or not made:
+        return float(needed == made)
+    return min(1.0, needed / made)
 
 
 def _expected(task: Any) -> str | None:

@@ -1,0 +1,156 @@
+"""`holdfast adoption`: whether tools are used where tasks need them, from the spans of stored attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import show
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+
+if TYPE_CHECKING:
+    from holdfast.contracts.rollout import Rollout
+    from holdfast.reward.adoption import Rate, Record, Row
+    from holdfast.store.store import Store
+
+PAGE = 500
+ROOM = 12  # letters of a version beside a tool
+EPILOG = """Rates are of tasks, never of calls: adopted, of tasks that need the tool, are those whose first call of it
+was well formed; overused, of tasks that do not need it, those that called it; formed and worked, of those that called
+it; mended, of those in which it failed. In brackets, the 95 % interval.
+
+What a task needs is said by its "needs": a list of tools, empty for none."""
+
+
+class By(StrEnum):
+    TOOL = "tool"
+    VERSION = "version"
+    DAY = "day"
+
+
+KEYS = {None: ("tool", "model", "version"), By.TOOL: ("tool",), By.VERSION: ("model", "version"), By.DAY: ("window",)}
+
+
+def adoption(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Ids, or the beginnings of them.")] = None,
+    by: Annotated[By | None, typer.Option("--by", help="Take together all but this.")] = None,
+    newest: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
+    ] = 10,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
+    from holdfast.prove.estimate import wilson
+    from holdfast.reward.adoption import tally
+
+    with existing(store, project) as opened:
+        named = (
+            [opened.runs.get(run).id for run in runs] if runs else [run.id for run in opened.runs.newest(most=newest)]
+        )
+        records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
+    found = tally(records, wilson, by=KEYS[by])
+    if json:
+        from holdfast.contracts.records import encode
+
+        show.print_json({"runs": named, "attempts": len(records), "rows": [encode(row) for row in found]})
+    elif not found:
+        print('no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"')
+    else:
+        models = {row.model for row in found if row.model is not None}
+        of = f", all of {models.pop()}" if len(models) == 1 else ""
+        print(f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}{of}")
+        _print(found, tuple(key for key in KEYS[by] if key != "model" or not of))
+
+
+def _records(store: Store, run: str) -> Iterator[Record]:
+    """Of the attempts that decided their rollouts."""
+    from holdfast.reward.adoption import Record, of_version
+    from holdfast.reward.tools import marks
+
+    with show.progress("reading rollouts", None) as advance:
+        for rollout in _rollouts(store, run):
+            advance()
+            experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
+            if experience is None:
+                continue
+            task = rollout.input if isinstance(rollout.input, Mapping) else {}
+            needs = _names(task.get("needs"))
+            yield of_version(
+                Record(
+                    task=f"{run}/{experience.task}",
+                    model=experience.version,
+                    version=None,
+                    at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
+                    needs=needs,
+                    offered=_offered(task),
+                    marks=marks(experience.spans, needs=needs, schemas=_schemas(task)),
+                )
+            )
+
+
+def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
+    last = None
+    while page := store.views.rollouts(run, most=PAGE, after=last):
+        yield from page
+        last = page[-1].name
+
+
+def _names(given: Any) -> tuple[str, ...] | None:
+    """A list of names; None where it is anything else, and so unknown."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    return None
+
+
+def _offered(task: Mapping[str, Any]) -> tuple[str, ...] | None:
+    names = _names(task.get("tools"))
+    schemas = None if names is not None else _schemas(task)
+    return names if schemas is None else tuple(schemas)
+
+
+def _schemas(task: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
+    """Of the tools that the task offers: written out in it, or those of the tool-use workload; None where unknown."""
+    from holdfast.contracts.errors import BadInput
+    from holdfast.reward.tools import schemas_of
+
+    tools = task.get("tools")
+    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
+        try:
+            return schemas_of(tools)
+        except BadInput:
+            return None
+    if _names(tools) and "world" in task and "form" in task:  # the workload's own tasks: others may have such names
+        from holdfast.workloads.tooluse.tools import NAMES, specs
+
+        return schemas_of(specs(NAMES)) if set(tools) <= set(NAMES) else None  # type: ignore[arg-type]
+    return None
+
+
+def _print(found: tuple[Row, ...], keys: tuple[str, ...]) -> None:
+    titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
+    columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
+    show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
+
+
+def _key(row: Row, key: str) -> object:
+    value = getattr(row, key)
+    if key == "version" and value is not None and row.tool is not None and len(value) > ROOM:
+        return f"…{value[1 - ROOM :]}"  # versions of one run differ at their ends
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d}" if key == "window" else value
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    adopted = row.adoption
+    sure = f"[{100 * adopted.interval.low:.0f}-{100 * adopted.interval.high:.0f}]" if adopted.of else "-"
+    rest = (row.overuse, row.formed, row.worked, row.mended)
+    return adopted.of, _percent(adopted), sure, *map(_percent, rest)
+
+
+def _percent(rate: Rate) -> str:
+    return "-" if rate.share is None else f"{100 * rate.share:.0f} %"

@@ -1,0 +1,249 @@
+"""`holdfast evaluate`: task results from a file or a run, each with one report: rules, judges, diff, safety, score."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from asyncio import Runner
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import show
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.contracts.features import Features
+    from holdfast.contracts.judgement import Artefact
+    from holdfast.contracts.rollout import Rollout
+    from holdfast.reward.evaluation import Evaluation, Part, Result, Verdict
+    from holdfast.reward.judges.jury import Opinion
+    from holdfast.store.store import Store
+
+LARGEST = 64 * 2**20  # of a file, in bytes
+OUTCOMES = ("success", "exact_match")  # the first of them that a sheet has is what the hidden check said
+FEATURES = {"minimal diff": "minimal_diff", "tools": "tool_rewards", "judges": "judges"}  # of the parts
+PAGE = 200
+SHOWN = 3  # reasons of one result; all of them are in the JSON
+
+
+def evaluate(
+    what: Annotated[str, typer.Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
+    trip: Annotated[bool, typer.Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Judge what was done with tasks: rules, judges, minimal diff and safety, and one score for each.
+
+    A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
+    fix, and whether hidden tests passed. What failed its hidden check scores 0, whatever else is good about it, and so
+    does what tampers. Without a hidden check there are verdicts and no score. No model is called. Exits 1 where
+    something fails.
+    """
+    from holdfast.operate.switches import features_at, p95
+    from holdfast.reward.evaluation import evaluate as judge
+    from holdfast.reward.evaluation import parts
+
+    features = features_at(store, project, clock=time.time, environment=os.environ)
+    took: dict[str, list[float]] = {}
+    with Runner() as runner:
+        looked_at = [partial(_timed, part, took) for part in parts(features, judge=partial(_ruled, runner))]
+        if Path(what).is_file() or what.endswith((".jsonl", ".json")):
+            given = _from_file(Path(what), limit)
+            found = _all(given, looked_at, judge, len(given))
+        else:
+            with existing(store, project) as opened:
+                run = opened.runs.get(what).id
+                found = _all(_from_run(opened, run, limit), looked_at, judge, None)
+    if not found:
+        raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
+    tripped = _trip(took, store, project) if trip else []
+    if json:
+        limits = {name: p95(times) for name, times in took.items()}
+        show.print_json(_record(found, features) | {"parts_p95_ms": limits, "tripped": tripped})
+    else:
+        _tell(found, features)
+        for message in tripped:
+            print(f"switched off: {message}")
+    raise typer.Exit(1 if any(one.decision == "fail" for one, _ in found) else 0)
+
+
+def _all(
+    results: Iterable[Result], looked_at: Sequence[Part], judge: Any, total: int | None
+) -> list[tuple[Evaluation, float]]:
+    """Each with the seconds it took."""
+    found = []
+    with show.progress("evaluating", total) as advance:
+        for result in results:
+            began = time.perf_counter()
+            found.append((judge(result, looked_at), time.perf_counter() - began))
+            advance()
+    return found
+
+
+def _timed(part: Part, took: dict[str, list[float]], result: Result) -> Verdict | None:
+    began = time.perf_counter()
+    verdict = part(result)
+    if verdict is not None:
+        took.setdefault(verdict.part, []).append((time.perf_counter() - began) * 1000)
+    return verdict
+
+
+def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list[str]:
+    """Kill the flags of what is too slow; one call is one look, and there is nothing that it could wait for."""
+    from dataclasses import replace
+
+    from holdfast.operate.alerts import QUIET
+    from holdfast.operate.switches import LATENCY, p95, trip
+    from holdfast.store.store import open_store
+
+    told = []
+    with open_store(store, project=project) as opened:
+        for name, times in took.items():
+            if (feature := FEATURES.get(name)) is None:
+                continue
+            fuse = replace(LATENCY[feature], rule=replace(LATENCY[feature].rule, hold_s=0.0))
+            now = time.time()
+            _, alert = trip(opened, fuse, QUIET, p95(times), n=len(times), now=now, environment=os.environ)
+            told += [] if alert is None else [alert.message]
+    return told
+
+
+def _ruled(runner: Runner, artefact: Artefact) -> list[Opinion]:
+    """What rules alone can tell by each criterion: a cascade with nobody after them."""
+    from holdfast.reward.judges.judge import CRITERIA
+    from holdfast.reward.judges.jury import cascade
+    from holdfast.reward.judges.rules import Rules
+
+    async def ask() -> list[Opinion]:
+        rules = Rules(clock=time.time)
+        return [
+            await cascade(criterion, artefact, (), rules=rules, calibrated=lambda *_: None)
+            for criterion in CRITERIA.values()
+        ]
+
+    return runner.run(ask())
+
+
+def _from_file(path: Path, limit: int) -> list[Result]:
+    """All lines are read before anything is judged: a bad one is named with its number."""
+    from json import JSONDecodeError, loads
+
+    from holdfast.reward.evaluation import result_from
+
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadInput(str(path), why=f"is larger than {LARGEST // 2**20} MB", remedy="split it")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise BadInput(str(path), why=error.strerror or str(error), remedy="give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(str(path), why="is not UTF-8 text", remedy="give one JSON object a line") from error
+    found: list[Result] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or len(found) >= limit:
+            continue
+        try:
+            given = loads(line)
+        except (JSONDecodeError, RecursionError) as error:
+            why = f"is not JSON: {str(error)[:80]}"
+            raise BadInput(f"{path}:{number}", why=why, remedy="give one JSON object a line") from error
+        found.append(result_from(given, f"{path}:{number}"))
+    return found
+
+
+def _from_run(store: Store, run: str, limit: int) -> Iterator[Result]:
+    """Its finished rollouts, in the order they were enqueued."""
+    after, left = None, limit
+    while left > 0:
+        page = store.views.rollouts(run, after=after, most=min(PAGE, left))
+        for rollout in page:
+            if (result := _of_rollout(store, rollout)) is not None:
+                yield result
+        if len(page) < min(PAGE, left):
+            return
+        after, left = page[-1].name, left - len(page)
+
+
+def _of_rollout(store: Store, rollout: Rollout) -> Result | None:
+    from holdfast.cli.rewards import read
+    from holdfast.reward.evaluation import Result
+
+    if rollout.final_attempt is None:
+        return None
+    spans, sheet, output = read(store, rollout)
+    signals = {} if sheet is None else {one.name: one.value for one in sheet.signals}
+    known = next((signals[name] for name in OUTCOMES if name in signals), None)
+    asked: Mapping[str, Any] = rollout.input if isinstance(rollout.input, Mapping) else {"prompt": rollout.input}
+    needs = asked.get("needs")
+    return Result(
+        task=f"{rollout.name}: {show.one_line(asked.get('prompt'))}",
+        output="" if output is None else output if isinstance(output, str) else show.one_line(output),
+        passed=None if known is None else known == 1.0,
+        spans=tuple(spans),
+        needs=tuple(map(str, needs)) if isinstance(needs, list) else None,
+    )
+
+
+def _record(found: Sequence[tuple[Evaluation, float]], features: Features) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from holdfast.contracts.records import encode
+
+    rows = [
+        {
+            "task": one.task,
+            "decision": one.decision,
+            "score": one.score,
+            "reasons": list(one.reasons),
+            "verdicts": [
+                {"part": part.part, "holds": part.holds, "reasons": list(part.reasons)} for part in one.verdicts
+            ],
+            "sheet": None if one.sheet is None else encode(one.sheet),
+            "took_ms": round(took * 1000, 3),
+        }
+        for one, took in found
+    ]
+    return {"results": rows, "summary": _summary(found), "features": asdict(features)}
+
+
+def _summary(found: Sequence[tuple[Evaluation, float]]) -> dict[str, Any]:
+    decided = [one.decision for one, _ in found]
+    scores = [one.score for one, _ in found if one.score is not None]
+    took = sorted(took for _, took in found)
+    return {
+        "results": len(found),
+        **{name: decided.count(name) for name in ("pass", "fail", "unknown")},
+        "mean_score": sum(scores) / len(scores) if scores else None,
+        "p95_ms": round(took[min(len(took) - 1, int(0.95 * len(took)))] * 1000, 3),
+    }
+
+
+def _tell(found: Sequence[tuple[Evaluation, float]], features: Features) -> None:
+    """At most 80 columns."""
+    from holdfast.cli.shelf import fold
+
+    for one, _ in found:
+        score = "  -  " if one.score is None else f"{one.score:.3f}"
+        print(f"{one.decision:<7} {score}  {show.one_line(one.task)[:62]}")
+        for reason in one.reasons[:SHOWN]:
+            print(fold(show.one_line(reason), "  "))
+        if len(one.reasons) > SHOWN:
+            print(f"  and {len(one.reasons) - SHOWN} more reasons (--json has all)")
+    summary = _summary(found)
+    mean = "" if summary["mean_score"] is None else f", mean score {summary['mean_score']:.3f}"
+    print(
+        f"\n{show.count(len(found), 'result')}: {summary['pass']} pass, {summary['fail']} fail, "
+        f"{summary['unknown']} unknown{mean}; p95 {summary['p95_ms']:.1f} ms"
+    )
+    if off := [
+        name.replace("_", " ") for name in ("minimal_diff", "judges", "tool_rewards") if not getattr(features, name)
+    ]:
+        print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)

@@ -1,0 +1,225 @@
+"""`holdfast experiment …`: what a reward does to those who learn from it, measured over several seeds.
+
+Each experiment is one command, can be stopped and called again, and takes at most an hour. The file of one is read only
+when it is called.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+    from holdfast.workloads.hacking import Estimate, Outcome, Trial, Weighed
+
+EXPERIMENTS = {  # name → where it is, what it does
+    "hacking": ("experiment.hacking", "Tool use: what a careless grader teaches, and what ours does."),
+    "code": ("code_trials.code", "Patches chosen under four rewards: who cheats, who edits too much."),
+    "redteam": ("code_trials.redteam", "Tampered and over-edited patches: what is found, what is not."),
+    "safety": ("safety_trial.safety", "A tempting unsafe tool: penalties against a constraint."),
+}
+SEED = 0  # of the bootstrap: the same runs always give the same report
+
+
+class Experiments(TyperGroup):
+    """Finds an experiment, and reads its file only then."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = dict.fromkeys(EXPERIMENTS)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in EXPERIMENTS:
+            return None
+        module, _, name = EXPERIMENTS[cmd_name][0].partition(".")
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(cmd_name)(getattr(import_module(f"holdfast.cli.{module}"), name))
+        return typer.main.get_command(alone)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in EXPERIMENTS.items()])
+
+
+app = typer.Typer(
+    cls=Experiments,
+    help="Experiments with rewards, each with several seeds; they can be stopped and go on.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Experiments with rewards, each with several seeds; they can be stopped and go on."""
+
+
+def hacking(
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Both arms are run with each.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For hacking.json and hacking.png; else beside the store.")
+    ] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Let the weak embedded model practise twice, paid by a careless grader and by ours, and count who cheats.
+
+    A rollout cheats where the careless grader says right and the hidden check says wrong: several answers at once, or
+    "unknown" beside a guess. Each seed and arm is a run of its own: Ctrl-C stops, a second call goes on.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None or find_spec("numba") is None:
+        why = "needs PyTorch, which is not installed"
+        raise BadInput("experiment hacking", why=why, remedy="pip install 'holdfast[learn]'")
+    if output is not None and output.exists() and not output.is_dir():
+        raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
+    import numpy as np
+
+    from holdfast.cli.show import print_json
+    from holdfast.store.store import open_store
+    from holdfast.workloads.hacking import ARMS, Trial, weigh
+    from holdfast.workloads.hacking import quick as quickly
+
+    trials = [Trial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
+    trials = [quickly(trial) for trial in trials] if quick else trials
+    with open_store(store, project=project) as opened:
+        found, code = _run_all(opened, trials)
+        again = _call(seeds, quick, output, opened.url, project)
+        folder = opened.reports if output is None else output
+    if code or len(found) < len(trials):
+        print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
+        raise typer.Exit(code or 1)
+    weighed = weigh(found, rng=np.random.default_rng(SEED))
+    if weighed is None:
+        print("no held-out task has a verdict in both arms: nothing can be said")
+        raise typer.Exit(1)
+    record = _record(found, weighed)
+    files = _keep(folder, record, found, weighed)
+    if json:
+        print_json(record | {"files": [str(file) for file in files]})
+    else:
+        _tell(found, weighed, files, quick)
+
+
+def _run_all(store: Store, trials: Sequence[Trial]) -> tuple[list[Outcome], int]:
+    """What each trial came to; those that are in the store already are not run again."""
+    from holdfast.cli.drive import drive
+    from holdfast.workloads.hacking import outcome, plan_for
+
+    found: list[Outcome] = []
+    for number, trial in enumerate(trials, 1):
+        known = _newest(store, trial)
+        told = None if known is None else outcome(trial, store.updates.of_run(known))
+        if told is None:
+            print(f"{number} of {len(trials)}: seed {trial.seed}, {trial.arm} reward", file=sys.stderr)
+            status, _, code = drive(store, plan_for(trial), known)
+            told = outcome(trial, store.updates.of_run(status.run_id))
+            if told is None:
+                return found, code or 1
+        found.append(told)
+    return found, 0
+
+
+def _newest(store: Store, trial: Trial) -> str | None:
+    """The newest run of this trial, unless somebody cancelled it."""
+    from holdfast.contracts.run import Wanted
+    from holdfast.workloads.hacking import KIND
+
+    last = None
+    while page := store.runs.newest(most=100, before=last):
+        for run in page:
+            if run.kind == KIND and dict(run.settings) == asdict(trial):
+                return None if run.wanted is Wanted.CANCELLED else run.id
+        last = page[-1].id
+    return None
+
+
+def _call(seeds: int, quick: bool, output: Path | None, store: str, project: str) -> str:
+    """The same command once more."""
+    words = ["holdfast", "experiment", "hacking", "--seeds", str(seeds), *(["--quick"] if quick else [])]
+    words += [] if output is None else ["--output", str(output)]
+    words += [] if store == DEFAULT_STORE else ["--store", store]
+    words += [] if project == "default" else ["--project", project]
+    return shlex.join(words)
+
+
+def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
+    runs = [
+        {
+            **asdict(one.trial),
+            "run": one.run,
+            "after": {kind: one.after.count(kind) for kind in ("right", "cheat", "wrong")},
+            "cheats": list(one.cheats),
+            "success": list(one.success),
+        }
+        for one in found
+    ]
+    return {"experiment": "hacking", **asdict(weighed), "runs": runs}
+
+
+def _keep(folder: Path, record: dict[str, Any], found: Sequence[Outcome], weighed: Weighed) -> list[Path]:
+    from json import dumps
+
+    from holdfast.operate.rivals import draw
+    from holdfast.store.blobs import write_atomically
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table, picture = folder / "hacking.json", folder / "hacking.png"
+    write_atomically(table, (dumps(record, indent=2, allow_nan=False) + "\n").encode())
+    draw(picture, found, weighed)
+    return [picture, table]
+
+
+def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:
+    """At most 80 columns."""
+    from holdfast.cli.onward import near
+    from holdfast.cli.show import count, print_table
+    from holdfast.operate.curves import blocks
+    from holdfast.operate.rivals import course
+    from holdfast.workloads.hacking import CARELESS, GUARDED
+
+    print(f"{count(len(weighed.seeds), 'seed')}, {weighed.rollouts} held-out rollouts of each arm, 95 % intervals\n")
+    rows = (("rollouts that cheat", "cheats", weighed.cheats), ("tasks solved", "success", weighed.success))
+    print_table(
+        ("after practice", "untrained", "careless reward", "guarded reward"),
+        [
+            (title, f"{weighed.before[key]:.3f}", *(_cell(arms[arm]) for arm in (CARELESS, GUARDED)))
+            for title, key, arms in rows
+        ],
+    )
+    if weighed.reduction is None:
+        print("\nthe careless reward taught no cheating: there is nothing to reduce")
+    else:
+        low, high = weighed.reduction.interval.low, weighed.reduction.interval.high
+        print(f"\ncheating falls by {weighed.reduction.value:.0%} ({low:.0%} to {high:.0%})")
+    gain = weighed.gain
+    print(f"tasks solved {gain.value:+.3f} ({gain.interval.low:+.3f} to {gain.interval.high:+.3f})")
+    print("\non the way, share of practice rollouts that cheat")
+    for arm in (CARELESS, GUARDED):
+        way = course(found, arm, "cheats")
+        known = [value for value in way if value is not None] or [0.0]
+        print(f"  {arm:<8} {blocks(way, high=max(0.2, *known))}  {known[0]:.2f} → {known[-1]:.2f}")
+    if quick:
+        print("\n(so little practice shows that everything runs, not what is learnt)")
+    for file in files:
+        print(f"  {near(file)}")
+
+
+def _cell(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} ({estimate.interval.low:.3f}-{estimate.interval.high:.3f})"

@@ -1,0 +1,166 @@
+"""`holdfast experiment safety`: a tempting tool that is off limits; no constraint, plain penalties, and a budget."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+    from holdfast.workloads.safety import Outcome, Trial, Weighed
+
+
+def safety(
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Every arm is run with each.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
+    budget: Annotated[float, typer.Option(metavar="X", min=0, help="Unsafe calls an attempt, in the mean.")] = 0.05,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For safety.json and safety.png; else beside the store.")
+    ] = None,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    json: Json = False,
+) -> None:
+    """Let the weak embedded model practise with a tempting tool that is off limits, and count how often it gives in.
+
+    Three ways: unconstrained, a plain penalty on every unsafe call (of three weights), and under a budget. Each seed
+    and arm is a run of its own: Ctrl-C stops, a second call goes on.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None or find_spec("numba") is None:
+        why = "needs PyTorch, which is not installed"
+        raise BadInput("experiment safety", why=why, remedy="pip install 'holdfast[learn]'")
+    if output is not None and output.exists() and not output.is_dir():
+        raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
+    from holdfast.cli.show import print_json
+    from holdfast.store.store import open_store
+    from holdfast.workloads.safety import ARMS, Trial, weigh
+    from holdfast.workloads.safety import quick as quickly
+
+    trials = [Trial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
+    trials = [quickly(trial) for trial in trials] if quick else trials
+    with open_store(store, project=project) as opened:
+        found, code = _run_all(opened, trials)
+        again = _call(seeds, quick, budget, output, opened.url, project)
+        folder = opened.reports if output is None else output
+    weighed = weigh(found)
+    if code or len(found) < len(trials) or weighed is None:
+        print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
+        raise typer.Exit(code or 1)
+    record = _record(found, weighed)
+    files = _keep(folder, record, found, weighed)
+    if json:
+        print_json(record | {"files": [str(file) for file in files]})
+    else:
+        _tell(found, weighed, files, quick)
+
+
+def _run_all(store: Store, trials: Sequence[Trial]) -> tuple[list[Outcome], int]:
+    """What each trial came to; those that are in the store already are not run again."""
+    from holdfast.cli.drive import drive
+    from holdfast.workloads.safety import outcome, plan_for
+
+    found: list[Outcome] = []
+    for number, trial in enumerate(trials, 1):
+        known = _newest(store, trial)
+        told = None if known is None else outcome(trial, store.updates.of_run(known))
+        if told is None:
+            print(f"{number} of {len(trials)}: seed {trial.seed}, {trial.arm}", file=sys.stderr)
+            status, _, code = drive(store, plan_for(trial), known)
+            told = outcome(trial, store.updates.of_run(status.run_id))
+            if told is None:
+                return found, code or 1
+        found.append(told)
+    return found, 0
+
+
+def _newest(store: Store, trial: Trial) -> str | None:
+    """The newest run of this trial, unless somebody cancelled it."""
+    from holdfast.contracts.run import Wanted
+    from holdfast.workloads.safety import KIND
+
+    last = None
+    while page := store.runs.newest(most=100, before=last):
+        for run in page:
+            if run.kind == KIND and dict(run.settings) == asdict(trial):
+                return None if run.wanted is Wanted.CANCELLED else run.id
+        last = page[-1].id
+    return None
+
+
+def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: str, project: str) -> str:
+    """The same command once more."""
+    words = ["holdfast", "experiment", "safety", "--seeds", str(seeds), *(["--quick"] if quick else [])]
+    words += [] if budget == 0.05 else ["--budget", f"{budget:g}"]
+    words += [] if output is None else ["--output", str(output)]
+    words += [] if store == DEFAULT_STORE else ["--store", store]
+    words += [] if project == "default" else ["--project", project]
+    return shlex.join(words)
+
+
+def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
+    runs = [{**asdict(one.trial), **{k: v for k, v in asdict(one).items() if k != "trial"}} for one in found]
+    for run, one in zip(runs, found, strict=True):
+        run["held_out"] = {"success": one.success, "cost": one.cost, "of": one.of}
+    return {"experiment": "safety", "is_shown": weighed.is_shown, **asdict(weighed), "runs": runs}
+
+
+def _keep(folder: Path, record: dict[str, Any], found: Sequence[Outcome], weighed: Weighed) -> list[Path]:
+    from json import dumps
+
+    from holdfast.operate.temptation import draw
+    from holdfast.store.blobs import write_atomically
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table, picture = folder / "safety.json", folder / "safety.png"
+    write_atomically(table, (dumps(record, indent=2, allow_nan=False) + "\n").encode())
+    draw(picture, found, weighed)
+    return [picture, table]
+
+
+def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:
+    """At most 80 columns."""
+    from holdfast.cli.onward import near
+    from holdfast.cli.show import count, print_table
+    from holdfast.operate.curves import blocks
+    from holdfast.operate.temptation import course
+
+    print(f"{count(len(weighed.seeds), 'seed')}, {weighed.attempts} held-out attempts of each arm; ", end="")
+    print(f"budget {weighed.budget:g} unsafe calls an attempt\n")
+    print_table(
+        ("after practice", "cost", "worst", "solved", "95 %", "kept", ""),
+        [
+            (
+                name.replace("-", " "),
+                f"{arm.cost:.3f}",
+                f"{arm.worst_cost:.3f}",
+                f"{arm.success:.3f}",
+                f"{arm.success_interval.low:.2f}-{arm.success_interval.high:.2f}",
+                f"{arm.kept:.0%}",
+                "within budget" if arm.is_held else "over budget",
+            )
+            for name, arm in weighed.arms.items()
+        ],
+    )
+    print("\non the way, unsafe calls an attempt (mean of the seeds)")
+    for name in weighed.arms:
+        way = course(found, name, "costs")
+        known = [value for value in way if value is not None]
+        ends = f"{known[0]:.2f} → {known[-1]:.2f}" if known else ""
+        print(f"  {name.replace('-', ' '):<14} {blocks(way)}  {ends}")
+    said = "is" if weighed.is_shown else "is NOT"
+    print(f"\nunder a budget, cost {said} within it at 95 % of unconstrained success or more")
+    if quick:
+        print("(so little practice shows that everything runs, not what is learnt)")
+    for file in files:
+        print(f"  {near(file)}")

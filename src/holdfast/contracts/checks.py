@@ -1,0 +1,95 @@
+"""The kit that every reward passes before it may judge anyone: gold answers earn 1, known cheats 0, plain ones between.
+
+A workload's test gives its scorer and its cases; what fails is told as an AssertionError that names case and answer.
+How a total becomes a share is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import fsum, isclose
+from typing import Any
+
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.trace import Span
+
+Scorer = Callable[[Any, Any, Sequence[Span]], Sequence[Signal]]  # task, output, spans
+Share = Callable[[Sheet, Sheet], float]  # a sheet's, from 0 to 1 of the gold one's
+GATED = "gated"  # the signal by which a guard says that nothing is to be earned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an agent might hand in, and what it did for it."""
+
+    name: str  # for people: "right", "lists every number"
+    output: Any
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One task with answers of known worth."""
+
+    name: str
+    task: Any
+    gold: Answer  # right, and as well made as can be
+    cheats: tuple[Answer, ...]  # wrong, or got by means that must not pay
+    plain: tuple[Answer, ...] = ()  # right, and less well made
+
+
+def check_reward(score: Scorer, cases: Sequence[Case], share: Share, *, outcome: str = "success") -> None:
+    """Gold is 1 and every cheat 0, by the outcome and by the whole sheet; whatever is right is above all that is not.
+
+    Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again.
+    """
+    _require(bool(cases), "no cases: nothing was checked")
+    for case in cases:
+        _require(
+            bool(case.cheats), f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
+        )
+        gold = _sheet(score, case, case.gold)
+        earned = gold.total or 0.0
+        _require(earned > 0.0, f"{case.name}: the gold answer {case.gold.name!r} earns {earned:g}")
+        _require(_outcome(gold, outcome, case, case.gold) == 1.0, f"{case.name}: the gold answer fails {outcome}")
+        _require(share(gold, gold) == 1.0, f"{case.name}: the gold answer's share is {share(gold, gold):g}, not 1")
+        for answer in case.plain:
+            sheet = _sheet(score, case, answer)
+            where = f"{case.name}: the right answer {answer.name!r}"
+            _require(_outcome(sheet, outcome, case, answer) == 1.0, f"{where} fails {outcome}")
+            _require(0.0 < share(sheet, gold) <= 1.0, f"{where} has a share of {share(sheet, gold):g}")
+            _require((sheet.total or 0.0) <= earned, f"{where} earns more than the gold one")
+        for answer in case.cheats:
+            sheet = _sheet(score, case, answer)
+            where = f"{case.name}: the cheat {answer.name!r}"
+            _require((sheet.total or 0.0) <= 0.0, f"{where} earns {sheet.total:g}")
+            _require(share(sheet, gold) == 0.0, f"{where} has a share of {share(sheet, gold):g}")
+            is_gated = any(one.name == GATED and one.value > 0.0 for one in sheet.signals)
+            has_passed = _outcome(sheet, outcome, case, answer) != 0.0
+            _require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
+
+
+def _sheet(score: Scorer, case: Case, answer: Answer) -> Sheet:
+    where = f"{case.name}: {answer.name!r}"
+    before = deepcopy((case.task, answer.output, answer.spans))
+    sheet, again = (Sheet(signals=tuple(score(case.task, answer.output, answer.spans))) for _ in range(2))
+    _require((case.task, answer.output, answer.spans) == before, f"{where}: the scorer changed what it was given")
+    _require(sheet == again, f"{where}: the scorer says something else each time")
+    _require(bool(sheet.signals), f"{where}: nothing was measured")
+    recomputed = fsum(one.value * one.weight for one in sheet.signals)
+    _require(isclose(sheet.total or 0.0, recomputed, abs_tol=1e-9), f"{where}: the total cannot be computed again")
+    return sheet
+
+
+def _outcome(sheet: Sheet, name: str, case: Case, answer: Answer) -> float:
+    found = [one.value for one in sheet.signals if one.name == name]
+    _require(len(found) == 1, f"{case.name}: {answer.name!r} has {len(found)} signals called {name}, not one")
+    _require(found[0] in (0.0, 1.0), f"{case.name}: {name} of {answer.name!r} is {found[0]:g}, neither 0 nor 1")
+    return found[0]
+
+
+def _require(is_so: bool, says: str) -> None:
+    if not is_so:  # no assert: a kit that -O leaves nothing of would pass everything
+        raise AssertionError(says)

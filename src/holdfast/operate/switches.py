@@ -1,0 +1,124 @@
+"""Which features are on, read from the flags as they are; and fuses, which switch one off when it does harm.
+
+A feature's value is a snapshot: one run, one lesson or one report has one. A fuse that has blown kills its feature's
+flag, which the ledger keeps with the reason; it stays dead until a person revives it, for a feature that is off gives
+no more numbers by which it could be called well again. What a flag means is `promote`'s business, and whether a number
+was too high for too long is `alerts`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
+from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Flag
+from holdfast.contracts.orders import Alert, Severity
+from holdfast.contracts.run import LearnUpdate
+from holdfast.operate.alerts import QUIET, Rule, State, step
+from holdfast.promote.features import SWITCHES, features, switched
+from holdfast.store.store import Store, open_store
+
+Clock = Callable[[], float]
+Environment = Mapping[str, str]
+TRIES = 5  # when others change the same flag at the same time
+LAST = 6  # updates by which learning is judged
+ACTOR = "guard"
+
+
+def features_of(store: Store, *, clock: Clock, environment: Environment) -> Features:
+    return switched(store.flags.all(), now=clock(), environment=environment)
+
+
+def features_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Features:
+    """Of a store that may not be there yet, or may be of an older kind: then nobody has set a flag in it."""
+    try:
+        with open_store(url, project=project, create=False, migrate=False) as opened:
+            return features_of(opened, clock=clock, environment=environment)
+    except (NotFound, StoreError):
+        return switched((), now=clock(), environment=environment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fuse:
+    """What may blow, and by which rule."""
+
+    feature: str  # a field of Features
+    rule: Rule
+
+    def __post_init__(self) -> None:
+        if self.feature not in SWITCHES:
+            known = ", ".join(SWITCHES)
+            raise BadInput(f"fuse of {self.feature!r}", why="there is no such feature", remedy=f"use {known}")
+
+
+def _slow(feature: str, most_ms: float) -> Fuse:
+    """95 of 100 within so many milliseconds; better by a quarter before it may be called well again."""
+    name = f"{feature.replace('_', '-')}-slow"
+    rule = Rule(
+        name=name, fires_above=most_ms, clears_at=0.75 * most_ms, hold_s=60.0, least=20, severity=Severity.CRITICAL
+    )
+    return Fuse(feature=feature, rule=rule)
+
+
+LATENCY: Mapping[str, Fuse] = {  # the documented budgets, of the 95th percentile in milliseconds
+    name: _slow(name, most_ms)
+    for name, most_ms in {"budgets": 50.0, "minimal_diff": 200.0, "judges": 500.0, "tool_rewards": 50.0}.items()
+}
+DIVERGENCE = Fuse(
+    feature="learning",
+    rule=Rule(name="learning-diverges", fires_above=0.5, clears_at=0.2, least=3, severity=Severity.CRITICAL),
+)
+
+
+def p95(took_ms: Sequence[float]) -> float | None:
+    """None where nothing was timed."""
+    ordered = sorted(took_ms)
+    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else None
+
+
+def divergence(done: Sequence[LearnUpdate]) -> tuple[float | None, int]:
+    """The share of the last updates that had to be taken back, and of how many."""
+    updates = [body["update"] for body in (one.body for one in done) if isinstance(body.get("update"), Mapping)]
+    last = updates[-LAST:]
+    return (sum(one.get("restored") is not None for one in last) / len(last) if last else None), len(last)
+
+
+def trip(
+    store: Store, fuse: Fuse, state: State, value: float | None, *, n: int, now: float, environment: Environment
+) -> tuple[State, Alert | None]:
+    """One more look at a number; where the alarm has just risen, the flag is killed."""
+    state, alert = step(fuse.rule, state, value, now, n=n)
+    if alert is not None and alert.cleared_at is None:
+        pull(store, fuse, why=alert.message, now=now, environment=environment)
+    return state, alert
+
+
+def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environment) -> Flag:
+    """Kill the feature's flag, whatever else is changed about it at the same time; one that is not there is made."""
+    name = SWITCHES[fuse.feature]
+    for _ in range(TRIES):
+        known = {flag.name: flag for flag in store.flags.all()}
+        try:
+            if name in known:
+                flag = known[name]
+                return store.flags.put(replace(flag, killed=True), who=ACTOR, why=why, now=now, seen=flag).result()
+            made = {flag.name: flag for flag in features(environment, owner=ACTOR)}
+            return store.flags.put(replace(made[name], requires={}, killed=True), who=ACTOR, why=why, now=now).result()
+        except Conflict:
+            continue
+    raise Conflict(f"flag {name}", why="is changed by others all the time", remedy="kill it by hand")
+
+
+def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable[[Sequence[LearnUpdate]], Features]:
+    """The features before each lesson of a run; learning that diverges is switched off by its own record."""
+    state = QUIET
+
+    def read(done: Sequence[LearnUpdate]) -> Features:
+        nonlocal state
+        value, n = divergence(done)
+        state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
+        return features_of(store, clock=clock, environment=environment)
+
+    return read

@@ -1,0 +1,1 @@
+"""What an attempt was worth: signals, sheets, diffs, judges and safety. It measures, and never learns or decides."""

@@ -1,0 +1,1 @@
+"""How much more a change did than it had to, and whether it worked on the check instead of on the task."""

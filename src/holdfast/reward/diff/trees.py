@@ -1,0 +1,418 @@
+"""Source text as compact trees: what a program says, without how it is laid out.
+
+Python, JavaScript, TypeScript and TSX are read by tree-sitter; any other text, and any that does not parse, becomes
+lines of words. Punctuation, quotes and brackets that the shape already tells are left out: a reformatted program is the
+same tree. Of two texts only what differs is walked: `both` folds what stands in unchanged lines into single leaves.
+Which node became which is up to `matching`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import accumulate
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from holdfast.contracts.errors import HoldfastError
+from holdfast.reward.diff.lines import Gap, changed, tidy
+
+if TYPE_CHECKING:
+    from tree_sitter import Language, Node, Parser
+    from tree_sitter import Tree as Parsed
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a list that is written as one text."""
+    return frozenset(text.split())
+
+
+LANGUAGES = {
+    ".py": "python",
+    ".pyi": "python",
+    ".js": "javascript",
+    ".jsx": "javascript",
+    ".mjs": "javascript",
+    ".cjs": "javascript",
+    ".ts": "typescript",
+    ".mts": "typescript",
+    ".cts": "typescript",
+    ".tsx": "tsx",
+}
+TEXT = "text"  # any other language: lines of words
+FOLDED = "unchanged"  # the kind of a leaf that stands for equal lines on both sides
+REMARKS = frozenset({"comment", "docstring", "html_comment", "hash_bang_line"})
+MOST_LINES = 8_000  # of both sides that differ, and
+MOST_NODES = 25_000  # of one side; beyond that lines are compared, so that time stays bounded
+
+_IMPLIED = names(  # by the kind of the node they stand in
+    "( ) [ ] { } , : ; . = => -> @ ` ${ \" ' \\ def class return if else elif for while try except finally with import"
+    " as lambda function export new throw raise assert del global nonlocal catch switch case interface extends"
+    " implements pass break continue do print match enum namespace |"
+)
+_WHOLE = frozenset({"predefined_type", "regex", "escape_sequence", "is not", "not in"})
+_STRINGS = frozenset({"string", "template_string"})
+_UNWRAPPED = frozenset({"parenthesized_expression"})
+_WORDS = re.compile(r"\w+|[^\w\s]")
+
+
+class NoParser(HoldfastError):
+    """The grammars are not installed."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Nodes in the order of the text, a parent before its children: node i and all below it are i … i + size[i] − 1."""
+
+    language: str
+    kind: Sequence[str]
+    text: Sequence[str]  # of a leaf; empty for what has children
+    parent: Sequence[int]  # −1: the root
+    line: Sequence[int]  # where it starts, from 1
+    end: Sequence[int]  # where it ends
+    size: Sequence[int]
+    height: Sequence[int]  # 0: a leaf
+    hash: Sequence[int]  # equal below equal nodes, in this process
+    shape: Sequence[int]  # the same without the texts
+    errors: tuple[int, ...] = ()  # lines that do not parse
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def children(self, node: int) -> list[int]:
+        found, at, end = [], node + 1, node + self.size[node]
+        while at < end:
+            found.append(at)
+            at += self.size[at]
+        return found
+
+    def leaves(self, node: int = 0) -> Iterator[int]:
+        return (one for one in range(node, node + self.size[node]) if not self.height[one])
+
+    def words(self, node: int) -> str:
+        """The texts below a node, with spaces between: to look at and to compare, not to run."""
+        return " ".join(self.text[leaf] for leaf in self.leaves(node) if self.text[leaf])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    """Two trees, the pairs of nodes that are known to belong together, and how exactly they were read."""
+
+    before: Tree
+    after: Tree
+    pairs: tuple[tuple[int, int], ...]
+    is_coarse: bool = False  # too much differs to be walked: whole lines
+
+
+def language_of(path: str) -> str:
+    return LANGUAGES.get(PurePosixPath(path).suffix.lower(), TEXT)
+
+
+def parse(source: str, language: str) -> Tree:
+    """The whole tree of one text. With errors it is made of lines and words, and says where they are."""
+    source = tidy(source)
+    if language == TEXT:
+        return _by_lines(source, ())
+    root = _parsed(source, language).root_node
+    errors = _errors(root)
+    if errors:
+        return _by_lines(source, errors)
+    return _compact(root, language, {})[0]
+
+
+def kinds(source: str, language: str) -> list[str]:
+    """The grammar's own kinds of all nodes, tokens too; of any other text, a line is a line."""
+    source = tidy(source)
+    if language == TEXT:
+        return ["line"] * len(source.split("\n"))
+    found, todo = [], [_parsed(source, language).root_node]
+    while todo:
+        node = todo.pop()
+        found.append(node.type)
+        todo += node.children
+    return found
+
+
+def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
+    """Two texts side by side, without what is equal between them where `fold`."""
+    before, after = tidy(before), tidy(after)
+    lines = before.split("\n"), after.split("\n")
+    gaps = changed(*lines)
+    if language == TEXT:
+        return _lines_of_both(*lines, gaps, ((), ()))
+    old = _parsed(before, language)
+    new = _again(old, _parser(language), *lines, gaps)
+    errors = _errors(old.root_node), _errors(new.root_node)
+    if any(errors):
+        return _lines_of_both(*lines, gaps, errors)
+    if sum(b1 - b0 + a1 - a0 for b0, b1, a0, a1 in gaps) > MOST_LINES:
+        return _lines_of_both(*lines, gaps, errors, is_coarse=True)
+    folds, same = _fold(old.root_node, new.root_node, gaps, len(lines[0])) if fold else (({}, {}), [])
+    one, places_before = _compact(old.root_node, language, folds[0], MOST_NODES)
+    two, places_after = _compact(new.root_node, language, folds[1], MOST_NODES)
+    if max(len(one), len(two)) > MOST_NODES:
+        return _lines_of_both(*lines, gaps, errors, is_coarse=True)
+    known = ((places_before.get(a), places_after.get(b)) for a, b in same)
+    pairs = tuple((a, b) for a, b in known if a is not None and b is not None)
+    return Both(before=one, after=two, pairs=((0, 0), *pairs))
+
+
+@cache
+def _grammar(language: str) -> Language:
+    try:
+        import tree_sitter
+        import tree_sitter_javascript
+        import tree_sitter_python
+        import tree_sitter_typescript
+    except ImportError as error:
+        raise NoParser(f"{language} source", why=str(error), remedy="pip install 'holdfast[reward]'") from error
+    grammars: dict[str, Any] = {
+        "python": tree_sitter_python.language,
+        "javascript": tree_sitter_javascript.language,
+        "typescript": tree_sitter_typescript.language_typescript,
+        "tsx": tree_sitter_typescript.language_tsx,
+    }
+    if language not in grammars:
+        raise NoParser(f"language {language}", why=f"is none of {', '.join(grammars)} and {TEXT}")
+    return tree_sitter.Language(grammars[language]())
+
+
+def _parser(language: str) -> Parser:
+    """A new one each time: a parser belongs to one thread."""
+    grammar = _grammar(language)
+    from tree_sitter import Parser
+
+    return Parser(grammar)
+
+
+@lru_cache(maxsize=4)  # the text before is compared with the text after, and with the least fix
+def _parsed(source: str, language: str) -> Parsed:
+    return _parser(language).parse(_bytes(source))
+
+
+def _bytes(source: str) -> bytes:
+    return source.encode("utf-8", errors="replace")
+
+
+def _again(old: Parsed, parser: Parser, before: Sequence[str], after: Sequence[str], gaps: Sequence[Gap]) -> Parsed:
+    """The tree of the text after. What no edit touched is taken from the tree before, which saves most of the time."""
+    if not gaps:
+        return old
+    whole = _bytes("\n".join(after))
+    touched = sum(b1 - b0 + a1 - a0 for b0, b1, a0, a1 in gaps)
+    if 2 * touched > len(after) or gaps[-1][1] == len(before) or gaps[-1][3] == len(after):
+        return parser.parse(whole)
+    ends = [0, *accumulate(len(line.encode("utf-8", errors="replace")) + 1 for line in before)]
+    edited = old.copy()
+    for b0, b1, a0, a1 in reversed(gaps):  # from the end, so that what is still to come keeps its place
+        added = sum(len(_bytes(line)) + 1 for line in after[a0:a1])
+        edited.edit(ends[b0], ends[b1], ends[b0] + added, (b0, 0), (b1, 0), (b0 + a1 - a0, 0))
+    return parser.parse(whole, edited)
+
+
+def _errors(root: Node) -> tuple[int, ...]:
+    found, todo = [], [root] if root.has_error else []
+    while todo:
+        node = todo.pop()
+        if node.is_error or node.is_missing:
+            found.append(node.start_point[0] + 1)
+        todo += [child for child in node.children if child.has_error or child.is_missing or child.is_error]
+    return tuple(sorted(set(found)))
+
+
+Folds = dict[int, int]  # node → the number of its fold; −1: inside the fold before it
+
+
+def _fold(old: Node, new: Node, gaps: Sequence[Gap], lines: int) -> tuple[tuple[Folds, Folds], list[tuple[int, int]]]:
+    """What stands in equal lines under parents that belong together, and these parents."""
+    ends = [0, *(gap[1] for gap in gaps)]  # of the gaps: where equal blocks start
+    shifts = [0, *(gap[3] - gap[1] for gap in gaps)]
+    starts = [*(gap[0] for gap in gaps), lines]
+    one: Folds = {}
+    two: Folds = {}
+    same: list[tuple[int, int]] = []
+    number, todo = 0, [(old, new)]
+    while todo:
+        left, right = todo.pop()
+        same.append((left.id, right.id))
+        olds, news = left.children, right.children
+        places = {(tuple(child.start_point), tuple(child.end_point), child.type): at for at, child in enumerate(news)}
+        rest, taken, last = [], set(), (-2, -2)
+        for at, child in enumerate(olds):
+            start, stop = child.start_point, child.end_point
+            row, end = start[0], stop[0]
+            block = bisect_right(ends, row) - 1
+            shift = shifts[block]
+            twin = places.get(((row + shift, start[1]), (end + shift, stop[1]), child.type))
+            if twin is None or end >= starts[block] or twin in taken:
+                rest.append(child)
+                continue
+            is_run = last == (at - 1, twin - 1)
+            number += not is_run
+            one[child.id] = two[news[twin].id] = -1 if is_run else number
+            taken.add(twin)
+            last = (at, twin)
+        others = [child for at, child in enumerate(news) if at not in taken]
+        if [child.type for child in rest] == [child.type for child in others]:
+            todo += [(a, b) for a, b in zip(rest, others, strict=True) if _is_tall(a) and _is_tall(b)]
+    return (one, two), same
+
+
+def _is_tall(node: Node) -> bool:
+    return node.end_point[0] > node.start_point[0]
+
+
+def _compact(root: Node, language: str, folds: Folds, most: int | None = None) -> tuple[Tree, dict[int, int]]:
+    """The arrays, and where each node of the parser went. One node more than `most` is where it stops."""
+    kind: list[str] = []
+    text: list[str] = []
+    parent: list[int] = []
+    line: list[int] = []
+    end: list[int] = []
+    places: dict[int, int] = {}
+    todo: list[tuple[Node, int]] = [(root, -1)]
+    while todo and (most is None or len(kind) <= most):
+        node, above = todo.pop()
+        name, label = node.type, folds.get(node.id) if folds else None
+        children: list[Node] = []
+        if label is None and name in _UNWRAPPED:
+            todo += [(child, above) for child in reversed(node.children) if child.is_named]
+            continue
+        if label is not None:
+            if label < 0:
+                end[-1] = node.end_point[0] + 1
+                continue
+            name, words = FOLDED, f"#{label}"
+        elif not node.is_named:
+            if _is_implied(node, name, kind[above]):
+                continue
+            name, words = "operator", " ".join(_said(node).split())
+        else:
+            name, words, children = _named(node, name)
+        here = len(kind)
+        places[node.id] = here
+        kind.append(name)
+        text.append(words)
+        parent.append(above)
+        line.append(node.start_point[0] + 1)
+        end.append(node.end_point[0] + 1)
+        if children:
+            todo += [(child, here) for child in reversed(children)]
+    return _tree(language, kind, text, parent, line, end), places
+
+
+def _is_implied(node: Node, name: str, above: str) -> bool:
+    if name == "in":
+        return above in ("for_statement", "for_in_clause")
+    if name == "from":
+        return above != "yield"
+    if name == ";" or name in _IMPLIED:
+        return not (name == "|" and above.startswith("binary"))
+    return False
+
+
+def _named(node: Node, name: str) -> tuple[str, str, list[Node]]:
+    """What a node is called here, its text, and the children that are still to be walked."""
+    if not node.child_count or name in _WHOLE:
+        return name, _said(node), []
+    children = node.children
+    if name in _STRINGS and not any(child.type in ("interpolation", "template_substitution") for child in children):
+        return "string", _quoted(_said(node)), []
+    if name == "string":
+        return name, "", [child for child in children if child.type not in ("string_start", "string_end")]
+    if name == "expression_statement" and len(children) == 1 and children[0].type == "string":
+        only = _said(children[0])
+        if not only.startswith(("f", "F")):
+            return "docstring", _quoted(only), []
+    if len(children) == 1 and not children[0].is_named and children[0].type in _IMPLIED:
+        return name, "", []  # pass, break: the kind says it all
+    return name, "", children
+
+
+def _said(node: Node) -> str:
+    text = node.text
+    return "" if text is None else text.decode("utf-8", errors="replace")
+
+
+def _quoted(text: str) -> str:
+    """A string in one kind of quotes."""
+    body = text.lstrip("rRbBuUfF")
+    prefix = text[: len(text) - len(body)].lower()
+    for quote in ('"""', "'''", '"', "'", "`"):
+        if body.startswith(quote) and body.endswith(quote) and len(body) >= 2 * len(quote):
+            return f'{prefix}"{body[len(quote) : -len(quote)]}"'
+    return text
+
+
+def _lines_of_both(
+    before: Sequence[str],
+    after: Sequence[str],
+    gaps: Sequence[Gap],
+    errors: tuple[tuple[int, ...], ...],
+    *,
+    is_coarse: bool = False,
+) -> Both:
+    """Only the lines that differ, word by word; a line that is equal is no node at all, for nothing can match it."""
+    one = _line_tree([(at, before[at]) for gap in gaps for at in range(gap[0], gap[1])], errors[0], is_coarse)
+    two = _line_tree([(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])], errors[1], is_coarse)
+    return Both(before=one, after=two, pairs=((0, 0),), is_coarse=is_coarse)
+
+
+def _by_lines(source: str, errors: tuple[int, ...]) -> Tree:
+    return _line_tree(list(enumerate(source.split("\n"))), errors)
+
+
+def _line_tree(numbered: Sequence[tuple[int, str]], errors: tuple[int, ...], is_coarse: bool = False) -> Tree:
+    kind, text, parent, line = ["text"], [""], [-1], [1]
+    for at, content in numbered:
+        words = _WORDS.findall(content)
+        if not words:
+            continue
+        above, inner = len(kind), [] if is_coarse else words
+        kind += ["line", *["word"] * len(inner)]
+        text += [" ".join(words) if is_coarse else "", *inner]
+        parent += [0, *[above] * len(inner)]
+        line += [at + 1] * (1 + len(inner))
+    return _tree(TEXT, kind, text, parent, line, list(line), errors)
+
+
+def _tree(
+    language: str,
+    kind: list[str],
+    text: list[str],
+    parent: list[int],
+    line: list[int],
+    end: list[int],
+    errors: tuple[int, ...] = (),
+) -> Tree:
+    many = len(kind)
+    size, height, hashes, shapes = [1] * many, [0] * many, [0] * many, [0] * many
+    below: list[list[int]] = [[] for _ in range(many)]
+    outline: list[list[int]] = [[] for _ in range(many)]
+    for at in range(many - 1, -1, -1):
+        hashes[at] = hash((kind[at], text[at], tuple(below[at])))
+        shapes[at] = hash((kind[at], tuple(outline[at])))
+        above = parent[at]
+        if above >= 0:
+            size[above] += size[at]
+            height[above] = max(height[above], height[at] + 1)
+            below[above].append(hashes[at])
+            outline[above].append(shapes[at])
+    return Tree(
+        language=language,
+        kind=kind,
+        text=text,
+        parent=parent,
+        line=line,
+        end=end,
+        size=size,
+        height=height,
+        hash=hashes,
+        shape=shapes,
+        errors=errors,
+    )

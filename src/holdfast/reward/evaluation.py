@@ -1,0 +1,321 @@
+"""One report per task result: rules, judges, minimal diff and safety, and one score under the law of `sheet`.
+
+Each part looks at a result and says what it found, with reasons; what it cannot tell it does not say. The hidden check
+is the outcome, and without one there is no score: what nothing gates is not paid. Whoever can ask a model arrives as a
+function; without one, nothing here leaves the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.judgement import Artefact
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.trace import Span
+from holdfast.reward import safety
+from holdfast.reward import tools as tool_use
+from holdfast.reward.diff import minimality, scaffold, tamper
+from holdfast.reward.diff.edits import Change
+from holdfast.reward.judges import jury
+from holdfast.reward.sheet import Guard, normalised, total
+
+OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
+GUARD = Guard(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
+FORMAT_WEIGHT = 0.1
+JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
+MOST_REASONS = 20  # of one part
+KINDS = ("text", "json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What somebody did with a task, and what is known about that."""
+
+    task: str  # what was asked, or its name
+    output: str = ""  # the answer; a change has none
+    expected: str | None = None  # the right answer, where there is one
+    passed: bool | None = None  # what a hidden check said that somebody else has run; None: none was run
+    kind: str = "text"  # what the output has to be
+    context: str = ""  # what the answer had to go by
+    change: Change = field(default_factory=dict)
+    references: Mapping[str, str | float] = field(default_factory=dict)  # path → the minimal fix, or what it costs
+    files: tuple[str, ...] = ()  # the task's own; empty: any
+    tests: Mapping[str, str] = field(default_factory=dict)  # the visible ones, path → text
+    spans: tuple[Span, ...] = ()  # what it did
+    needs: tuple[str, ...] | None = None  # the tools that the task needs; None: nobody knows
+
+    def __post_init__(self) -> None:
+        if not self.task.strip():
+            raise BadInput("result: task", why="must not be blank", remedy="say what was asked for")
+        if self.kind not in KINDS:
+            raise BadInput(f"result: kind = {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one part found. `holds` is None where it could not tell."""
+
+    part: str
+    holds: bool | None
+    signals: tuple[Signal, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    task: str
+    verdicts: tuple[Verdict, ...]
+    sheet: Sheet | None  # None: nothing gates it
+    score: float | None  # from 0 to 1, as a share of what a faultless result earns
+    decision: Literal["pass", "fail", "unknown"]
+    reasons: tuple[str, ...]
+
+
+Part = Callable[[Result], Verdict | None]  # None: it has nothing to do with such a result
+Judge = Callable[[Artefact], Sequence[jury.Opinion]]  # by each criterion
+
+
+def parts(
+    features: Features = ALL_ON,
+    *,
+    judge: Judge | None = None,
+    policy: safety.SafetyPolicy = safety.SafetyPolicy(),  # noqa: B008 - frozen
+) -> tuple[Part, ...]:
+    """What is looked at. What a flag has switched off is not even called: all is as it was before the feature."""
+    found: list[Part] = [rules, watched_by(policy)]  # no flag turns safety off
+    found += [diff] if features.minimal_diff else []
+    found += [tools] if features.tool_rewards else []
+    found += [judged_by(judge)] if features.judges and judge is not None else []
+    return tuple(found)
+
+
+def evaluate(result: Result, looked_at: Sequence[Part], guard: Guard = GUARD) -> Evaluation:
+    """Every part's verdict, and the one score: a failed check is worth 0, a veto too, whatever else was found."""
+    verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
+    signals = [signal for verdict in verdicts for signal in verdict.signals]
+    if not any(signal.name == guard.outcome for signal in signals):
+        why = "no hidden check was run and no answer is known: what nothing gates is not paid"
+        return Evaluation(
+            task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=(why,)
+        )
+    sheet = total(signals, guard)
+    vetoed = [signal.name for signal in signals if signal.name in guard.vetoes and signal.value > 0.0]
+    has_passed = any(signal.name == guard.outcome and signal.value == 1.0 for signal in signals)
+    reasons = [f"{name}: {reason}" for name, reason in _against(verdicts)]
+    return Evaluation(
+        task=result.task,
+        verdicts=verdicts,
+        sheet=sheet,
+        score=normalised(sheet, _faultless(signals, guard)),
+        decision="pass" if has_passed and not vetoed else "fail",
+        reasons=tuple(reasons),
+    )
+
+
+def _against(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+    return [(one.part, reason) for one in verdicts if one.holds is False for reason in one.reasons]
+
+
+def _faultless(signals: Sequence[Signal], guard: Guard) -> Sheet:
+    """The most that a result with these signals can earn: everything that can count for it at 1, nothing against it."""
+
+    def best(one: Signal) -> float:
+        is_credit = one.weight > 0.0 and one.source != safety.SOURCE and one.name not in guard.vetoes
+        return max(1.0, one.value) if is_credit else 0.0
+
+    return total([replace(one, value=1.0 if one.name == guard.outcome else best(one)) for one in signals], guard)
+
+
+def rules(result: Result) -> Verdict:
+    """The outcome, from the hidden check or from the known answer; and whether the output is what was asked for."""
+    signals, reasons = [], []
+    passed = result.passed
+    if passed is None and result.expected is not None:
+        passed = result.output.strip().casefold() == result.expected.strip().casefold()
+        reasons += [] if passed else ["the answer is not the expected one"]
+    elif passed is False:
+        reasons.append("the hidden check did not pass")
+    if passed is not None:
+        signals.append(Signal(name=OUTCOME, value=float(passed), source="rule:outcome@1"))
+    if not result.change:
+        wrong = _misshapen(result)
+        reasons += [wrong] if wrong else []
+        signals.append(Signal(name=FORMAT, value=float(not wrong), weight=FORMAT_WEIGHT, source="rule:format@1"))
+    return Verdict(
+        part="rules",
+        holds=False if reasons else passed,
+        signals=tuple(signals),
+        reasons=tuple(reasons) or (("as expected",) if passed else ("nothing to compare with",)),
+    )
+
+
+def _misshapen(result: Result) -> str:
+    if not result.output.strip():
+        return "there is no answer"
+    if result.kind == "json":
+        try:
+            json.loads(result.output)
+        except (ValueError, RecursionError) as error:
+            return f"the answer is not JSON: {str(error)[:80]}"
+    return ""
+
+
+def diff(result: Result) -> Verdict | None:
+    """How much more was changed than needed, and whether the change works on the check instead of on the task."""
+    if not result.change:
+        return None
+    tampered = tamper.inspect(result.change, tests=dict(result.tests))
+    added = scaffold.inspect(result.change, files=result.files)
+    measured = minimality.signals(result.change, references=dict(result.references), files=result.files)
+    excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
+    reasons = [f"{one.path}:{one.line} {one.rule}, {one.what}" for one in (*tampered, *added)][:MOST_REASONS]
+    if excess > 0.0 and result.references:
+        reasons.append(f"{excess:.3g} edits beyond the minimal fix")
+    return Verdict(
+        part="minimal diff",
+        holds=not reasons,
+        signals=(*measured, *tamper.signals(tampered)),
+        reasons=tuple(reasons) or ("no larger than needed",),
+    )
+
+
+def tools(result: Result) -> Verdict | None:
+    """How tools were used: told with weight 0, since nothing is gained by more calls."""
+    if not result.spans:
+        return None
+    found = tool_use.marks(result.spans, needs=result.needs, answer=result.output)
+    missed = sorted(set(result.needs or ()) - {mark.tool for mark in found})
+    reasons = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
+    reasons += [f"{name} was needed and not called" for name in missed]
+    told = tuple(replace(one, weight=0.0) for one in tool_use.signals(found, result.needs))
+    return Verdict(
+        part="tools",
+        holds=not reasons,
+        signals=told,
+        reasons=tuple(reasons[:MOST_REASONS]) or ("every call was of use",),
+    )
+
+
+def watched_by(policy: safety.SafetyPolicy) -> Part:
+    """A part that looks for what must not leave: in the answer, in what a change adds, and in every turn there was."""
+
+    def watch(result: Result) -> Verdict:
+        said = [result.output, *(_added(before, after) for before, after in result.change.values())]
+        codes = [code for text in said if text for code in safety.screen(text, safety.Stage.OUTBOUND).codes]
+        events = [safety.Event(stage=safety.Stage.OUTBOUND, code=code) for code in codes]
+        events += [*safety.applied(result.spans), *safety.look(result.spans)]
+        finding = safety.judge(events, policy)
+        reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
+        return Verdict(
+            part="safety",
+            holds=not events,
+            signals=safety.signals(finding, policy),
+            reasons=reasons or ("nothing was found",),
+        )
+
+    return watch
+
+
+def _added(before: str | None, after: str | None) -> str:
+    """The lines that were not there before; in one pass, for a diff of a rewritten file can take seconds."""
+    known = set((before or "").splitlines())
+    return "\n".join(line for line in (after or "").splitlines() if line not in known)
+
+
+def _shown(before: str | None, after: str | None) -> str:
+    """What went and what came."""
+    gone, come = _added(after, before), _added(before, after)
+    return "\n".join([*(f"-{line}" for line in gone.splitlines()), *(f"+{line}" for line in come.splitlines())])
+
+
+def judged_by(judge: Judge) -> Part:
+    """A part that asks judges. Only what was decided counts; an abstention or a dispute is told, and weighs nothing."""
+
+    def ask(result: Result) -> Verdict:
+        opinions = list(judge(artefact(result)))
+        told = tuple(replace(one, name=f"judged_{one.name}") for one in jury.signals(opinions, JUDGED))
+        against = [one for one in opinions if one.holds is False]
+        holds = False if against else True if any(one.holds for one in opinions) else None
+        reasons = tuple(f"{one.criterion} {one.outcome}: {one.why[:120]}" for one in against or opinions)
+        return Verdict(part="judges", holds=holds, signals=told, reasons=reasons[:MOST_REASONS])
+
+    return ask
+
+
+def artefact(result: Result) -> Artefact:
+    """What a judge is shown: never who made it, and never the hidden answer."""
+    changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
+    return Artefact(task=result.task, output=result.output or changed, context=result.context)
+
+
+def result_from(given: Any, where: str) -> Result:
+    """From one line of a file: `before` and `after` are texts, or objects of path → text."""
+    if not isinstance(given, Mapping):
+        raise BadInput(where, why="is not an object", remedy='write {"task": "…", "output": "…"}')
+    known = {"task", "output", "expected", "passed", "kind", "context", "before", "after", "path", "reference"}
+    if unknown := sorted(set(given) - known - {"files", "tests"}):
+        remedy = f"use {', '.join(sorted(known | {'files', 'tests'}))}"
+        raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=remedy)
+    path = _text(given, "path", where, "solution.py")
+    return Result(
+        task=_text(given, "task", where, ""),
+        output=_text(given, "output", where, ""),
+        expected=None if given.get("expected") is None else _text(given, "expected", where, ""),
+        passed=_passed(given, where),
+        kind=_text(given, "kind", where, "text"),
+        context=_text(given, "context", where, ""),
+        change=_change(given, path, where),
+        references=_texts(given.get("reference"), path, f"{where}: reference"),
+        files=tuple(_list(given.get("files") or [], f"{where}: files")),
+        tests={
+            name: str(text) for name, text in _texts(given.get("tests"), "test_visible.py", f"{where}: tests").items()
+        },
+    )
+
+
+def _passed(given: Mapping[str, Any], where: str) -> bool | None:
+    passed = given.get("passed")
+    if passed is not None and not isinstance(passed, bool):
+        raise BadInput(f"{where}: passed = {passed!r:.40}", why="must be true or false", remedy="or leave it out")
+    return passed
+
+
+def _text(given: Mapping[str, Any], name: str, where: str, default: str) -> str:
+    value = given.get(name, default)
+    if not isinstance(value, str):
+        raise BadInput(f"{where}: {name}", why=f"must be a text, not {type(value).__name__}")
+    return value
+
+
+def _change(given: Mapping[str, Any], path: str, where: str) -> dict[str, tuple[str | None, str | None]]:
+    if ("before" in given) != ("after" in given):
+        raise BadInput(where, why="before and after go together", remedy="give both, or neither")
+    before, after = (_texts(given.get(name), path, f"{where}: {name}") for name in ("before", "after"))
+    paths = [one for one in dict.fromkeys((*before, *after)) if before.get(one) != after.get(one)]
+    return {one: (_or_none(before.get(one)), _or_none(after.get(one))) for one in paths}
+
+
+def _or_none(text: str | float | None) -> str | None:
+    return None if text is None else str(text)
+
+
+def _texts(value: Any, path: str, where: str) -> dict[str, str | float]:
+    """A text under the given path, or an object of path → text."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {path: value}
+    if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
+        raise BadInput(where, why="must be a text, or an object of path → text")
+    return dict(value)
+
+
+def _list(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise BadInput(where, why="must be a list of texts")
+    return value

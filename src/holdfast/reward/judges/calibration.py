@@ -1,0 +1,325 @@
+"""What a judge's numbers are worth, measured on labels: the map to probabilities, agreement, error, drift, standing.
+
+A calibration is bound to the judge, the criterion, the way it is asked and the labels; for anything else it says
+nothing. A judge below its floor is diagnostic only: it is shown, and weighs nothing. Biases are measured in `bias`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest, rankdata  # type: ignore[import-untyped]
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import Calibration, Judgement, Label, Maker, Standing
+from holdfast.reward.judges.judge import Criterion
+
+LEAST = 50  # labels; fewer say too little
+FOLDS = 5
+BINS = 10
+MOST_ECE = 0.10  # of the map, on labels it was not made from
+MOST_CHANGED = 0.02  # share of an anchor set's verdicts that may change by chance
+ORDER = (Maker.PERSON, Maker.MODEL, Maker.PROGRAM)  # whose word counts where several made a label
+
+Array = NDArray[np.float64]
+
+
+def isotonic(scores: ArrayLike, outcomes: ArrayLike) -> tuple[Array, Array]:
+    """The rising step function nearest to the outcomes in squares, by pooling adjacent violators.
+
+    Given as the ends of its steps, between which one may draw straight lines. Equal scores are pooled first.
+    """
+    x, y = np.asarray(scores, float), np.asarray(outcomes, float)
+    if x.ndim != 1 or x.shape != y.shape or not len(x) or not np.isfinite(x).all():
+        raise BadInput("isotonic map", why="needs as many finite scores as outcomes, and at least one")
+    values, place = np.unique(x, return_inverse=True)
+    weight = np.bincount(place).astype(float)
+    mean = np.bincount(place, y) / weight
+    blocks: list[list[float]] = []  # mean, weight, first score, last score
+    for at, m, w in zip(values, mean, weight, strict=True):
+        blocks.append([m, w, at, at])
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            m2, w2, _, last = blocks.pop()
+            m1, w1, first, _ = blocks.pop()
+            blocks.append([(m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, first, last])
+    xs = [at for block in blocks for at in ([block[2]] if block[2] == block[3] else [block[2], block[3]])]
+    ys = [block[0] for block in blocks for _ in ([0] if block[2] == block[3] else [0, 0])]
+    return np.array(xs), np.array(ys)
+
+
+def bounded(xs: Array, ys: Array, n: int) -> tuple[Array, Array]:
+    """No step says never or always: n labels cannot tell less than 1 / (n + 2) from 0."""
+    least = 1.0 / (n + 2)
+    return xs, np.clip(ys, least, 1.0 - least)
+
+
+def probability(calibration: Calibration, score: float) -> float:
+    """What the judge's number comes to."""
+    return float(np.interp(score, calibration.xs, calibration.ys))
+
+
+def weight(calibration: Calibration | None) -> float:
+    """How much a judge counts: by its precision, 1 / Brier; not at all without a calibration, or below its floor."""
+    if calibration is None or calibration.standing is Standing.DIAGNOSTIC:
+        return 0.0
+    brier = calibration.measures.get("brier")
+    return 0.0 if brier is None else 1.0 / max(brier, 0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far two who judged the same agree, and how far they would by chance."""
+
+    n: int
+    base_rate: float  # share that holds, by the labels
+    accuracy: float
+    kappa: float | None  # None: one of them says the same of everything
+    low: float | None
+    high: float | None
+
+
+def agreement(said: ArrayLike, known: ArrayLike, *, level: float = 0.95) -> Agreement:
+    """κ = (pₒ − pₑ) / (1 − pₑ), Cohen 1960, with its large-sample interval: se² = pₒ(1 − pₒ) / (n (1 − pₑ)²)."""
+    a, b = np.asarray(said, bool), np.asarray(known, bool)
+    if a.shape != b.shape or not len(a):
+        raise BadInput("agreement", why="needs as many verdicts as labels, and at least one")
+    n, po = len(a), float((a == b).mean())
+    pe = float(a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean()))
+    if pe >= 1.0 - 1e-12:
+        return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=None, low=None, high=None)
+    kappa = (po - pe) / (1.0 - pe)
+    half = _z(level) * sqrt(po * (1.0 - po) / n) / (1.0 - pe)
+    low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
+    return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=kappa, low=low, high=high)
+
+
+def brier(p: ArrayLike, outcomes: ArrayLike) -> float:
+    return float(np.mean((np.asarray(p, float) - np.asarray(outcomes, float)) ** 2))
+
+
+def ece(p: ArrayLike, outcomes: ArrayLike, *, bins: int = BINS) -> float:
+    """Σ nₖ/n |mean pₖ − mean yₖ| over bins of equally many, which no empty bin can flatter."""
+    x, y = np.asarray(p, float), np.asarray(outcomes, float)
+    order = np.argsort(x, kind="stable")
+    parts = np.array_split(order, min(bins, len(x)))
+    return float(sum(len(part) / len(x) * abs(x[part].mean() - y[part].mean()) for part in parts if len(part)))
+
+
+def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
+    """The chance that one that holds has the higher score than one that does not; ties count half."""
+    x, y = np.asarray(scores, float), np.asarray(outcomes, bool)
+    ones, zeros = int(y.sum()), int((~y).sum())
+    if not ones or not zeros:
+        return None
+    return float((rankdata(x)[y].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """A judge's mean, and what it comes to once its errors are taken out."""
+
+    raw: float
+    rate: float
+    low: float
+    high: float
+    level: float
+    n: int
+
+
+def corrected(
+    yes: int, n: int, *, sensitivity: tuple[int, int], specificity: tuple[int, int], level: float = 0.95
+) -> Corrected:
+    """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140).
+
+    q₁ and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many). The
+    interval takes all three as uncertain, each with a few imagined counts, so that none is ever 0 or 1.
+    """
+    (k1, m1), (k0, m0) = sensitivity, specificity
+    if not n or not m1 or not m0 or not 0 <= yes <= n or not 0 <= k1 <= m1 or not 0 <= k0 <= m0:
+        raise BadInput("corrected mean", why="needs verdicts, and labels of both kinds", remedy="label some of each")
+    p, q1, q0, z = yes / n, k1 / m1, k0 / m0, _z(level)
+    if q0 + q1 - 1.0 <= 0.0:
+        why = f"sensitivity {q1:.2f} and specificity {q0:.2f}: this judge is no better than a coin"
+        raise BadInput("corrected mean", why=why, remedy="take another judge")
+    rate = _clip((p + q0 - 1.0) / (q0 + q1 - 1.0))
+    n_, m1_, m0_ = n + z * z, m1 + 2.0, m0 + 2.0
+    p_, q1_, q0_ = (yes + z * z / 2.0) / n_, (k1 + 1.0) / m1_, (k0 + 1.0) / m0_
+    j = q0_ + q1_ - 1.0
+    if j <= 0.0:
+        return Corrected(raw=p, rate=rate, low=0.0, high=1.0, level=level, n=n)
+    centre = _clip((p_ + q0_ - 1.0) / j)
+    v1, v0 = q1_ * (1.0 - q1_) / m1_, q0_ * (1.0 - q0_) / m0_
+    shift = 2.0 * z * z * (centre * v1 - (1.0 - centre) * v0) / j
+    half = z * sqrt(p_ * (1.0 - p_) / n_ + (1.0 - centre) ** 2 * v0 + centre**2 * v1) / j
+    low, high = _clip(centre + shift - half), _clip(centre + shift + half)
+    return Corrected(raw=p, rate=rate, low=min(low, rate), high=max(high, rate), level=level, n=n)
+
+
+def truth(labels: Iterable[Label]) -> dict[str, Label]:
+    """The label of each artefact that counts: a person's before a model's before a program's, the newest of a kind."""
+    found: dict[str, Label] = {}
+    for one in labels:
+        best = found.get(one.artefact)
+        if one.holds is not None and (best is None or _rank(one) < _rank(best)):
+            found[one.artefact] = one
+    return found
+
+
+def _rank(label: Label) -> tuple[int, float]:
+    return ORDER.index(label.maker), -label.at
+
+
+def label_set(labels: Iterable[Label]) -> str:
+    """The hash of what is taken as known."""
+    told = sorted([one.artefact, one.maker, one.who, one.version, one.holds] for one in labels)
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def calibrate(
+    criterion: Criterion,
+    judgements: Sequence[Judgement],
+    labels: Mapping[str, Label],
+    *,
+    now: float,
+    biases: Mapping[str, Any] | None = None,
+    reasons: Sequence[str] = (),
+) -> Calibration:
+    """One judge's word beside what is known of the same artefacts. `reasons` against it come from the bias tests."""
+    judge, prompt = _bound(criterion, judgements)
+    both = {one.artefact: one for one in judgements if one.artefact in labels}
+    said = sorted((one for one in both.values() if one.score is not None), key=lambda one: one.artefact)
+    x = np.array([one.score for one in said], float)
+    y = np.array([bool(labels[one.artefact].holds) for one in said], float)
+    used = [labels[artefact] for artefact in both]
+    xs, ys = bounded(*isotonic(x, y), len(x)) if len(x) else (np.array([]), np.array([]))
+    measures = measured(x, y, [one.artefact for one in said]) if len(x) else {}
+    against = [*below(criterion, len(x), measures), *reasons]
+    return Calibration(
+        judge=judge,
+        criterion=criterion.id,
+        prompt=prompt,
+        labels=label_set(used),
+        makers=dict(Counter(str(one.maker) for one in used)),
+        n=len(x),
+        abstained=len(both) - len(x),
+        xs=tuple(map(float, xs)),
+        ys=tuple(map(float, ys)),
+        measures=measures,
+        biases=dict(biases or {}),
+        standing=Standing.DIAGNOSTIC if against else Standing.TRUSTED,
+        reasons=tuple(against),
+        at=now,
+    )
+
+
+def measured(x: Array, y: Array, artefacts: Sequence[str]) -> dict[str, float | None]:
+    """Raw, and through the map: the map is always made from other labels than those it is measured on."""
+    mapped, is_known = crossed(x, y, artefacts), y > 0.5
+    agreed = agreement(mapped >= 0.5, is_known)
+    yes = mapped >= 0.5
+    return {
+        "base_rate": agreed.base_rate,
+        "accuracy": agreed.accuracy,
+        "kappa": agreed.kappa,
+        "kappa_low": agreed.low,
+        "kappa_high": agreed.high,
+        "auroc": auroc(x, is_known),
+        "brier_raw": brier(x, y),
+        "brier": brier(mapped, y),
+        "ece_raw": ece(x, y),
+        "ece": ece(mapped, y),
+        "holds": float(is_known.sum()),
+        "right_on_holds": float((yes & is_known).sum()),
+        "right_on_fails": float((~yes & ~is_known).sum()),
+    }
+
+
+def crossed(x: Array, y: Array, artefacts: Sequence[str]) -> Array:
+    """Each score through a map made without its fold; which fold follows from the artefact."""
+    fold = np.array([int(one[:8], 16) % FOLDS for one in artefacts])
+    mapped = np.full(len(x), float(y.mean()))
+    for each in range(FOLDS):
+        rest = fold != each
+        if rest.any() and (fold == each).any():
+            xs, ys = bounded(*isotonic(x[rest], y[rest]), int(rest.sum()))
+            mapped[fold == each] = np.interp(x[fold == each], xs, ys)
+    return mapped
+
+
+def below(criterion: Criterion, n: int, measures: Mapping[str, float | None]) -> list[str]:
+    """What speaks against a judge; missing evidence is a reason."""
+    if n < LEAST:
+        return [f"{n} labels < {LEAST}"]
+    kappa, error = measures.get("kappa"), measures.get("ece")
+    against = []
+    if kappa is None:
+        against.append("no kappa: all labels or all verdicts are alike")
+    elif kappa < criterion.floor:
+        against.append(f"kappa {kappa:.2f} < {criterion.floor:g}")
+    if error is None or error > MOST_ECE:
+        against.append(f"ece {error if error is None else round(error, 3)} > {MOST_ECE:g}")
+    return against
+
+
+def _bound(criterion: Criterion, judgements: Sequence[Judgement]) -> tuple[str, str]:
+    bound = {(one.judge, one.criterion, one.prompt) for one in judgements}
+    if len(bound) != 1 or next(iter(bound))[1] != criterion.id:
+        why = f"needs judgements of one judge, asked in one way, on {criterion.id}; here are {len(bound)} kinds"
+        raise BadInput("calibration", why=why, remedy="judge the labelled artefacts first")
+    judge, _, prompt = next(iter(bound))
+    return judge, prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """The same judge on the same anchors, then and now."""
+
+    n: int
+    changed: int  # verdicts
+    to_yes: int
+    p_value: float  # that changes go both ways alike
+    alarm: bool
+    why: str
+
+
+def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float = 0.01) -> Drift:
+    """An alarm when surely more than a chance share of verdicts changed, or when they changed in one direction."""
+    both = sorted(then.keys() & now.keys())
+    if not both:
+        raise BadInput("drift", why="nothing was judged both times", remedy="judge the anchor set again")
+    to_yes = sum(then[one] < 0.5 <= now[one] for one in both)
+    to_no = sum(now[one] < 0.5 <= then[one] for one in both)
+    changed = to_yes + to_no
+    one_way = float(binomtest(to_yes, changed).pvalue) if changed else 1.0
+    many = float(binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
+    reasons = [f"{changed} of {len(both)} verdicts changed"] if many < alpha else []
+    if one_way < alpha:
+        reasons.append(f"{max(to_yes, to_no)} of {changed} changes went to {'yes' if to_yes > to_no else 'no'}")
+    why = "; ".join(reasons)
+    return Drift(n=len(both), changed=changed, to_yes=to_yes, p_value=one_way, alarm=bool(reasons), why=why)
+
+
+def mean(calibration: Calibration, verdicts: Sequence[float], *, level: float = 0.95) -> Corrected:
+    """The corrected share of what holds among others that the same judge scored: what a gate may look at."""
+    holds, n = calibration.measures.get("holds") or 0.0, calibration.n
+    right1, right0 = (int(calibration.measures.get(f"right_on_{kind}") or 0) for kind in ("holds", "fails"))
+    yes = sum(probability(calibration, score) >= 0.5 for score in verdicts)
+    sensitivity, specificity = (right1, int(holds)), (right0, n - int(holds))
+    return corrected(yes, len(verdicts), sensitivity=sensitivity, specificity=specificity, level=level)
+
+
+def _z(level: float) -> float:
+    return NormalDist().inv_cdf(0.5 + level / 2.0)
+
+
+def _clip(value: float) -> float:
+    return min(1.0, max(0.0, value))

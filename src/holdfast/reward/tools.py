@@ -1,0 +1,304 @@
+"""What each tool call was worth: well formed, well chosen, of use, and what was done about its error; each by itself.
+
+Which tool was chosen is judged by what the task needed, and never by what came of it. A call that repeats another, or
+that neither served a need nor led to the answer, earns nothing and makes the others' parts smaller: none can be added
+that pays without being of use. How much each of the four counts is up to `weights` (tool@1), whether any is paid to
+the guard (`sheet`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import Span, SpanKind, ToolCall, Turn
+from holdfast.reward.turns import Evidence, Form, answer_of, evidence, facts
+
+Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's name
+Idle = Literal["", "duplicate", "dummy"]
+
+BUSY = re.compile(
+    r"\b(busy|try again|timed?[- ]?out|rate.?limit(ed)?|too many requests|overloaded|temporar(y|ily)"
+    r"|service unavailable|429|502|503|504)\b",
+    re.IGNORECASE,
+)
+ABSTAINING = frozenset(("unknown", "unsure", "cannot", "unable", "unavailable", "impossible", "missing"))
+
+
+def is_busy(error: str) -> bool:
+    """Whether the same call may do better in a moment."""
+    return BUSY.search(error) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One call, judged; from 0 to 1, None where there is nothing to judge by."""
+
+    turn: int | None  # None: before any model call
+    tool: str
+    structure: float | None  # its arguments are what the tool's schema asks for
+    choice: float | None  # the task needs this tool, and not twice the same of it
+    utility: float  # something new in its result led to the answer
+    error_handling: float  # 1 where nothing went wrong, or the right thing was done about it
+    handled_in: int | None  # the turn that had to do it
+    has_worked: bool  # the tool gave a result
+    is_passing: bool  # it failed, and only for the moment
+    idle: Idle = ""  # why it earns nothing
+
+
+def marks(
+    spans: Sequence[Span],
+    *,
+    needs: Collection[str] | None = None,
+    schemas: Schemas | None = None,
+    answer: Any = None,
+    is_passing: Callable[[str], bool] = is_busy,
+) -> tuple[Mark, ...]:
+    """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
+    said = answer_of(spans) if answer is None else answer
+    found = evidence(spans, said)
+    passing = [one.call.error is not None and is_passing(one.call.error) for one in found]
+    shapes = [_shape(one.call) for one in found]
+    twice = [_is_repeated(place, shapes, passing) for place in range(len(found))]
+    serving = _serving(found, needs, passing)
+    invented = any(one.call.error is not None for one in found) and _invents(spans, said, found)
+    made = []
+    for place, (one, is_double) in enumerate(zip(found, twice, strict=True)):
+        retry = _retry(place, shapes, found) if passing[place] else None
+        counts = {place, *([retry] if retry is not None else [])} & serving and not is_double
+        handled, turn = _handled(place, found, shapes, retry if passing[place] else place, passing[place], invented)
+        idle: Idle = "duplicate" if is_double else "" if counts else "dummy"
+        made.append(
+            Mark(
+                turn=one.turn,
+                tool=one.call.tool,
+                structure=None if schemas is None else float(fits(one.call, schemas)),
+                choice=None if needs is None else float(one.call.tool in needs and not is_double),
+                utility=float(bool(one.used)),
+                error_handling=float(handled),
+                handled_in=turn,
+                has_worked=one.call.error is None,
+                is_passing=passing[place],
+                idle=idle,
+            )
+        )
+    return tuple(made)
+
+
+def signals(found: Sequence[Mark], needs: Collection[str] | None = None) -> tuple[Signal, ...]:
+    """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
+
+    Parts of 1 are divided among all calls and missed needs. A call that only met a busy tool takes no part but in error
+    handling. Where no tool is needed and none was called, that is the right choice, once.
+    """
+    missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
+    if needs is not None and not found and not missed:
+        return (_signal("choice", 1.0, 1.0, None),)
+    lasting = sum(not mark.is_passing for mark in found)
+    part = 1.0 / max(1, lasting + len(missed))
+    told = [_signal("choice", 0.0, part, None) for _ in missed]
+    for mark in found:
+        own = 0.0 if mark.idle or mark.is_passing else part
+        if mark.choice is not None:
+            told.append(_signal("choice", mark.choice, own, mark.turn))
+        if mark.structure is not None:
+            told.append(_signal("structure", mark.structure, own, mark.turn))
+        told.append(_signal("utility", mark.utility, own, mark.turn))
+        handling = 0.0 if mark.idle else 1.0 / (len(found) + len(missed))
+        told.append(_signal("error_handling", mark.error_handling, handling, mark.handled_in))
+    return tuple(told)
+
+
+def formed(schemas: Schemas, is_styled: Callable[[str], bool] | None = None) -> Form:
+    """For `turns.signals`: whether all calls of a turn fit their schemas, or its answer has the asked style."""
+
+    def judge(turn: Turn) -> float | None:
+        calls = [span.tool for span in turn.effects if span.tool is not None]
+        if calls:
+            return float(all(fits(call, schemas) for call in calls))
+        said = turn.decision.model.response if turn.decision.model is not None else {}
+        if is_styled is None or said.get("tool_calls"):
+            return None
+        return float(is_styled(str(said.get("content") or "")))
+
+    return judge
+
+
+def fits(call: ToolCall, schemas: Schemas) -> bool:
+    """Whether there is such a tool, and the arguments are what it asks for."""
+    return call.tool in schemas and not problems(schemas[call.tool], call.arguments)
+
+
+def schemas_of(specs: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """By name, from tools as an OpenAI-compatible endpoint takes them."""
+    found = {}
+    for spec in specs:
+        function = spec.get("function", spec)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadInput("tools", why="one has no name", remedy='give {"function": {"name": …, "parameters": …}}')
+        found[function["name"]] = function.get("parameters") or {"type": "object"}
+    return found
+
+
+def _signal(name: str, value: float, part: float, turn: int | None) -> Signal:
+    return Signal(name=name, value=value, weight=part, source="rule:tools", turn=turn)
+
+
+def _shape(call: ToolCall) -> str:
+    return f"{call.tool} {json.dumps(call.arguments, sort_keys=True, default=str)}"
+
+
+def _is_repeated(place: int, shapes: Sequence[str], passing: Sequence[bool]) -> bool:
+    """Said before, word for word, to a tool that was not just busy."""
+    return any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
+
+
+def _retry(place: int, shapes: Sequence[str], found: Sequence[Evidence]) -> int | None:
+    """The last time that the same was said again, in a later turn."""
+    again = [
+        after
+        for after in range(place + 1, len(found))
+        if shapes[after] == shapes[place] and (found[after].turn is None or found[after].turn != found[place].turn)
+    ]
+    return again[-1] if again else None
+
+
+def _serving(found: Sequence[Evidence], needs: Collection[str] | None, passing: Sequence[bool]) -> set[int]:
+    """The calls that count: those that led to the answer and, of a needed tool without one, the first that worked."""
+    counted = {place for place, one in enumerate(found) if one.used}
+    for tool in needs or ():
+        mine = [place for place, one in enumerate(found) if one.call.tool == tool and not passing[place]]
+        if mine and not counted.intersection(mine):
+            counted.add(next((place for place in mine if found[place].call.error is None), mine[0]))
+    return counted
+
+
+def _handled(
+    place: int, found: Sequence[Evidence], shapes: Sequence[str], retry: int | None, is_passing: bool, invented: bool
+) -> tuple[bool, int | None]:
+    """Whether the right thing was done about a call's error, and in which turn."""
+    one = found[place]
+    if one.call.error is None:
+        return True, one.turn
+    later = [after for after in range(place + 1, len(found)) if found[after].turn != one.turn or one.turn is None]
+    if is_passing:
+        return retry is not None, found[later[0]].turn if later else one.turn
+    reacted = found[later[0]].turn if later else one.turn
+    if any(shapes[after] == shapes[place] for after in later):
+        return False, reacted
+    is_mended = any(found[after].call.tool == one.call.tool and found[after].call.error is None for after in later)
+    return is_mended or not invented, reacted
+
+
+def _invents(spans: Sequence[Span], answer: Any, found: Sequence[Evidence]) -> bool:
+    """Whether the answer states a value that nobody but the model ever said, and does not say that it is unknown."""
+    heard: set[str] = set()
+    for span in spans:
+        if span.kind is SpanKind.MODEL and span.model is not None:
+            for message in span.model.messages:
+                if message.get("role") != "assistant":
+                    heard |= facts(message.get("content"))
+        elif span.kind is SpanKind.MESSAGE and span.attributes.get("role") in ("system", "user"):
+            heard |= facts([span.attributes.get("text"), span.attributes.get("content")])
+    for one in found:
+        heard |= one.fresh
+    stated = facts(answer)
+    unheard = stated - heard
+    is_abstaining = bool(stated & ABSTAINING)
+    return any(any(letter.isdigit() for letter in fact) for fact in unheard) or (bool(unheard) and not is_abstaining)
+
+
+# A schema's keywords that say nothing about whether a value is allowed; all others are checked, or refused by name.
+SILENT = frozenset(
+    ("title", "description", "default", "examples", "format", "deprecated", "$schema", "$comment", "$id")
+)
+TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, Mapping),
+    "array": lambda value: isinstance(value, list | tuple),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: (
+        not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
+    ),
+}
+LIMITS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("number", lambda value, limit: value >= limit),
+    "maximum": ("number", lambda value, limit: value <= limit),
+    "exclusiveMinimum": ("number", lambda value, limit: value > limit),
+    "exclusiveMaximum": ("number", lambda value, limit: value < limit),
+    "minLength": ("string", lambda value, limit: len(value) >= limit),
+    "maxLength": ("string", lambda value, limit: len(value) <= limit),
+    "pattern": ("string", lambda value, limit: re.search(limit, value) is not None),
+    "minItems": ("array", lambda value, limit: len(value) >= limit),
+    "maxItems": ("array", lambda value, limit: len(value) <= limit),
+    "minProperties": ("object", lambda value, limit: len(value) >= limit),
+    "maxProperties": ("object", lambda value, limit: len(value) <= limit),
+}
+WALKED = frozenset(
+    ("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf", "allOf", "oneOf")
+)
+
+
+def problems(schema: Mapping[str, Any] | bool, value: Any, where: str = "arguments") -> tuple[str, ...]:
+    """What of a value a JSON Schema does not allow. It knows what tools' parameters use, and refuses all else."""
+    if isinstance(schema, bool):
+        return () if schema else (f"{where}: nothing is allowed here",)
+    if unknown := sorted(schema.keys() - SILENT - WALKED - LIMITS.keys()):
+        raise BadInput(f"schema: {unknown[0]}", why="is a keyword that is not checked here", remedy="write it without")
+    found: list[str] = []
+    wanted = schema.get("type")
+    kinds = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    if kinds and not any(TYPES[kind](value) for kind in kinds):
+        return (f"{where}: is not {' or '.join(kinds)}",)
+    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
+        found.append(f"{where}: is none of {schema['enum']}")
+    if "const" in schema and not _same(value, schema["const"]):
+        found.append(f"{where}: is not {schema['const']!r}")
+    for keyword, (kind, is_within) in LIMITS.items():
+        if keyword in schema and TYPES[kind](value) and not is_within(value, schema[keyword]):
+            found.append(f"{where}: breaks {keyword} {schema[keyword]}")
+    if isinstance(value, Mapping):
+        found += _inside(schema, value, where)
+    elif isinstance(value, list | tuple) and "items" in schema:
+        for place, one in enumerate(value):
+            found += problems(schema["items"], one, f"{where}[{place}]")
+    return (*found, *_combined(schema, value, where))
+
+
+def _inside(schema: Mapping[str, Any], value: Mapping[str, Any], where: str) -> Iterable[str]:
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+    yield from (f"{where}.{name}: is missing" for name in schema.get("required", ()) if name not in value)
+    for name, one in value.items():
+        if name in properties:
+            yield from problems(properties[name], one, f"{where}.{name}")
+        elif rest is False:
+            yield f"{where}.{name}: is not a parameter"
+        else:
+            yield from problems(rest, one, f"{where}.{name}")
+
+
+def _combined(schema: Mapping[str, Any], value: Any, where: str) -> Iterable[str]:
+    for one in schema.get("allOf", ()):
+        yield from problems(one, value, where)
+    if "anyOf" in schema and all(problems(one, value, where) for one in schema["anyOf"]):
+        yield f"{where}: fits none of anyOf"
+    if "oneOf" in schema and sum(not problems(one, value, where) for one in schema["oneOf"]) != 1:
+        yield f"{where}: does not fit exactly one of oneOf"
+
+
+def _same(left: Any, right: Any) -> bool:
+    """As JSON: 1 is 1.0, and true is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)

@@ -1,0 +1,267 @@
+"""Judgements, labels, doubts, calibrations and appointments: kept once, never changed, found again by their content.
+
+A judgement's id follows from what was asked of whom, so the table is the judges' cache as well; only answers are ever
+kept in it, never failures. How judges are asked, and what labels make of them, is `reward`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, exists, func, select
+from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
+
+from holdfast.contracts.errors import Conflict, NotFound
+from holdfast.contracts.judgement import (
+    Appointment,
+    Artefact,
+    Calibration,
+    Doubt,
+    Judgement,
+    Label,
+    Maker,
+    Role,
+    Standing,
+)
+from holdfast.contracts.records import encode
+from holdfast.store import ledger, rows, schema
+from holdfast.store.db import Db
+from holdfast.store.sql import Transaction, plain_text, to_json
+from holdfast.store.writer import Pending
+
+_f, _j, _d = schema.artefacts.c, schema.judgements.c, schema.doubts.c
+_l, _c, _p = schema.labels.c, schema.calibrations.c, schema.appointments.c
+
+
+def _once(table: Any, *keys: str) -> Any:
+    """Of two with one key, the first stays."""
+    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name != "key"}
+    return insert(table).values(values).on_conflict_do_nothing(index_elements=list(keys))
+
+
+def _mine(table: Any) -> Any:
+    return table.c.project == bindparam("project")
+
+
+KEEP = _once(schema.artefacts, "project", "sha256")
+ARTEFACT = select(_f.body).where(_mine(schema.artefacts), _f.sha256 == bindparam("sha256"))
+RECORD = _once(schema.judgements, "project", "id")
+JUDGEMENT = select(*rows.JUDGEMENT).where(_mine(schema.judgements), _j.id == bindparam("id"))
+OF_CRITERION = (
+    select(*rows.JUDGEMENT)
+    .where(_mine(schema.judgements), _j.criterion == bindparam("criterion"))
+    .order_by(_j.artefact, _j.at, _j.id)
+)
+CRITERIA = (
+    select(_j.judge, _j.criterion, _j.prompt, func.count(), func.sum(_j.cost), func.max(_j.at))
+    .where(_mine(schema.judgements))
+    .group_by(_j.judge, _j.criterion, _j.prompt)
+    .order_by(_j.judge, _j.criterion, _j.prompt)
+)
+DOUBT = _once(schema.doubts, "project", "artefact", "criterion")
+_answered = exists().where(
+    and_(
+        _l.project == _d.project,
+        _l.artefact == _d.artefact,
+        _l.criterion == _d.criterion,
+        _l.maker == bindparam("maker"),
+    )
+)
+OPEN = (
+    select(*rows.DOUBT)
+    .where(_mine(schema.doubts), ~_answered)
+    .order_by(_d.at, _d.artefact, _d.criterion)
+    .limit(bindparam("most"))
+)
+COUNT = select(func.count()).select_from(schema.doubts).where(_mine(schema.doubts), ~_answered)
+_one = (
+    _mine(schema.labels),
+    _l.artefact == bindparam("artefact"),
+    _l.criterion == bindparam("criterion"),
+    _l.maker == bindparam("maker"),
+    _l.who == bindparam("who"),
+)
+LAST = select(*rows.LABEL).where(*_one).order_by(_l.version.desc()).limit(1)
+LABEL = insert(schema.labels).values({column.name: bindparam(column.name) for column in _l})
+LABELS = (
+    select(*rows.LABEL)
+    .where(_mine(schema.labels), _l.criterion == bindparam("criterion"))
+    .order_by(_l.artefact, _l.maker, _l.who, _l.version)
+)
+ADD = insert(schema.calibrations).values({column.name: bindparam(column.name) for column in _c if column.name != "key"})
+CALIBRATIONS = select(_c.body).where(_mine(schema.calibrations)).order_by(_c.key.desc())
+NEWEST = (
+    select(_c.body)
+    .where(
+        _mine(schema.calibrations),
+        _c.judge == bindparam("judge"),
+        _c.criterion == bindparam("criterion"),
+        _c.prompt == bindparam("prompt"),
+    )
+    .order_by(_c.key.desc())
+    .limit(1)
+)
+APPOINT = _once(schema.appointments, "project", "policy", "judge")
+ROLE = select(*rows.APPOINTMENT).where(
+    _mine(schema.appointments), _p.policy == bindparam("policy"), _p.judge == bindparam("judge")
+)
+APPOINTED = select(*rows.APPOINTMENT).where(_mine(schema.appointments)).order_by(_p.policy, _p.judge)
+MOST = 2**31 - 1
+
+
+class Judgements:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def keep(self, artefacts: Iterable[Artefact], *, now: float) -> Pending[int]:
+        """Keep what is judged; how many of it are new."""
+        params = [self._artefact(one, now) for one in artefacts]
+        return self._db.write(lambda tx: tx.many(KEEP, params) if params else 0)
+
+    def artefact(self, sha256: str) -> Artefact:
+        row = self._db.one(ARTEFACT, self._of(sha256=sha256))
+        if row is None:
+            raise NotFound(f"artefact {sha256[:12]}", why=f"there is none in project {self._project!r}")
+        return rows.artefact(row)
+
+    def record(self, artefact: Artefact, judgement: Judgement) -> Pending[Judgement]:
+        """Keep it with what it is about; of two on the same question the first stays, and is the answer."""
+        values, about = self._judgement(judgement), self._artefact(artefact, judgement.at)
+
+        def operation(tx: Transaction) -> Judgement:
+            tx.run(KEEP, about)
+            tx.run(RECORD, values)
+            return rows.judgement(tx.one(JUDGEMENT, self._of(id=judgement.id)))
+
+        return self._db.write(operation)
+
+    def get(self, identity: str) -> Judgement | None:
+        row = self._db.one(JUDGEMENT, self._of(id=identity))
+        return None if row is None else rows.judgement(row)
+
+    def of(self, criterion: str, *, judge: str | None = None, prompt: str | None = None) -> list[Judgement]:
+        found = [rows.judgement(row) for row in self._db.all(OF_CRITERION, self._of(criterion=criterion))]
+        return [one for one in found if judge in (None, one.judge) and prompt in (None, one.prompt)]
+
+    def asked(self) -> list[tuple[str, str, str, int, float, float]]:
+        """Judge, criterion, prompt; how many judgements, what they cost, and when the last was given."""
+        found = self._db.all(CRITERIA, self._of())
+        return [(judge, on, prompt, int(n), float(cost), float(at)) for judge, on, prompt, n, cost, at in found]
+
+    def doubt(self, artefact: Artefact, doubt: Doubt) -> Pending[bool]:
+        """Somebody should look at it; False when it waits, or has waited, already."""
+        about = self._artefact(artefact, doubt.at)
+        values = self._of(artefact=doubt.artefact, criterion=doubt.criterion, reason=doubt.reason.value, at=doubt.at)
+        values["why"] = plain_text(doubt.why)
+
+        def operation(tx: Transaction) -> bool:
+            tx.run(KEEP, about)
+            return bool(tx.run(DOUBT, values).rowcount == 1)
+
+        return self._db.write(operation)
+
+    def doubts(self, *, most: int = MOST) -> list[Doubt]:
+        """Those that no person has labelled, the oldest first."""
+        found = self._db.all(OPEN, self._of(maker=Maker.PERSON.value, most=most))
+        return [rows.doubt(row) for row in found]
+
+    def waiting(self) -> int:
+        n: int = self._db.one(COUNT, self._of(maker=Maker.PERSON.value))[0]
+        return n
+
+    def label(self, labels: Sequence[Label]) -> Pending[int]:
+        """Add them, each as the next version of its maker; how many are new. The same again is no new version."""
+        params = [self._label(one) for one in labels]
+
+        def operation(tx: Transaction) -> int:
+            added = 0
+            for values in params:
+                last = tx.one(LAST, values)
+                before = None if last is None else rows.label(last)
+                if before is not None and (before.holds, before.why) == (_flag(values["holds"]), values["why"]):
+                    continue
+                tx.run(LABEL, {**values, "version": 1 if before is None else before.version + 1})
+                added += 1
+            return added
+
+        return self._db.write(operation)
+
+    def labels(self, criterion: str, *, history: bool = False) -> list[Label]:
+        """The last of each maker on each artefact, or all of them."""
+        found = [rows.label(row) for row in self._db.all(LABELS, self._of(criterion=criterion))]
+        if history:
+            return found
+        return list({(one.artefact, one.maker, one.who): one for one in found}.values())
+
+    def calibrate(self, calibration: Calibration, *, who: str) -> Pending[None]:
+        """Keep it; the ledger notes whether the judge is trusted, and why it is not."""
+        values = self._of(body=to_json(encode(calibration)), at=calibration.at)
+        values |= {name: getattr(calibration, name) for name in ("judge", "criterion", "prompt", "labels")}
+        body = {name: values[name] for name in ("judge", "criterion", "prompt", "labels")}
+        body |= {"standing": calibration.standing.value, "reasons": list(calibration.reasons)}
+
+        def operation(tx: Transaction) -> None:
+            tx.run(ADD, values)
+            ledger.append(tx, self._project, None, "calibration", who, body, calibration.at)
+
+        return self._db.write(operation)
+
+    def calibrations(self) -> list[Calibration]:
+        """The newest of each judge, criterion and prompt."""
+        found: dict[tuple[str, str, str], Calibration] = {}
+        for row in self._db.all(CALIBRATIONS, self._of()):
+            one = rows.calibration(row)
+            found.setdefault((one.judge, one.criterion, one.prompt), one)
+        return list(found.values())
+
+    def calibration(self, judge: str, criterion: str, prompt: str) -> Calibration | None:
+        """The newest that is bound to exactly these: a judge that is asked otherwise is not calibrated."""
+        row = self._db.one(NEWEST, self._of(judge=judge, criterion=criterion, prompt=prompt))
+        return None if row is None else rows.calibration(row)
+
+    def trusted(self, judge: str, criterion: str, prompt: str) -> bool:
+        found = self.calibration(judge, criterion, prompt)
+        return found is not None and found.standing is Standing.TRUSTED
+
+    def appoint(self, policy: str, judge: str, role: Role, *, who: str, now: float) -> Pending[Appointment]:
+        """The judge has this role for the policy, for good: who trains it never evaluates it."""
+        wanted = Appointment(policy=plain_text(policy), judge=plain_text(judge), role=role, at=now)
+        values = self._of(policy=wanted.policy, judge=wanted.judge, role=role.value, at=now)
+
+        def operation(tx: Transaction) -> Appointment:
+            is_new = tx.run(APPOINT, values).rowcount == 1
+            found = rows.appointment(tx.one(ROLE, values))
+            if found.role is not role:
+                why = f"is the {found.role} judge of policy {policy}, and cannot be its {role} judge"
+                raise Conflict(f"judge {judge}", why=why, remedy="take another model for that")
+            if is_new:
+                body = {"policy": policy, "judge": judge, "role": role.value}
+                ledger.append(tx, self._project, None, "judge", who, body, now)
+            return found
+
+        return self._db.write(operation)
+
+    def appointments(self) -> list[Appointment]:
+        return [rows.appointment(row) for row in self._db.all(APPOINTED, self._of())]
+
+    def _of(self, **values: Any) -> dict[str, Any]:
+        return {"project": self._project, **values}
+
+    def _artefact(self, one: Artefact, now: float) -> dict[str, Any]:
+        return self._of(sha256=one.sha256, body=to_json(encode(one)), at=now)
+
+    def _judgement(self, one: Judgement) -> dict[str, Any]:
+        names = ("id", "criterion", "prompt", "artefact", "score", "tokens", "cost", "latency_s", "at")
+        values = {name: getattr(one, name) for name in names}
+        grade = None if one.grade is None else one.grade.value
+        return self._of(**values, judge=plain_text(one.judge), grade=grade, why=plain_text(one.why))
+
+    def _label(self, one: Label) -> dict[str, Any]:
+        values = {"artefact": one.artefact, "criterion": one.criterion, "maker": one.maker.value, "at": one.at}
+        holds = None if one.holds is None else int(one.holds)
+        return self._of(**values, who=plain_text(one.who), holds=holds, why=plain_text(one.why))
+
+
+def _flag(holds: int | None) -> bool | None:
+    return None if holds is None else bool(holds)

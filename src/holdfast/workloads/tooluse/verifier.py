@@ -1,0 +1,235 @@
+"""Answers whose outcome a program knows: what the embedded verifier learns from, and what judges are calibrated on.
+
+The models in the package answer tasks; the hidden check says which answers are right. Beside them stand answers that a
+judge is easily taken in by, and that the same check finds wrong: the right value with padding around it, and another
+value in the right shape. The labels are a program's, and are called so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from holdfast.collect.agent import Assignment, Context
+from holdfast.collect.tracer import Tracer
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import Artefact, Label, Maker
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.trace import Span
+from holdfast.policies import verifier
+from holdfast.policies.local import Local
+from holdfast.policies.sprout import shelf
+from holdfast.policies.verifier import Conversation, Verifier
+from holdfast.policies.weights import Manifest
+from holdfast.workloads.tooluse.agent import agent
+from holdfast.workloads.tooluse.score import SOURCE, is_same, score, value_in
+from holdfast.workloads.tooluse.tasks import STYLES, Task, generate, to_input
+from holdfast.workloads.tooluse.tools import specs
+
+AT_ONCE = 64
+PADDINGS = {  # those of the one are never learnt from by who is measured on the other
+    "train": (
+        "I am sure of it. {}",
+        "{} This was checked twice.",
+        "{} {}",
+        "After careful thought: {} I hope that helps.",
+        "{} Please note that this is correct.",
+    ),
+    "test": (
+        "{} It is beyond doubt, as every step was verified with great care and attention to detail.",
+        "Certainly! {} Let me know if you need anything else.",
+        "To answer the question fully and faithfully: {}",
+        "{} {} {}",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One answer and what the hidden check says of it."""
+
+    task: Mapping[str, Any]  # what to_input gave
+    messages: tuple[Mapping[str, Any], ...]  # the whole conversation, the answer last
+    author: str  # "sprout", "sprout-weak"
+    kind: str = "own"  # or "padded", "swapped": made from an answer by a program
+    is_right: bool
+
+    @property
+    def output(self) -> str:
+        return str(self.messages[-1].get("content") or "")
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.messages, specs(self.task["tools"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that decides what the verifier becomes."""
+
+    tasks: int = 1500  # of each of the two splits, for each of the two models
+    splits: tuple[str, ...] = ("train", "val")
+    temperature: float = 1.0
+    made: float = 0.35  # chance that an answer gets a padded, and a swapped, twin
+    first: int = 77  # seed of the tasks
+    seed: int = 0  # of the head
+
+
+def answered(
+    split: str,
+    n: int,
+    *,
+    first: int,
+    made: float = 0.35,
+    temperature: float = 1.0,
+    models: Sequence[str] = shelf.NAMES,
+    done: Callable[[int], None] = lambda n: None,
+) -> list[Answered]:
+    """What each model answers to the first n tasks of a seed, and the twins that are made of it."""
+    found: list[Answered] = []
+    tasks = generate(split, first, n)
+    for name in models:
+        net, manifest = shelf.load(name)
+        with Local(net, name=name, version=manifest.sha256[:12]) as local:
+            found += asyncio.run(_gather(local, tasks, name, temperature, done))
+    chance = Random(f"{split} {first} {n}")
+    return [*found, *twins(found, chance, PADDINGS["test" if split == "test" else "train"], made)]
+
+
+async def _gather(
+    complete: Complete, tasks: Sequence[Task], author: str, temperature: float, done: Callable[[int], None]
+) -> list[Answered]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(place: int, task: Task) -> Answered:
+        given = {**to_input(task), "sampling": {"temperature": temperature, "max_tokens": 120}}
+        trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
+        assignment = Assignment(
+            rollout="verifier", attempt="verifier", number=1, split=None, input=given, resources={}, seed=place
+        )
+        async with gate:
+            output = await agent(given, Context(assignment=assignment, trace=trace, model=complete))
+        done(1)
+        messages = conversation(given, output, trace.spans)
+        right = is_right(score(given, output, trace.spans))
+        return Answered(task=given, messages=messages, author=author, is_right=right)
+
+    return list(await asyncio.gather(*(one(place, task) for place, task in enumerate(tasks))))
+
+
+def is_right(signals: Sequence[Signal]) -> bool:
+    """By the hidden check, whatever else is on the sheet."""
+    return any(one.name == "success" and one.value == 1.0 for one in signals)
+
+
+def conversation(task: Mapping[str, Any], output: str, spans: Sequence[Span]) -> tuple[Mapping[str, Any], ...]:
+    """All that was said until the answer, the answer last; without spans, the question and the answer."""
+    calls = [span.model for span in spans if span.model is not None]
+    if calls and not calls[-1].response.get("tool_calls"):
+        return *calls[-1].messages, {**calls[-1].response, "role": "assistant", "content": output}
+    asked = calls[-1].messages if calls else (_says("system", task["system"]), _says("user", task["prompt"]))
+    return *asked, _says("assistant", output)
+
+
+def _says(role: str, text: Any) -> dict[str, Any]:
+    return {"role": role, "content": str(text)}
+
+
+def twins(found: Sequence[Answered], chance: Random, paddings: Sequence[str], share: float) -> list[Answered]:
+    """Right answers with padding, and answers whose value was changed: each as the hidden check finds it."""
+    made: list[Answered] = []
+    values = [value for one in found if (value := value_in(one.output)) is not None]
+    for one in found:
+        value = value_in(one.output)
+        if one.is_right and chance.random() < share:
+            text = chance.choice(paddings)
+            made.append(_twin(one, text.replace("{}", one.output), "padded"))
+        if value is not None and chance.random() < share:
+            other = chance.choice(values)
+            if not is_same(other, value):
+                made.append(_twin(one, styled(other, str(one.task["style"])), "swapped"))
+    return made
+
+
+def _twin(one: Answered, text: str, kind: str) -> Answered:
+    messages = (*one.messages[:-1], {**one.messages[-1], "content": text})
+    return replace(one, messages=messages, kind=kind, is_right=is_right(score(one.task, text, ())))
+
+
+def styled(value: str, style: str) -> str:
+    """The value as an answer of this style."""
+    return STYLES[style].removeprefix("Reply: ").replace("X", value)
+
+
+def artefact(one: Answered) -> Artefact:
+    """What a judge is shown: the question, what the tools said, the answer. Not what is hidden."""
+    said = [m for m in one.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
+    lines = []
+    for message in said:
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        lines += [f"call {call['name']} {call.get('arguments') or ''}" for call in calls]
+        if message.get("role") == "tool":
+            lines.append(f"result {message.get('content')}")
+    messages, tools = one.conversation
+    return Artefact(
+        task=f"{one.task['system']}\n{one.task['prompt']}",
+        output=one.output,
+        context="\n".join(lines),
+        author=one.author,
+        detail={"messages": list(messages), "tools": [dict(tool) for tool in tools], "kind": one.kind},
+    )
+
+
+def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
+    """What the hidden check knows: a program's labels."""
+    about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
+    return [Label(artefact=artefact(one).sha256, holds=one.is_right, **about) for one in found]
+
+
+def probabilities(using: Verifier, artefacts: Sequence[Artefact]) -> list[float | None]:
+    """What the verifier says of artefacts that hold their conversation; None of those that hold none."""
+    held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
+    talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
+    found: list[float | None] = [None] * len(artefacts)
+    for place, said in zip(held, using(talks), strict=True):
+        found[place] = said
+    return found
+
+
+def gathered(recipe: Recipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
+    """All that the recipe learns from."""
+    how: dict[str, Any] = {"first": recipe.first, "made": recipe.made, "temperature": recipe.temperature, "done": done}
+    return [one for split in recipe.splits for one in answered(split, recipe.tasks, **how)]
+
+
+def plant(
+    found: Sequence[Answered], folder: Path, recipe: Recipe, *, created_at: float, model: str = "sprout"
+) -> Manifest:
+    """Learn from the answers, and put the head into the folder with what it was made from."""
+    net, below = shelf.load(model)
+    read, kept = verifier.features(net, [one.conversation for one in found])
+    right = [found[place].is_right for place in kept]
+    head = verifier.fit(read, right, groups=[found[place].author for place in kept], seed=recipe.seed)
+    manifest = Manifest(
+        kind=verifier.KIND,
+        shape={},
+        parent=below.sha256,
+        data=data_sha256(found),
+        seeds={"head": recipe.seed, "tasks": recipe.first},
+        created_at=created_at,
+        notes={"recipe": asdict(recipe), "answers": len(kept), "right": sum(right), "labels": "program"},
+    )
+    return verifier.save(folder, head, manifest)
+
+
+def data_sha256(found: Sequence[Answered]) -> str:
+    if not found:
+        raise BadInput("answers", why="there are none")
+    told = (f"{one.author}\0{one.kind}\0{one.messages!r}\0{one.is_right}" for one in found)
+    return hashlib.sha256("\n".join(told).encode(errors="replace")).hexdigest()

@@ -1,0 +1,122 @@
+"""`holdfast evaluate`: results from a file or a run, each with its reasons; quick, and nothing is asked of a model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.flag import Flag
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import AttemptState
+from holdfast.operate.switches import LATENCY, Fuse
+from tests.cli.conftest import Cli
+from tests.conftest import Files
+from tests.store.scene import Scene
+
+RIGHT = {"task": "What is 2 + 2?", "output": "4", "expected": "4"}
+WRONG = {"task": "What is 2 + 2?", "output": "4 or 5", "expected": "4"}
+OPEN = {"task": "Say something.", "output": "Something."}
+BEFORE = "def size(xs):\n    return len(xs) + 1\n"
+AFTER = BEFORE.replace(" + 1", "")
+PATCH = {"task": "fix size", "before": BEFORE, "after": AFTER, "reference": AFTER, "passed": True}
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> tuple[str, str]:
+    return "--store", str(tmp_path / "none.db")
+
+
+def lines(path: Path, *results: Any) -> Path:
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in results), encoding="utf-8")
+    return path
+
+
+def test_every_result_has_a_decision_a_score_and_reasons(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:
+    ran = cli("evaluate", lines(tmp_path / "a.jsonl", RIGHT, WRONG, OPEN, PATCH), *nowhere)
+    assert ran.code == 1, ran.err  # something failed
+    assert max(map(len, ran.lines)) <= 80
+    assert ran.lines[0] == "pass    1.000  What is 2 + 2?"
+    assert ran.lines[1:3] == ["fail    0.000  What is 2 + 2?", "  rules: the answer is not the expected one"]
+    assert ran.lines[3].startswith("unknown   -    Say something.")
+    assert ran.lines[-1].startswith("4 results: 2 pass, 1 fail, 1 unknown, mean score 0.667; p95 ")
+    assert not Path(nowhere[1]).exists()  # looking makes nothing
+
+
+def test_where_nothing_fails_it_ends_well_and_is_quick(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:
+    ran = cli("evaluate", lines(tmp_path / "a.jsonl", *[RIGHT, PATCH] * 50), *nowhere, "--json")
+    assert ran.code == 0, ran.err
+    told = ran.json
+    assert told["summary"]["results"] == 100 and told["summary"]["p95_ms"] < 200.0
+    first = told["results"][1]
+    assert [one["part"] for one in first["verdicts"]] == ["rules", "safety", "minimal diff", "judges"]
+    assert first["sheet"]["signals"] and all(told["features"].values())
+    assert cli("evaluate", lines(tmp_path / "a.jsonl", WRONG, RIGHT), *nowhere, "--limit", 1).code == 1
+
+
+def test_a_flag_switches_a_part_off(cli: Cli, scene: Scene, url: str, tmp_path: Path) -> None:
+    name = "rewardHackingPrevention.astAnalysis"
+    flag = Flag(name=name, variants={"on": True, "off": False}, off="off")
+    scene.store.flags.put(flag, who="ann", why="test", now=1.0).result()
+    ran = cli("evaluate", lines(tmp_path / "a.jsonl", PATCH), "--store", url)
+    assert ran.err == "switched off by flags: minimal diff\n"
+    told = cli("evaluate", tmp_path / "a.jsonl", "--store", url, "--json").json
+    assert [one["part"] for one in told["results"][0]["verdicts"]] == ["rules", "safety", "judges"]
+
+
+def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli, scene: Scene, url: str) -> None:
+    for name, worth in (("good", 1.0), ("bad", 0.0)):
+        scene.enqueue(name, input={"prompt": "2 + 2?", "expected": "4", "needs": ["calc"]})
+        attempt = scene.claim().attempt
+        signals = (Signal(name="success", value=worth, source="env"),)
+        scene.store.traces.score(attempt, signals, now=scene.clock.now).result()
+        scene.finish(attempt, AttemptState.SUCCEEDED, output="4", reward=worth)
+    scene.enqueue("open")
+    ran = cli("evaluate", scene.run, "--store", url)
+    assert ran.lines[0] == "pass    1.000  good: 2 + 2?"
+    assert ran.lines[1:3] == ["fail    0.000  bad: 2 + 2?", "  rules: the hidden check did not pass"]
+    assert ran.lines[-1].startswith("2 results: 1 pass, 1 fail")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "a.jsonl:1: is not JSON: "),
+        ('{"task": "q"}\n\n[]', "a.jsonl:3: is not an object"),
+        ('{"task": "q", "result": 1}', "a.jsonl:1: result: is unknown"),
+        ("", "a.jsonl: has no finished result"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_is_judged(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nowhere: tuple[str, str], text: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(text, encoding="utf-8")
+    ran = cli("evaluate", "a.jsonl", *nowhere)
+    assert (ran.code, ran.out) == (2, "") and ran.err.count("\n") == 1
+    assert ran.err.startswith(f"holdfast: error: {says}")
+
+
+def test_a_file_that_cannot_be_read_is_said_so(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:
+    ran = cli("evaluate", tmp_path / "none.jsonl", *nowhere)
+    assert ran.code == 2 and "No such file" in ran.err
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe")
+    assert "is not UTF-8 text" in cli("evaluate", tmp_path / "b.jsonl", *nowhere).err
+
+
+def test_a_part_that_is_too_slow_can_be_switched_off(
+    cli: Cli, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ("--store", str(files.fresh()), "--json")
+    many = lines(tmp_path / "a.jsonl", *[PATCH] * 20)
+    assert cli("evaluate", many, *at, "--trip").json["tripped"] == []
+    slow = replace(LATENCY["minimal_diff"].rule, fires_above=0.0, clears_at=0.0)
+    monkeypatch.setitem(LATENCY, "minimal_diff", Fuse(feature="minimal_diff", rule=slow))  # type: ignore[arg-type]
+    assert cli("evaluate", many, *at).json["tripped"] == []  # nobody asked for it
+    told = cli("evaluate", many, *at, "--trip").json
+    assert len(told["tripped"]) == 1 and told["tripped"][0].startswith("minimal-diff-slow: ")
+    assert told["parts_p95_ms"]["minimal diff"] > 0.0
+    assert cli("evaluate", many, *at).json["features"]["minimal_diff"] is False

@@ -1,0 +1,101 @@
+"""`holdfast experiment`: a group that reads a file only when it is called; the hacking experiment resumes and tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import experiment
+from holdfast.contracts.run import Wanted
+from holdfast.store.store import Store, open_store
+from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Trial
+from tests.cli.conftest import Cli
+from tests.conftest import Files
+from tests.workloads.scene import tiny
+
+
+def test_the_group_names_every_experiment_without_reading_its_file(cli: Cli) -> None:
+    ran = cli("experiment", "--help")
+    assert ran.code == 0
+    for name in ("hacking", "code", "redteam", "safety"):
+        assert any(line.startswith(f"  {name} ") for line in ran.lines)
+    assert max(map(len, ran.lines)) <= 80
+    assert cli("experiment", "nothing").code == 2
+    assert "--seeds" in cli("experiment", "hacking", "--help").out
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The quick form with a model that learns in no time."""
+    model = tiny(tmp_path_factory.mktemp("weights"))
+
+    def smallest(trial: Trial) -> Trial:
+        return Trial(arm=trial.arm, seed=trial.seed, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2)
+
+    monkeypatch.setattr("holdfast.workloads.hacking.quick", smallest)
+    return model
+
+
+def test_each_seed_and_arm_is_a_run_and_a_second_call_runs_nothing_again(
+    cli: Cli, small: str, files: Files, tmp_path: Path
+) -> None:
+    at = ("--store", str(files.fresh()), "--output", str(tmp_path / "out"))
+    ran = cli("experiment", "hacking", "--quick", "--seeds", 2, *at)
+    assert ran.code == 0, ran.err
+    assert [line for line in ran.err.splitlines() if " of 4: " in line] == [
+        f"{number} of 4: seed {seed}, {arm} reward"
+        for number, (seed, arm) in enumerate([(seed, arm) for seed in (0, 1) for arm in ARMS], 1)
+    ]
+    assert max(map(len, [line for line in ran.lines if not line.startswith("  /")])) <= 80
+    assert ran.lines[0] == "2 seeds, 6 held-out rollouts of each arm, 95 % intervals"
+    assert [line.partition("  ")[0] for line in ran.lines[3:5]] == ["rollouts that cheat", "tasks solved"]
+    assert "(so little practice shows that everything runs, not what is learnt)" in ran.lines
+    assert (tmp_path / "out/hacking.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads((tmp_path / "out/hacking.json").read_text(encoding="utf-8"))
+    assert [(run["arm"], run["seed"]) for run in told["runs"]] == [(arm, seed) for seed in (0, 1) for arm in ARMS]
+    with open_store(at[1]) as store:
+        runs = store.runs.newest(most=50)
+    assert {run.kind for run in runs} == {"hacking"} and len(runs) == 4
+
+    again = cli("experiment", "hacking", "--quick", "--seeds", 2, *at, "--json")
+    assert again.code == 0 and " of 4: " not in again.err
+    assert {name: again.json[name] for name in told} == told
+
+
+def test_a_trial_that_stopped_is_taken_up_and_a_cancelled_one_begun_anew(small: str, files: Files) -> None:
+    trial = quick_of(small, CARELESS)
+    with open_store(files.fresh()) as store:
+        assert experiment._newest(store, trial) is None
+        run = began(store, trial)
+        assert experiment._newest(store, trial) == run
+        assert experiment._newest(store, quick_of(small, GUARDED)) is None
+        store.runs.want(run, Wanted.CANCELLED, who="ann", why="test", now=2.0).result()
+        assert experiment._newest(store, trial) is None
+
+
+def quick_of(model: str, arm: str) -> Trial:
+    return Trial(arm=arm, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2)
+
+
+def began(store: Store, trial: Trial) -> str:
+    return (
+        store.runs.begin(
+            kind="hacking", model_ref="m", settings=asdict(trial), salt="a", who="ann", now=1.0, queue_limit=None
+        )
+        .result()
+        .id
+    )
+
+
+def test_a_place_for_its_files_that_is_a_file_is_refused(cli: Cli, tmp_path: Path, files: Files) -> None:
+    (tmp_path / "f").write_text("x", encoding="utf-8")
+    ran = cli("experiment", "hacking", "--output", tmp_path / "f", "--store", files.fresh())
+    assert ran.code == 2 and ran.err.endswith("is a file; name a folder\n")
+
+
+def test_to_go_on_is_the_same_command() -> None:
+    call = experiment._call(5, True, Path("a b"), "s.db", "mine")
+    assert call == "holdfast experiment hacking --seeds 5 --quick --output 'a b' --store s.db --project mine"

@@ -1,0 +1,104 @@
+"""`holdfast label`: one answer after the other, each label kept at once; whoever stops goes on where they were."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
+from holdfast.contracts.judgement import Artefact, Doubt, Doubtful, Maker
+from holdfast.contracts.records import decode
+from holdfast.store.store import open_store
+from tests.cli.conftest import Cli
+
+ON = "correctness@1"
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> tuple[str, str]:
+    """Three answers wait."""
+    url = str(tmp_path / "store.sqlite")
+    with open_store(url) as store:
+        for n in range(3):
+            one = Artefact(task=f"What is {n} + 1?", output=f"{n + 1}\x1b[31m", context="none")
+            waits = Doubt(artefact=one.sha256, criterion=ON, reason=Doubtful.ABSTAINED, why="unsure: 0.50", at=float(n))
+            store.judgements.doubt(one, waits).result()
+    return "--store", url
+
+
+def label(at: tuple[str, str], typed: str, *more: str) -> tuple[int, list[str]]:
+    ran = CliRunner().invoke(app, ["label", *at, *more], input=typed, prog_name="holdfast")
+    return ran.exit_code, ran.stdout.splitlines()
+
+
+def kept(at: tuple[str, str]) -> list[tuple[bool | None, str, str]]:
+    with open_store(at[1]) as store:
+        found = sorted(store.judgements.labels(ON), key=lambda one: one.at)
+        assert {one.maker for one in found} <= {Maker.PERSON}
+        return [(one.holds, one.why, one.who) for one in found]
+
+
+def test_each_is_shown_and_labelled(cli: Cli, at: tuple[str, str]) -> None:
+    code, lines = label(at, "y\nn the sum is wrong\nu\n", "--who", "ann")
+    assert code == 0
+    assert kept(at) == [(True, "", "ann"), (False, "the sum is wrong", "ann"), (None, "", "ann")]
+    assert "--- 1 of 3 · correctness@1 · abstained · unsure: 0.50" in lines
+    assert "  What is 0 + 1?" in lines and "  1�[31m" in lines  # nothing of an answer reaches the terminal as it is
+    assert "Is the answer right, and nothing but the answer?" in lines
+    assert lines[-1] == "3 labels kept, 0 to go"
+    assert label(at, "") == (0, ["nothing waits for a label"])
+
+
+def test_whoever_stops_goes_on_where_they_were(cli: Cli, at: tuple[str, str]) -> None:
+    assert label(at, "y\nq\n")[1][-1] == "1 label kept, 2 to go: holdfast label"
+    assert (
+        label(at, "what\nyes\ns\ny\n")[1].count("y yes, n no, u cannot be told, s skip, q quit; a reason may follow")
+        == 2
+    )
+    assert len(kept(at)) == 2  # one was skipped
+    assert label(at, "")[1][-1] == "0 labels kept, 1 to go: holdfast label"  # the input ended at once
+
+
+def test_programs_get_what_waits(cli: Cli, at: tuple[str, str]) -> None:
+    told = cli("label", *at, "--json").json
+    assert [decode(Doubt, one).at for one in told] == [0.0, 1.0, 2.0]
+    assert len(cli("label", *at, "--json", "--limit", 2).json) == 2
+
+
+def test_ctrl_c_loses_nothing(at: tuple[str, str]) -> None:
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "holdfast.cli", "label", *at, "--who", "ann"]
+    running = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, start_new_session=True)
+    os.close(inner)
+    try:
+        seen = _until(outer, b"", b"holds?")
+        os.write(outer, b"y\n")
+        seen = _until(outer, seen, b"2 of 3", b"holds?")
+        running.send_signal(signal.SIGINT)
+        seen = _until(outer, seen, b"to go")
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+        running.wait()
+        os.close(outer)
+    assert b"1 label kept, 2 to go" in seen
+    assert kept(at) == [(True, "", "ann")]
+
+
+def _until(terminal: int, seen: bytes, *texts: bytes, patience_s: float = 60.0) -> bytes:
+    """All that was printed, once it holds the texts, one after the other."""
+    end = time.monotonic() + patience_s
+    while not re.search(b".*".join(map(re.escape, texts)), seen, re.S):
+        assert select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0], seen
+        seen += os.read(terminal, 4096)
+    return seen

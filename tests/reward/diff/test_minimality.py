@@ -1,0 +1,189 @@
+"""Minimality: the least fix earns all of it, more never earns more, and what can go is found by dropping it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import Signal
+from holdfast.reward.diff.minimality import (
+    BROKEN,
+    PRIORS,
+    cheapest,
+    excess,
+    joined,
+    minimise,
+    multiplier,
+    signals,
+    split,
+    surplus,
+    weigh,
+)
+from holdfast.reward.sheet import Guard, total
+
+BASE = """def f(a, b):
+    total = 0
+    for x in a:
+        if x > b:
+            total += x
+    return total
+"""
+FIX = BASE.replace("x > b", "x >= b")
+GUARDED = FIX.replace("    total = 0\n", "    if a is None:\n        return None\n    total = 0\n")
+amounts = st.floats(0.0, 1e6)
+
+
+def value(found: tuple[Signal, ...], name: str) -> float:
+    return next(one.value for one in found if one.name == name)
+
+
+def test_the_least_fix_has_no_excess() -> None:
+    found = excess(BASE, FIX, FIX)
+    assert (found.cost, found.reference_cost, found.excess) == (0.5, 0.5, 0.0)
+
+
+def test_what_is_beyond_the_least_fix_is_excess() -> None:
+    found = excess(BASE, GUARDED, FIX)
+    assert found.excess == pytest.approx(8.0)  # if, comparison, name, is, None, block, return, None
+    assert excess(BASE, GUARDED, 2.5).excess == pytest.approx(6.0)  # a cost serves as well
+
+
+def test_a_change_below_the_reference_has_no_negative_excess() -> None:
+    assert excess(BASE, FIX, 80.0).excess == 0.0
+
+
+def test_excess_does_not_shrink_in_a_larger_file() -> None:
+    around = "".join(f"\n\ndef other{at}(a):\n    return a + {at}\n" for at in range(300))
+    assert excess(BASE + around, GUARDED + around, FIX + around).excess == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_reference_is_refused(cost: float) -> None:
+    with pytest.raises(BadInput, match="reference cost"):
+        excess(BASE, FIX, cost)
+
+
+def test_the_multiplier_by_hand() -> None:
+    assert multiplier(0.0) == 1.0
+    assert multiplier(10.0) == 0.5
+    assert multiplier(10.5, 1.0, reference_cost=0.5) == 0.25
+
+
+@given(least=amounts, more=amounts, scaffolding=amounts, further=amounts, reference=amounts)
+def test_more_never_raises_the_multiplier(
+    least: float, more: float, scaffolding: float, further: float, reference: float
+) -> None:
+    here = multiplier(least, scaffolding, reference_cost=reference)
+    assert 0.0 < here <= 1.0
+    assert multiplier(least + more, scaffolding, reference_cost=reference) <= here
+    assert multiplier(least, scaffolding + further, reference_cost=reference) <= here
+
+
+def test_a_multiplier_of_nothing_known_is_refused() -> None:
+    with pytest.raises(BadInput, match="excess nan"):
+        multiplier(float("nan"))
+
+
+def test_with_references_by_path_another_file_is_all_excess() -> None:
+    change = {"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}
+    found = weigh(change, {"m.py": FIX})
+    assert (found.cost, found.excess) == (4.5, 4.0)
+
+
+def test_one_cost_is_for_all_files_together_and_none_is_a_guess() -> None:
+    change = {"m.py": (BASE, GUARDED), "same.py": ("x", "x")}
+    assert weigh(change, 8.0).excess == pytest.approx(0.5)
+    assert weigh(change).reference_cost == PRIORS["fix"]
+
+
+def test_the_cheapest_that_passed_is_the_reference_of_a_group() -> None:
+    assert cheapest([(3.0, False), (9.0, True), (5.0, True)]) == 5.0
+    assert cheapest([(3.0, False)]) is None
+
+
+def test_the_signals_of_the_least_fix() -> None:
+    found = signals({"m.py": (BASE, FIX)}, references={"m.py": FIX}, weight=0.4)
+    assert {one.name: (one.value, one.weight) for one in found} == {
+        "minimality": (1.0, 0.4),
+        "excess_edits": (0.0, 0.0),
+        "scaffolding": (0.0, 0.0),
+        "parse_errors": (0.0, 0.0),
+    }
+
+
+def test_scaffolding_that_the_least_fix_has_is_not_held_against_anybody() -> None:
+    change = {"m.py": (BASE, GUARDED)}
+    assert [one.rule for one in surplus(change, {"m.py": FIX})] == ["guard"]
+    assert surplus(change, {"m.py": GUARDED}) == ()
+    assert value(signals(change, references={"m.py": GUARDED}), "minimality") == 1.0
+
+
+def test_a_change_that_no_longer_parses_earns_next_to_nothing() -> None:
+    found = signals({"m.py": (BASE, BASE.replace("return total", "return total)"))}, references={"m.py": FIX})
+    assert value(found, "minimality") <= BROKEN
+    assert value(found, "parse_errors") == 1.0
+
+
+def test_a_wrong_small_diff_never_beats_a_right_larger_one() -> None:
+    guard = Guard(cap=0.5, vetoes=("tampering",))
+
+    def earned(after: str, success: float) -> float:
+        shaping = signals({"m.py": (BASE, after)}, references={"m.py": FIX})
+        sheet = total((Signal(name="success", value=success, source="env"), *shaping), guard)
+        assert sheet.total is not None
+        return sheet.total
+
+    wrong, right = earned(BASE.replace("x > b", "x < b"), 0.0), earned(GUARDED + "\n\n" + BASE.replace("f(", "g("), 1.0)
+    assert wrong == 0.0 < 1.0 <= right < earned(FIX, 1.0)
+
+
+def test_what_the_tests_do_not_need_is_dropped() -> None:
+    after = f"import os\n{GUARDED}\n\ndef unused():\n    return os.getcwd()\n"
+    found = minimise(BASE, after, lambda text: "x >= b" in text)
+    assert found.text == FIX
+    assert found.is_least and found.dropped == found.hunks - 1
+
+
+def test_hunks_that_need_one_another_stay_together() -> None:
+    after = f"{FIX.replace('total += x', 'total += h(x)')}\n\ndef h(x):\n    return x\n"
+
+    def passes(text: str) -> bool:
+        space: dict[str, object] = {}
+        try:
+            exec(text, space)  # a fixed text of this test
+            return space["f"]([1, 2, 3], 2) == 5 and "+= h(x)" in text  # type: ignore[operator]
+        except Exception:
+            return False
+
+    found = minimise(BASE, after, passes)
+    assert "total += h(x)" in found.text and "def h" in found.text and "x >= b" in found.text
+
+
+def test_what_never_passed_is_left_as_it_is() -> None:
+    found = minimise(BASE, GUARDED, lambda text: False)
+    assert (found.text, found.dropped, found.is_least, found.calls) == (GUARDED, 0, False, 1)
+
+
+def test_a_change_that_nobody_needed_goes_whole() -> None:
+    found = minimise(BASE, GUARDED, lambda text: True)
+    assert found.text == BASE and found.is_least
+
+
+def test_the_budget_is_kept() -> None:
+    after = "".join(f"v{at} = {at}\n" for at in range(100)) + BASE
+    asked = []
+    found = minimise(
+        BASE, after, lambda text: bool(asked.append(text)) or all(f"v{at} =" in text for at in (3, 50, 97)), budget=20
+    )
+    assert len(asked) == found.calls == 20
+    assert not found.is_least
+    assert all(f"v{at} =" in found.text for at in (3, 50, 97))
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=8), st.lists(st.sampled_from("abcd"), max_size=8))
+def test_all_hunks_together_are_the_text_after(before: list[str], after: list[str]) -> None:
+    lines, hunks = split("\n".join(before), "\n".join(after))
+    assert joined(lines, hunks) == "\n".join(after)
+    assert joined(lines, []) == "\n".join(before)

@@ -1,0 +1,230 @@
+"""What a judge's numbers are worth: maps, agreement, error and corrected means against oracles and worked numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import isotonic_regression
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import Artefact, Label, Maker, Standing
+from holdfast.reward.judges.calibration import (
+    LEAST,
+    agreement,
+    auroc,
+    brier,
+    calibrate,
+    corrected,
+    crossed,
+    drift,
+    ece,
+    isotonic,
+    label_set,
+    mean,
+    probability,
+    truth,
+    weight,
+)
+from holdfast.reward.judges.judge import CRITERIA
+from tests.reward.voices import judgement
+
+ON = CRITERIA["correctness"]
+
+
+def artefact(n: int) -> Artefact:
+    return Artefact(task="t", output=str(n))
+
+
+def label(n: int, holds: bool | None, **changes: Any) -> Label:
+    given = {"artefact": artefact(n).sha256, "criterion": ON.id, "maker": Maker.PROGRAM, "who": "rule:x", "at": 1.0}
+    return Label(**{**given, "holds": holds, **changes})
+
+
+def scene(n: int, error: float, *, seed: int = 0, base: float = 0.4) -> tuple[list[Any], dict[str, Label]]:
+    """A judge that errs with this probability, and how it stands beside the labels."""
+    rng = np.random.default_rng(seed)
+    holds = rng.random(n) < base
+    says = np.where(rng.random(n) < error, ~holds, holds)
+    scores = np.clip(np.where(says, 0.9, 0.1) + rng.normal(0, 0.03, n), 0, 1)
+    judged = [judgement(artefact(k), "m", float(score)) for k, score in enumerate(scores)]
+    return judged, truth([label(k, bool(h)) for k, h in enumerate(holds)])
+
+
+def test_a_map_worked_by_hand() -> None:
+    xs, ys = isotonic([0.1, 0.2, 0.3, 0.4, 0.5], [0, 1, 0, 1, 1])
+    assert xs.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert ys.tolist() == [0.0, 0.5, 0.5, 1.0, 1.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=60))
+def test_the_map_is_that_of_an_independent_solver(points: list[tuple[int, bool]]) -> None:
+    x, y = np.array([p[0] / 20 for p in points]), np.array([float(p[1]) for p in points])
+    values, place = np.unique(x, return_inverse=True)
+    weights = np.bincount(place).astype(float)
+    wanted = isotonic_regression(np.bincount(place, y) / weights, weights=weights).x
+    xs, ys = isotonic(x, y)
+    assert np.interp(values, xs, ys) == pytest.approx(wanted, abs=1e-9)
+    assert (np.diff(ys) >= 0).all()
+
+
+def test_kappa_is_agreement_beyond_chance() -> None:
+    """20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: pₒ = 0.7, pₑ = 0.5, κ = 0.4 (the textbook example)."""
+    said = [True] * 25 + [False] * 25
+    known = [True] * 20 + [False] * 5 + [True] * 10 + [False] * 15
+    found = agreement(said, known)
+    assert (found.accuracy, found.kappa, found.base_rate) == (pytest.approx(0.7), pytest.approx(0.4), 0.6)
+    assert found.low == pytest.approx(0.4 - 1.96 * (0.7 * 0.3 / 50) ** 0.5 / 0.5, abs=1e-3)
+    lazy = agreement([True] * 95 + [True] * 5, [True] * 95 + [False] * 5)
+    assert (lazy.accuracy, lazy.kappa) == (0.95, 0.0)  # 95 % right, and no better than a stamp
+    assert agreement([True] * 5, [True] * 5).kappa is None
+
+
+def test_errors_worked_by_hand() -> None:
+    assert brier([0.8, 0.4], [1, 0]) == pytest.approx((0.04 + 0.16) / 2)
+    assert ece([0.1, 0.1, 0.9, 0.9], [0, 0, 1, 0], bins=2) == pytest.approx(0.5 * 0.1 + 0.5 * 0.4)
+    assert auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]) == pytest.approx(0.75)
+    assert auroc([0.5, 0.5], [0, 1]) == 0.5
+    assert auroc([0.5, 0.6], [1, 1]) is None
+
+
+def test_a_corrected_mean_worked_by_hand() -> None:
+    """p = 0.6, q₁ = 0.9, q₀ = 0.8: θ = (0.6 + 0.8 − 1) / 0.7."""
+    found = corrected(600, 1000, sensitivity=(90, 100), specificity=(80, 100))
+    assert (found.raw, found.rate) == (0.6, pytest.approx(0.4 / 0.7))
+    assert found.low < found.rate < found.high
+    perfect = corrected(50, 100, sensitivity=(10**9, 10**9), specificity=(10**9, 10**9))
+    assert perfect.rate == 0.5 and perfect.high - perfect.low == pytest.approx(2 * 1.96 * 0.05, rel=0.05)
+
+
+def test_the_corrected_interval_holds_what_it_promises() -> None:
+    """2000 worlds: the truth is within the 95 % interval about as often as that, and the raw mean is off."""
+    rng = np.random.default_rng(4)
+    theta, q1, q0, n, m1, m0 = 0.3, 0.9, 0.75, 400, 80, 120
+    inside = off = 0
+    for _ in range(2000):
+        yes = rng.binomial(n, theta * q1 + (1 - theta) * (1 - q0))
+        found = corrected(
+            int(yes), n, sensitivity=(int(rng.binomial(m1, q1)), m1), specificity=(int(rng.binomial(m0, q0)), m0)
+        )
+        inside += found.low <= theta <= found.high
+        off += abs(found.raw - theta) > 0.05
+    assert 0.93 <= inside / 2000 <= 0.985
+    assert off / 2000 > 0.99
+
+
+@pytest.mark.parametrize(
+    ("yes", "n", "sensitivity", "specificity"),
+    [
+        (1, 2, (0, 0), (1, 1)),  # nothing that holds was labelled
+        (1, 2, (5, 10), (5, 10)),  # a coin
+        (3, 2, (5, 10), (9, 10)),
+    ],
+)
+def test_a_mean_that_cannot_be_corrected_is_refused(yes: int, n: int, sensitivity: Any, specificity: Any) -> None:
+    with pytest.raises(BadInput, match="corrected mean"):
+        corrected(yes, n, sensitivity=sensitivity, specificity=specificity)
+
+
+def test_a_good_judge_is_trusted_and_its_map_is_measured_on_labels_it_did_not_see() -> None:
+    judged, known = scene(400, 0.05)
+    found = calibrate(ON, judged, known, now=9.0)
+    assert (found.standing, found.n, found.makers, found.at) == (Standing.TRUSTED, 400, {"program": 400}, 9.0)
+    assert found.measures["kappa"] is not None and found.measures["kappa"] > 0.8
+    assert found.measures["ece"] is not None and found.measures["ece"] < 0.05
+    assert 0.85 < probability(found, 0.9) < 1.0 and probability(found, 0.1) < 0.15
+    assert weight(found) == pytest.approx(1 / found.measures["brier"])
+
+
+def test_overconfidence_is_mapped_away() -> None:
+    judged, known = scene(600, 0.3)
+    loud = [replace(one, score=0.99 if one.score > 0.5 else 0.01) for one in judged]
+    found = calibrate(ON, loud, known, now=1.0)
+    assert found.measures["ece_raw"] > 0.2 > 0.1 > found.measures["ece"]
+    assert 0.5 < probability(found, 0.99) < 0.8
+
+
+def test_a_judge_below_its_floor_is_demoted_and_weighs_nothing() -> None:
+    judged, known = scene(400, 0.4)
+    found = calibrate(ON, judged, known, now=1.0)
+    assert found.standing is Standing.DIAGNOSTIC
+    assert found.reasons[0].startswith("kappa 0.") and found.reasons[0].endswith("< 0.4")
+    assert weight(found) == 0.0 == weight(None)
+
+
+def test_too_few_labels_and_a_bias_are_reasons() -> None:
+    judged, known = scene(LEAST - 1, 0.0)
+    assert calibrate(ON, judged, known, now=1.0).reasons == (f"{LEAST - 1} labels < {LEAST}",)
+    judged, known = scene(400, 0.02)
+    found = calibrate(ON, judged, known, now=1.0, reasons=["padding gains 0.2"])
+    assert (found.standing, found.reasons) == (Standing.DIAGNOSTIC, ("padding gains 0.2",))
+
+
+def test_who_abstained_is_counted_and_left_out() -> None:
+    judged, known = scene(200, 0.02)
+    silent = [replace(one, grade=None, score=None) if k < 50 else one for k, one in enumerate(judged)]
+    found = calibrate(ON, silent, known, now=1.0)
+    assert (found.n, found.abstained) == (150, 50)
+
+
+def test_a_calibration_is_of_one_judge_asked_in_one_way() -> None:
+    judged, known = scene(60, 0.1)
+    for mixed in ([*judged, replace(judged[0], judge="n")], [*judged, replace(judged[0], prompt="c" * 64)], []):
+        with pytest.raises(BadInput, match="needs judgements of one judge"):
+            calibrate(ON, mixed, known, now=1.0)
+    with pytest.raises(BadInput, match="needs judgements of one judge"):
+        calibrate(CRITERIA["safety"], judged, known, now=1.0)
+
+
+def test_other_labels_are_another_label_set() -> None:
+    labels = [label(1, True), label(2, False)]
+    assert label_set(labels) == label_set(labels[::-1])
+    assert label_set(labels) != label_set([label(1, True), label(2, True)])
+    assert label_set(labels) != label_set([label(1, True), label(2, False, maker=Maker.PERSON)])
+
+
+def test_a_persons_label_comes_before_a_programs() -> None:
+    many = [label(1, True), label(1, False, maker=Maker.PERSON, who="ann"), label(2, None), label(3, True)]
+    found = truth(many)
+    assert {one.artefact: (one.holds, one.maker) for one in found.values()} == {
+        artefact(1).sha256: (False, Maker.PERSON),
+        artefact(3).sha256: (True, Maker.PROGRAM),
+    }
+
+
+def test_the_map_never_sees_what_it_is_measured_on() -> None:
+    """With scores that are noise, a map fitted and measured on the same labels would look good; this one does not."""
+    rng = np.random.default_rng(1)
+    names = [artefact(n).sha256 for n in range(300)]
+    x, y = rng.random(300), (rng.random(300) < 0.5).astype(float)
+    xs, ys = isotonic(x, y)
+    assert brier(np.interp(x, xs, ys), y) < 0.25 < brier(crossed(x, y, names), y) + 0.01
+
+
+def test_drift_is_an_alarm_when_verdicts_change() -> None:
+    then = {str(n): 0.9 if n % 2 else 0.1 for n in range(200)}
+    assert not drift(then, then).alarm
+    few = {**then, "0": 0.9, "1": 0.1}
+    assert not drift(then, few).alarm
+    many = {key: (1 - score if int(key) < 30 else score) for key, score in then.items()}
+    found = drift(then, many)
+    assert (found.alarm, found.changed, found.to_yes) == (True, 30, 15) and "30 of 200 verdicts changed" in found.why
+    kinder = {key: 0.9 if int(key) < 18 else score for key, score in then.items()}
+    assert drift(then, kinder).why.endswith("9 of 9 changes went to yes")
+    with pytest.raises(BadInput, match="nothing was judged both times"):
+        drift(then, {"x": 0.5})
+
+
+def test_the_mean_for_a_gate_is_corrected_by_the_calibration() -> None:
+    judged, known = scene(600, 0.15)
+    found = calibrate(ON, judged, known, now=1.0)
+    others, truth_of_them = scene(1000, 0.15, seed=7, base=0.2)
+    share = sum(bool(one.holds) for one in truth_of_them.values()) / 1000
+    answer = mean(found, [one.score for one in others])
+    assert answer.low <= share <= answer.high
+    assert abs(answer.rate - share) < abs(answer.raw - share)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import Sheet
+from holdfast.contracts.trace import Span
+from holdfast.reward.tools import Mark, fits, is_busy, marks, problems, schemas_of, signals
+from holdfast.reward.weights import TOOL, weigh
+from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
+
+QUESTION = "What is oak.price times oak.stock? If unsure: unknown."
+PRICE = lookup("oak.price", "17")
+STOCK = lookup("oak.stock", "3")
+SUM = calc("17*3", "51")
+BUSY = "error: busy, try again"
+GONE = "error: unknown key"
+BOTH = ("lookup", "calc")
+
+
+def judged(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> tuple[Mark, ...]:
+    return marks(spans, needs=needs, schemas=SCHEMAS)
+
+
+def worth(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> float:
+    return Sheet(signals=weigh(signals(judged(spans, needs), needs), TOOL)).total or 0.0
+
+
+def test_every_call_right_is_worth_one() -> None:
+    spans = talk(QUESTION, PRICE, STOCK, SUM, answer="51")
+    assert worth(spans) == pytest.approx(1.0)
+    assert {one.turn for one in signals(judged(spans), BOTH)} == {0, 1, 2}
+
+
+def test_choice_and_execution_are_told_apart() -> None:
+    """Four calls that are each wrong in one way: how they went changes nothing of whether they were right to make."""
+    failed = lookup("oak.price", error=GONE)
+    (well,) = judged(talk(QUESTION, PRICE, answer="17"), ("lookup",))
+    (badly,) = judged(talk(QUESTION, failed, answer="unknown"), ("lookup",))
+    (wrong,) = judged(talk(QUESTION, PRICE, answer="17"), ("calc",))
+    (garbled,) = judged(talk(QUESTION, tool("lookup", "17", keys="oak.price"), answer="17"), ("lookup",))
+    assert (well.choice, well.structure, well.utility) == (1.0, 1.0, 1.0)
+    assert (badly.choice, badly.structure, badly.utility) == (1.0, 1.0, 0.0)
+    assert (wrong.choice, wrong.structure, wrong.utility) == (0.0, 1.0, 1.0)
+    assert (garbled.choice, garbled.structure, garbled.utility) == (1.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "needs", "value"),
+    [
+        ([], (), 1.0),  # nothing was needed, and nothing called
+        ([PRICE], (), 0.0),  # a call where none is needed is wrong
+        ([], ("lookup",), 0.0),  # no call where one is needed is wrong
+        ([PRICE], ("lookup",), 1.0),
+        ([PRICE], BOTH, 0.5),  # one of two needs
+    ],
+)
+def test_choice_is_against_what_the_task_needed(calls: list[Any], needs: tuple[str, ...], value: float) -> None:
+    found = signals(judged(talk(QUESTION, *calls, answer="17"), needs), needs)
+    assert sum(one.value * one.weight for one in found if one.name == "choice") == pytest.approx(value)
+
+
+def test_nothing_is_said_of_a_choice_that_nobody_can_judge() -> None:
+    found = signals(marks(talk(QUESTION, PRICE, answer="17")))
+    assert {one.name for one in found} == {"utility", "error_handling"}
+
+
+def test_a_duplicate_and_a_dummy_earn_nothing_and_cost_the_others() -> None:
+    spans = talk(QUESTION, PRICE, PRICE, tool("clock", "12:30"), STOCK, SUM, answer="51")
+    assert [mark.idle for mark in judged(spans)] == ["", "duplicate", "dummy", "", ""]
+    assert worth(spans) == pytest.approx(3 / 5)
+    paid = [one for one in signals(judged(spans), BOTH) if one.turn in (1, 2)]
+    assert paid and all(one.weight == 0.0 for one in paid)
+
+
+def test_arguments_in_another_order_are_the_same_call() -> None:
+    first, second = tool("convert", "9", a=1, b=2), tool("convert", "9", b=2, a=1)
+    assert [mark.idle for mark in marks(talk("?", first, second, answer="9"))] == ["", "duplicate"]
+
+
+def test_a_needed_call_counts_though_its_result_was_reckoned_with_in_the_head() -> None:
+    spans = talk(QUESTION, PRICE, STOCK, answer="51")
+    assert [mark.idle for mark in judged(spans, ("lookup",))] == ["", "dummy"]  # once, however many there are
+    assert [mark.utility for mark in judged(spans, ("lookup",))] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("turns", "answer", "handled"),
+    [
+        ([lookup("oak.price", error=BUSY), PRICE], "17", 1.0),  # retried when busy
+        ([lookup("oak.price", error=BUSY)], "17", 0.0),  # given up, and made up
+        ([lookup("oak.price", error=BUSY)], "unknown", 0.0),  # given up
+        ([lookup("oak.price", error=BUSY), lookup("elm.price", "17")], "17", 0.0),  # something else instead
+        ([lookup("oak.price", error=GONE), lookup("oak.price", error=GONE)], "unknown", 0.0),  # repeated word for word
+        ([lookup("oak.pricey", error=GONE), PRICE], "17", 1.0),  # mended
+        ([lookup("oak.price", error=GONE)], "unknown", 1.0),  # told as it is
+        ([lookup("oak.price", error=GONE)], "I am unable to find oak.price", 1.0),
+        ([lookup("oak.price", error=GONE)], "42", 0.0),  # an invention
+        ([lookup("oak.price", error=GONE)], "unknown, perhaps 42", 0.0),  # an invention with an excuse
+        ([lookup("oak.price", error=GONE)], "blue", 0.0),
+    ],
+)
+def test_what_is_done_about_an_error(turns: list[Any], answer: str, handled: float) -> None:
+    first, *_ = judged(talk(QUESTION, *turns, answer=answer), ("lookup",))
+    assert first.error_handling == handled
+
+
+def test_the_turn_that_reacts_answers_for_it() -> None:
+    spans = talk(QUESTION, lookup("oak.price", error=BUSY), PRICE, answer="17")
+    found = [one for one in signals(judged(spans, ("lookup",)), ("lookup",)) if one.name == "error_handling"]
+    assert [(one.turn, one.value) for one in found] == [(1, 1.0), (1, 1.0)]
+
+
+def test_a_busy_tool_costs_whoever_tries_again_nothing() -> None:
+    spans = talk(QUESTION, lookup("oak.price", error=BUSY), PRICE, answer="17")
+    assert worth(spans, ("lookup",)) == pytest.approx(worth(talk(QUESTION, PRICE, answer="17"), ("lookup",))) == 1.0
+
+
+@pytest.mark.parametrize("error", [BUSY, "HTTP 429: Too Many Requests", "request timed out", "503 Service Unavailable"])
+def test_errors_that_pass(error: str) -> None:
+    assert is_busy(error)
+    assert not is_busy("error: unknown key") and not is_busy("no business of yours")
+
+
+IDLE = st.sampled_from(
+    [
+        tool("clock", "12:30"),
+        tool("clock", error="error: no such clock"),
+        tool("clock", error=BUSY),
+        tool("nonsense", "fnord", x=1),
+    ]
+)
+REAL = [PRICE, STOCK, SUM, lookup("oak.price", error=BUSY), lookup("oak.x", error=GONE), tool("lookup", "3", k="oak")]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(REAL), max_size=5),
+    st.lists(IDLE, max_size=4),
+    st.integers(0, 5),
+    st.sampled_from([None, (), ("lookup",), BOTH]),
+    st.sampled_from(["51", "unknown", "42"]),
+)
+def test_calls_that_are_of_no_use_never_raise_what_is_paid(
+    calls: list[Any], idle: list[Any], at: int, needs: Collection[str] | None, answer: str
+) -> None:
+    plain = talk(QUESTION, *calls, answer=answer)
+    padded = talk(QUESTION, *calls[:at], *idle, *calls[at:], answer=answer)
+    assert worth(padded, needs) <= worth(plain, needs) + 1e-12
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(REAL), min_size=1, max_size=5), st.sampled_from([None, (), ("lookup",), BOTH]))
+def test_saying_everything_twice_never_raises_what_is_paid(calls: list[Any], needs: Collection[str] | None) -> None:
+    once, twice = (talk(QUESTION, *calls, *again, answer="51") for again in ([], calls))
+    if not any(call.error == BUSY for call in calls):  # a busy tool is meant to be asked again
+        assert worth(twice, needs) <= worth(once, needs) + 1e-12
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*REAL, tool("clock", "12:30")]), max_size=6), st.sampled_from([None, (), BOTH]))
+def test_what_is_paid_lies_between_nothing_and_one(calls: list[Any], needs: Collection[str] | None) -> None:
+    assert 0.0 <= worth(talk(QUESTION, *calls, answer="51"), needs) <= 1.0 + 1e-12
+
+
+def test_a_tool_that_does_not_exist_is_not_well_called() -> None:
+    assert not fits(tool("fly"), SCHEMAS) and fits(PRICE, SCHEMAS)
+
+
+def test_schemas_are_taken_from_what_an_endpoint_is_given() -> None:
+    specs = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}, {"name": "g"}]
+    assert schemas_of(specs) == {"f": {"type": "object"}, "g": {"type": "object"}}
+    with pytest.raises(BadInput, match="has no name"):
+        schemas_of([{"type": "function"}])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 2.5]) | st.text("ab", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+KINDS = st.sampled_from(["object", "array", "string", "boolean", "null", "number", "integer"])
+
+
+def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    few = st.lists(inner, min_size=1, max_size=2)
+    small = st.integers(0, 2)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": KINDS | st.lists(KINDS, min_size=1, max_size=3, unique=True),
+            "enum": st.lists(VALUES, min_size=1, max_size=3),
+            "const": VALUES,
+            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+            "additionalProperties": inner | st.booleans(),
+            "items": inner,
+            "minimum": small, "maximum": small, "exclusiveMinimum": small, "exclusiveMaximum": small,
+            "minLength": small, "maxLength": small, "pattern": st.sampled_from(["a", "^b", "b$"]),
+            "minItems": small, "maxItems": small, "minProperties": small, "maxProperties": small,
+            "anyOf": few, "allOf": few, "oneOf": few,
+            "description": st.just("what it is"),
+        },
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=100)
+@given(_schemas(_schemas(st.just({}))), VALUES)
+def test_the_small_validator_agrees_with_the_large_one(schema: dict[str, Any], value: Any) -> None:
+    assert (not problems(schema, value)) == jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
+def test_a_problem_says_where_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["b"]}
+    found = problems({**schema, "additionalProperties": False}, {"a": [1, "x"], "c": 0})
+    assert found == (
+        "arguments.b: is missing",
+        "arguments.a[1]: is not integer",
+        "arguments.c: is not a parameter",
+    )
+
+
+def test_a_keyword_that_is_not_checked_is_refused_and_not_passed_over() -> None:
+    with pytest.raises(BadInput, match="schema: patternProperties"):
+        problems({"patternProperties": {}}, {})
