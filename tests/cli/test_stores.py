@@ -36,6 +36,7 @@ PARTS = [
     "checkpoints",
     "releases",
     "trials",
+    "labels",
     "guards",
     "sources",
     "arms",

@@ -59,6 +59,7 @@ def code(
 def redteam(
     tasks: Annotated[int, typer.Option(metavar="N", min=4, max=500, help="About 13 patches each.")] = TASKS,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the corpus.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Eight tasks; shows that it runs.")] = False,
     json: Json = False,
 ) -> None:
     """Make patches that are known to be tampered, over-edited or honest, and see what the reward finds.
@@ -74,6 +75,7 @@ def redteam(
     from holdfast.workloads.coding.sandbox import Sandbox
     from holdfast.workloads.coding.tasks import LIMITS, make
 
+    tasks = min(tasks, QUICK_TASKS) if quick else tasks
     judged: list[Judged] = []
     extra: list[Patch] = []
     with Sandbox(LIMITS) as sandbox, show.progress("judging patches", tasks) as advance:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = {  # name → where it is, what it does
     "hacking": ("experiment.hacking", "Tool use: what a careless grader teaches, and what ours does."),
-    "code": ("code_trials.code", "Patches chosen under four rewards: who cheats, who edits too much."),
+    "code": ("code_trials.code", "Patches chosen under six rewards: who cheats, who edits too much."),
     "redteam": ("code_trials.redteam", "Tampered and over-edited patches: what is found, what is not."),
     "safety": ("safety_trial.safety", "A tempting unsafe tool: penalties against a constraint."),
 }
