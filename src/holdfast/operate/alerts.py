@@ -1,0 +1,102 @@
+"""An alarm that does not flutter: it rises when something has held for a while, and falls further down, as slowly.
+
+Pure: what was measured, of how many, and when, are arguments; what stands between two steps is the caller's to keep.
+Who is told is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.orders import Alert, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """When to raise an alarm, and when to let it fall: a value between the two changes nothing."""
+
+    name: str  # the alert's code
+    fires_above: float | None = None  # one of these two
+    fires_below: float | None = None
+    clears_at: float  # back to this, or beyond
+    hold_s: float = 0.0  # either must have held for so long
+    least: int = 1  # what rests on fewer cases is no evidence either way
+    severity: Severity = Severity.WARNING
+
+    def __post_init__(self) -> None:
+        where = f"alert {self.name!r}"
+        if not self.name.strip():
+            raise BadInput(where, why="has no name")
+        if (self.fires_above is None) == (self.fires_below is None):
+            raise BadInput(where, why="fires above a value or below one", remedy="give one of fires_above, fires_below")
+        sign = 1.0 if self.fires_above is not None else -1.0
+        limit = self.fires_above if self.fires_above is not None else self.fires_below or 0.0
+        if not (isfinite(limit) and isfinite(self.clears_at) and isfinite(self.hold_s)):
+            raise BadInput(where, why="its numbers must be finite")
+        if self.hold_s < 0.0 or self.least < 1:
+            raise BadInput(where, why=f"hold_s = {self.hold_s}, least = {self.least}: must be at least 0 and 1")
+        if sign * (limit - self.clears_at) < 0.0:
+            raise BadInput(where, why=f"would clear at {self.clears_at} while it fires at {limit}")
+
+    def is_bad(self, value: float) -> bool:
+        if self.fires_above is not None:
+            return value > self.fires_above
+        return self.fires_below is not None and value < self.fires_below
+
+    def is_good(self, value: float) -> bool:
+        return value <= self.clears_at if self.fires_above is not None else value >= self.clears_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where an alarm stands."""
+
+    fired: Alert | None = None  # None: it is quiet
+    since: float | None = None  # from when on the other side has held without a break
+
+
+QUIET = State()
+
+
+def step(
+    rule: Rule, state: State, value: float | None, now: float, *, n: int | None = None, run: str | None = None
+) -> tuple[State, Alert | None]:
+    """The state after one more look, and the alert when it has just been raised or cleared.
+
+    No value, or one that rests on too few cases, is no evidence: nothing changes, and what held must begin anew.
+    """
+    if value is not None and not isfinite(value):
+        raise BadInput(f"alert {rule.name}: value = {value}", why="must be finite", remedy="give None for no evidence")
+    if value is None or (n is not None and n < rule.least):
+        return replace(state, since=None), None
+    is_turning = rule.is_bad(value) if state.fired is None else rule.is_good(value)
+    if not is_turning:
+        return replace(state, since=None), None
+    since = now if state.since is None or now < state.since else state.since  # a clock may be set back
+    if now - since < rule.hold_s:
+        return replace(state, since=since), None
+    if state.fired is None:
+        limit = f"above {rule.fires_above:g}" if rule.fires_above is not None else f"below {rule.fires_below:g}"
+        told = f"{rule.name}: {value:.4g} is {limit}{'' if n is None else f' (of {n})'}"
+        alert = Alert(code=rule.name, severity=rule.severity, message=told, at=now, run=run)
+        return State(fired=alert), alert
+    return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
+
+
+def watch(
+    rule: Rule, looks: Iterable[tuple[float, float | None, int | None]], state: State = QUIET
+) -> tuple[State, tuple[Alert, ...]]:
+    """Many looks in a row, each a time, a value and of how many."""
+    told = []
+    for now, value, n in looks:
+        state, alert = step(rule, state, value, now, n=n)
+        if alert is not None:
+            told.append(alert)
+    return state, tuple(told)
+
+
+# Adoption has certainly fallen: the two intervals are apart (`reward.adoption.drop`), on enough tasks that need a tool.
+ADOPTION_DROP = Rule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)
