@@ -51,6 +51,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "label": ("label.label", "Decide what judges could not; labels feed their calibration."),
     "flags": ("flags.app", "Feature flags: switch them, for whom, and see why they are so."),
     "ab": ("ab.app", "Experiments: assign arms, record outcomes, ask for a verdict."),
+    "town": ("town.app", "A town to live in: run it, watch it live, live it again."),
     "schema": ("schema.schema", "Print the JSON Schema of a published record."),
     "compat": ("compat.app", "Check that older names of flags still work."),
 }

@@ -1,0 +1,144 @@
+"""A town in a terminal of 80 columns: two tiles of the map in one character, and beside it needs, numbers and news."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+NATURES = ("#4f9fe0", "#e0709f", "#e09a3f", "#5fb878", "#a98fe0", "#9aa8b0")
+GROUND = {
+    "wall": "#5f6f78", "door": "#9a8050", "road": "#3a4348", "grass": "#2b4a38", "floor": "#262f34", "out": "#1c2428",
+    "thing": "#6f7f88",
+}  # fmt: skip
+NEEDS = {"hunger": "#e98c50", "hygiene": "#5fb0dd", "energy": "#d9bf46", "social": "#d884c6"}
+BESIDE = 30  # columns
+SHOWN = (
+    ("alive", "here", "{:.0%}"),
+    ("needs_met", "needs met", "{:.0%}"),
+    ("attendance", "at work", "{:.0%}"),
+    ("chats", "talks a day", "{:.1f}"),
+    ("queue_wait", "in line, min", "{:.0f}"),
+    ("lateness", "late a day", "{:.2f}"),
+    ("exits", "left a day", "{:.3f}"),
+)
+
+
+def moment(legend: Mapping[str, Any], tick: int) -> str:
+    minutes = tick % legend["day"] * 1440 // legend["day"]
+    return f"day {tick // legend['day'] + 1}, {minutes // 60:02}:{minutes % 60:02}"
+
+
+def town(
+    legend: Mapping[str, Any],
+    frame: Mapping[str, Any],
+    *,
+    news: Sequence[Mapping[str, Any]] = (),
+    alerts: Sequence[str] = (),
+    state: str = "",
+    is_coloured: bool = True,
+) -> Table:
+    """Everything at one moment; `frame` is a folded one."""
+    shown = Table.grid(padding=(0, 1))
+    shown.add_column(width=legend["width"], no_wrap=True)
+    shown.add_column(width=BESIDE, no_wrap=True, overflow="ellipsis")
+    drawn = _coloured(legend, frame) if is_coloured else _plain(legend, frame)
+    rows = (legend["height"] + 1) // 2
+    shown.add_row(drawn, _beside(legend, frame, news, alerts, state, rows))
+    return shown
+
+
+def _tiles(legend: Mapping[str, Any]) -> list[str]:
+    table = legend["legend"]
+    kinds = []
+    for glyph in legend["glyphs"]:
+        if glyph in table["walls"]:
+            kinds.append("wall")
+        elif glyph in table["doors"]:
+            kinds.append("door")
+        elif glyph in table["objects"]:
+            kinds.append("thing")
+        else:
+            kinds.append({table["entry"]: "road", '"': "grass", "_": "floor"}.get(glyph, "out"))
+    return kinds
+
+
+def _coloured(legend: Mapping[str, Any], frame: Mapping[str, Any]) -> Text:
+    """▀ has the upper tile's colour before that of the lower one."""
+    width, height = legend["width"], legend["height"]
+    colours = [GROUND[kind] for kind in _tiles(legend)]
+    for place, tile in enumerate(frame["at"]):
+        if tile >= 0:
+            colours[tile] = NATURES[frame["nature"][place] % len(NATURES)]
+    drawn = Text()
+    for y in range(0, height, 2):
+        for x in range(width):
+            low = colours[(y + 1) * width + x] if y + 1 < height else GROUND["out"]
+            drawn.append("▀", style=f"{colours[y * width + x]} on {low}")
+        drawn.append("\n")
+    drawn.rstrip()
+    return drawn
+
+
+def _plain(legend: Mapping[str, Any], frame: Mapping[str, Any]) -> Text:
+    """For terminals without colours: of two tiles, the one with more to tell."""
+    width, height = legend["width"], legend["height"]
+    signs = {"wall": "#", "door": "+", "road": ".", "grass": '"', "floor": " ", "out": " ", "thing": "o"}
+    ranks = ' ."+#o@'
+    glyphs = [signs[kind] for kind in _tiles(legend)]
+    for tile in frame["at"]:
+        if tile >= 0:
+            glyphs[tile] = "@"
+    rows = []
+    for y in range(0, height, 2):
+        pairs = ((glyphs[y * width + x], glyphs[min(y + 1, height - 1) * width + x]) for x in range(width))
+        rows.append("".join(max(pair, key=ranks.index) for pair in pairs))
+    return Text("\n".join(rows))
+
+
+def _beside(
+    legend: Mapping[str, Any],
+    frame: Mapping[str, Any],
+    news: Sequence[Mapping[str, Any]],
+    alerts: Sequence[str],
+    state: str,
+    rows: int,
+) -> Text:
+    lines = [Text(f"{legend['town']} · {moment(legend, frame['tick'])}", style="bold")]
+    troubles = [name for name, until in zip(legend["troubles"], frame["until"], strict=True) if until > frame["tick"]]
+    lines.append(Text(", ".join(filter(None, (state, *troubles))) or "a quiet hour", style="yellow"))
+    here = [place for place, tile in enumerate(frame["at"]) if tile >= 0]
+    for k, need in enumerate(legend["needs"]):
+        mean = sum(frame["needs"][len(legend["needs"]) * place + k] for place in here) / (255 * max(1, len(here)))
+        filled = round(mean * 12)
+        bar = (
+            Text(f"{need:8} ").append("━" * filled, style=NEEDS.get(need, "")).append("╌" * (12 - filled), style="dim")
+        )
+        lines.append(bar.append(f" {mean:4.0%}"))
+    numbers = frame.get("kpis", {})
+    for name, title, form in SHOWN:
+        value = numbers.get(name)
+        lines.append(Text(f"{title:14}{'-' if value is None else form.format(value):>12}"))
+    lines += [Text(f"! {one}", style="bold red") for one in alerts[:2]]
+    lines.append(Text("─" * (BESIDE - 1), style="dim"))
+    told: list[Text] = []
+    for line in reversed(news):
+        told = [*_folded(f"{moment(legend, line['tick'])[-5:]} {line['text']}", BESIDE), *told]
+        if len(told) >= rows - len(lines):
+            break
+    lines += told[-max(0, rows - len(lines)) :] if rows > len(lines) else []
+    return Text("\n").join(lines[:rows])
+
+
+def _folded(text: str, width: int) -> list[Text]:
+    """In lines of this width; all but the first stand further right."""
+    rows, row = [], ""
+    for word in text.split():
+        if row and len(row) + 1 + len(word) > width:
+            rows.append(row)
+            row = "      " + word
+        else:
+            row = f"{row} {word}" if row else word
+    return [Text(one[:width]) for one in (*rows, row)]

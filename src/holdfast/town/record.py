@@ -1,0 +1,190 @@
+"""What is kept of a town to go on from it: snapshots, and the script of a replay.
+
+A snapshot is the whole state with the hashes that tell whether it fits. A replay is a seed and the commands given: all
+else follows. What viewers see is up to `frames`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
+from numpy.typing import NDArray
+
+from holdfast.town import state as states
+from holdfast.town.rules import Rules
+from holdfast.town.state import State
+
+SNAPSHOT, REPLAY = 1, 1  # versions of the two formats
+Arrays = dict[str, NDArray[Any]]
+Migration = Callable[[Arrays], Arrays]
+MIGRATIONS: Mapping[int, Migration] = {}  # from this version of the state to the next
+
+
+class Unfit(ValueError):
+    """A file that does not fit; it says what of it, why, and what would."""
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        super().__init__(f"{what}: {why}; {remedy}")
+        self.what, self.why, self.remedy = what, why, remedy
+
+
+# Snapshots ----------------------------------------------------------------------------------------------------------
+
+
+def save(path: Path, state: State, rules: Rules, notes: Mapping[str, Any] | None = None) -> str:
+    """Write everything, or nothing; the hash of the state."""
+    name = state.sha256()
+    about = {
+        "format": SNAPSHOT,
+        "schema": states.SCHEMA,
+        "rules": rules.sha256,
+        "state": name,
+        "tick": int(state.town["tick"][0]),
+        "notes": dict(notes or {}),
+        "arrays": {name: [list(array.shape), dtype_to_descr(array.dtype)] for name, array in state.arrays.items()},
+    }
+    packed = io.BytesIO()
+    # As bytes: numpy would lose what lies between the fields of a record, and the hash is of every byte.
+    raw = {name: np.frombuffer(array.tobytes(), np.uint8) for name, array in state.arrays.items()}
+    np.savez_compressed(packed, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **raw)  # type: ignore[arg-type]
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(packed.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    return name
+
+
+def load(
+    path: Path,
+    rules: Rules,
+    *,
+    migrations: Mapping[int, Migration] = MIGRATIONS,
+    schema: int = states.SCHEMA,
+) -> tuple[State, dict[str, Any]]:
+    """The state and the notes; refused by name where rules, schema, records or content do not fit."""
+    about, arrays = _read(path)
+    if about["rules"] != rules.sha256:
+        why = f"is of a town with rules {about['rules'][:12]}, and these are {rules.sha256[:12]}"
+        raise Unfit(f"{path}: rules", why, "give the rules that it was made with")
+    if about["schema"] > schema:
+        raise Unfit(f"{path}: schema {about['schema']}", f"is newer than {schema}", "update the program")
+    for version in range(about["schema"], schema):
+        if version not in migrations:
+            raise Unfit(f"{path}: schema {about['schema']}", f"nothing leads from {version} on", "make it anew")
+        arrays = migrations[version](arrays)
+    blank = states.blank(1, 1, 1, 1, 1).arrays
+    for name, like in blank.items():
+        if name not in arrays:
+            raise Unfit(f"{path}: {name}", "is missing", "the file is not whole: take another")
+        if arrays[name].dtype != like.dtype:
+            raise Unfit(f"{path}: {name}", _difference(arrays[name].dtype, like.dtype), "make it anew")
+        arrays[name] = arrays[name].view(like.dtype)  # a file does not tell of alignment
+    state = State(**{name: arrays[name] for name in blank})
+    if about["schema"] == schema and state.sha256() != about["state"]:
+        raise Unfit(f"{path}: state", "its hash is not what it says", "the file is damaged: take another")
+    return state, dict(about["notes"])
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """What a snapshot says about itself, whatever the rules."""
+    about, arrays = _read(path)
+    people = arrays["people"]
+    told = {"worlds": int(people.shape[0]), "residents": int(people.shape[1]), "alive": int(people["alive"].sum())}
+    return {key: value for key, value in about.items() if key not in ("notes", "arrays")} | told
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            raw = {name: file[name] for name in file.files}
+        about = json.loads(raw.pop("about").tobytes())
+        if about["format"] > SNAPSHOT:
+            raise Unfit(f"{path}: format {about['format']}", f"is newer than {SNAPSHOT}", "update the program")
+        if not {"schema", "rules", "state", "tick", "notes", "arrays"} <= about.keys() or "people" not in raw:
+            raise KeyError
+        arrays = {}
+        for name, data in raw.items():
+            shape, fields = about["arrays"][name]
+            arrays[name] = data.view(descr_to_dtype(_tuples(fields))).reshape(shape)
+    except Unfit:
+        raise
+    except OSError as error:
+        raise Unfit(str(path), error.strerror or str(error), "name a snapshot that can be read") from error
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise Unfit(str(path), "is not a snapshot of a town", "name a file that `town run --save` wrote") from error
+    return about, arrays
+
+
+def _tuples(fields: Any) -> Any:
+    """JSON has no tuples, and a description of a record needs them."""
+    if isinstance(fields, str):
+        return fields
+    return [tuple(tuple(part) if isinstance(part, list) else part for part in one) for one in fields]
+
+
+def _difference(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
+    have: Mapping[str, Any] = found.fields or {}
+    need: Mapping[str, Any] = wanted.fields or {}
+    missing, more = sorted(set(need) - set(have)), sorted(set(have) - set(need))
+    changed = sorted(one for one in set(have) & set(need) if have[one] != need[one])
+    return f"has other records (missing {missing}, unknown {more}, changed {changed})"
+
+
+# Replays ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A command that was carried out before the tick of this number."""
+
+    tick: int
+    name: str
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """All that a run depends on besides its rules."""
+
+    seed: int
+    rules: str
+    commands: tuple[Given, ...] = ()
+    ticks: int = 0
+    state: str | None = None  # the hash after the last tick, where the run ended well
+
+
+def write_script(path: Path, script: Script) -> None:
+    lines: list[dict[str, Any]] = [{"replay": REPLAY, "seed": script.seed, "rules": script.rules}]
+    lines += [{"tick": one.tick, "name": one.name, "args": dict(one.args)} for one in script.commands]
+    lines.append({"ticks": script.ticks, "state": script.state})
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    beside.replace(path)
+
+
+def read_script(path: Path) -> Script:
+    try:
+        head, *middle, end = (json.loads(line) for line in path.read_text().splitlines())
+        if head["replay"] > REPLAY:
+            raise Unfit(f"{path}: replay {head['replay']}", f"is newer than {REPLAY}", "update the program")
+        commands = tuple(Given(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
+        if [one.tick for one in commands] != sorted(one.tick for one in commands):
+            raise Unfit(str(path), "its commands are not in order", "write them by tick")
+        return Script(seed=head["seed"], rules=head["rules"], commands=commands, ticks=end["ticks"], state=end["state"])
+    except Unfit:
+        raise
+    except OSError as error:
+        raise Unfit(str(path), error.strerror or str(error), "name a replay that can be read") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unfit(str(path), "is not a replay of a town", "name a file that `town run --replay` wrote") from error

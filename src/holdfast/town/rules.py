@@ -1,0 +1,526 @@
+"""The rules of a town: read whole, checked whole, every fault named at once.
+
+A fault says where it is, what is wrong and what would be right. What no resident could live by is refused as well: a
+day that costs more than it earns, a venue that cannot be reached. How rules become numbers is up to `law`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.town.conditions import Bad, compile_condition
+from holdfast.town.grid import FAR, Grid, distances, read
+
+SCHEMA = 1
+DEFAULT = Path(__file__).with_name("rules.toml")
+NEEDS = ("hunger", "hygiene", "energy", "social")
+ITEMS = ("raw", "meal")
+TRAITS = ("extroversion", "forgiveness", "ambition")
+TROUBLES = ("price_spike", "blackout", "outage", "meeting", "rain", "festival")
+HOOKS = ("shared_meal",)
+VENUES = ("home", "shop", "cafe", "work", "park")
+CAUSES = ("collapse", "eviction", "neglect", "jobless")
+MOST_TIES, MOST_RESIDENTS, MOST_OBJECTS = 8, 256, 4096
+MOST_TYPES, MOST_AFFORDANCES, MOST_JOBS, MOST_PROFILES, MOST_CODE = 16, 32, 32, 16, 512
+MOST_ENTRIES = {"affordance": MOST_AFFORDANCES, "job": MOST_JOBS, "profile": MOST_PROFILES}
+UNIT, MONEY = 1_000_000, 10_000  # a whole need or tie; the price of a plain meal
+
+# What a condition can ask, with its unit; 0: yes or no. The order is that of `law.n.values`.
+ASKED: Mapping[str, int] = {
+    **dict.fromkeys(NEEDS, UNIT),
+    **dict.fromkeys(ITEMS, 1),
+    "wallet": MONEY,
+    "stock": 1,
+    "hour": 1,
+    "queue": 1,
+    "power": 0,
+    "water": 0,
+    "own": 0,
+    "on_shift": 0,
+}
+NAMES = {name: (place, unit) for place, (name, unit) in enumerate(ASKED.items())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong with the rules."""
+
+    where: str  # "affordance[2] cook: duration"
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}; {self.remedy}"
+
+
+class BadRules(ValueError):
+    """Everything that is wrong with a rules file."""
+
+    def __init__(self, source: str, faults: Sequence[Fault]) -> None:
+        super().__init__(f"{source}: " + "\n".join(map(str, faults)))
+        self.source, self.faults = source, tuple(faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Checked rules: plain values, and the map that they draw."""
+
+    source: str
+    values: Mapping[str, Any]
+    grid: Grid
+    sha256: str  # of the values: the same rules have the same, however they are written
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+def load(
+    path: Path | None = None, *, override: Mapping[str, Any] | None = None, unlocked: Sequence[str] | None = None
+) -> Rules:
+    """The default rules, with what the file and then `override` say instead.
+
+    `unlocked` are the stages that may be on; None: all of them.
+    """
+    values = tomllib.loads(DEFAULT.read_text())
+    source = str(path or DEFAULT.name)
+    if path is not None:
+        try:
+            values = merged(values, tomllib.loads(path.read_text()))
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise BadRules(source, [Fault(where="file", why=why, remedy="name a file that can be read")]) from error
+        except tomllib.TOMLDecodeError as error:
+            raise BadRules(source, [Fault(where="file", why=str(error), remedy="write it as TOML")]) from error
+    return checked(merged(values, override or {}), source=source, unlocked=unlocked)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; everything else, lists of tables included, is replaced."""
+    out = dict(below)
+    for key, value in above.items():
+        is_table = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merged(out[key], value) if is_table else value
+    return out
+
+
+def checked(values: Mapping[str, Any], *, source: str = "rules", unlocked: Sequence[str] | None = None) -> Rules:
+    """The rules, or everything that is wrong with them."""
+    check = _Check(values)
+    grid = check.all(unlocked)
+    if check.faults or grid is None:
+        raise BadRules(source, check.faults)
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return Rules(source=source, values=values, grid=grid, sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+# What each table may hold: name → (least, most) of a number, or another table, or a kind of value.
+Range = tuple[float, float]
+_SHARE: Range = (0.0, 1.0)
+_TICKS: Range = (0, 1_000_000)
+_TIE: Mapping[str, Any] = dict.fromkeys(("trust", "familiarity", "rivalry"), (-1.0, 1.0))
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    "employment": {
+        "grace": (0, 120),
+        "absent_after": (1, 600),
+        "late_fine": (0.0, 10.0),
+        "absent_fine": (0.0, 10.0),
+        "most_absences": (1, 7),
+        "exits_per_day": (0, 256),
+        "rehire_after": _TICKS,
+    },
+    "economy": {"rent": (0.0, 1e3), "slack": (1.0, 10.0), "meals_a_day": (0, 20), "showers_a_day": (0, 20)},
+    "lifecycle": {
+        "collapse_below": _SHARE,
+        "collapse_ticks": (1, 10_000),
+        "neglect_below": _SHARE,
+        "neglect_share": _SHARE,
+        "unpaid_days": (1, 100),
+        "jobless_days": (1, 100),
+        "exits_per_day": (0, 256),
+        "cooldown": _TICKS,
+        "grace": _TICKS,
+        "respawn": "span",
+        "starter_money": (0.0, 1e3),
+        "starter_items": dict.fromkeys(ITEMS, (0, 100)),
+        "slots": (1, 4096),
+        "slot_cooldown": _TICKS,
+    },
+    "queues": {
+        "reach": (0, 5),
+        "hold": (1, 100),
+        "cooldown": (0, 600),
+        "ghost_after": (1, 100),
+        "conflict_after": (1, 10_000),
+    },
+    "ties": {
+        "most": (1, MOST_TIES),
+        "chat": {
+            "trust": (0.0, 1.0),
+            "familiarity": (0.0, 1.0),
+            "social": _SHARE,
+            "base": _SHARE,
+            "cooldown": (1, 1440),
+        },
+        "diminish": (1, 1000),
+        "meal": {**_TIE, "social": _SHARE},
+        "help": _TIE,
+        "conflict": _TIE,
+        "rebuff": _TIE,
+        "meeting": _TIE,
+        "decay_every": (1, 10_000),
+        "decay": dict.fromkeys(("trust", "familiarity", "rivalry"), _SHARE),
+        "avoid_at": _SHARE,
+    },
+    "scheduler": {
+        "most_at_once": (0, 6),
+        "cooldown": _TICKS,
+        "per_resident": _TICKS,
+        "bucket": (1, 100),
+        "bucket_refill": (1, 1_000_000),
+    },
+    "rewards": {
+        "alive": (0.0, 1.0),
+        "deficit": (0.0, 10.0),
+        "wage": (0.0, 10.0),
+        "punctual": (0.0, 1.0),
+        "chat": (0.0, 1.0),
+        "avoid": (0.0, 1.0),
+        "shaping": (0.0, 10.0),
+        "gamma": (0.5, 1.0),
+        "squash": (0.001, 10.0),
+        "terminal": dict.fromkeys(CAUSES, (-100.0, 0.0)),
+        "no_positive_before_exit": (0, 200),
+        "needs_first": _SHARE,
+    },
+}
+OPTIONAL = {"ties.meal": {"rivalry"}, "ties.conflict": {"familiarity"}, "ties.rebuff": {"trust"}}
+TOP = ("schema", "name", "ticks_per_day", "residents", "stages", "map", "venue", "needs", "items", "prices",
+       "affordance", "stock", "job", "trouble", "profile", *TABLES)  # fmt: skip
+
+
+class _Check:
+    """One walk over the rules that writes down every fault."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values, self.faults = values, []  # type: Mapping[str, Any], list[Fault]
+
+    def bad(self, where: str, why: str, remedy: str) -> None:
+        self.faults.append(Fault(where=where, why=why, remedy=remedy))
+
+    def all(self, unlocked: Sequence[str] | None) -> Grid | None:
+        for name in TOP:
+            if name not in self.values:
+                self.bad(name, "is missing", "see the default rules for what belongs there")
+        for name in self.values:
+            if name not in TOP:
+                self.bad(name, "is unknown", f"use {', '.join(TOP)}")
+        if self.faults:
+            return None
+        if self.values["schema"] != SCHEMA:
+            self.bad("schema", f"is {self.values['schema']!r}", f"this version reads {SCHEMA}")
+        if not self.kinds():
+            return None
+        self.number("ticks_per_day", self.values["ticks_per_day"], (24, 100_000), whole=True)
+        self.number("residents", self.values["residents"], (1, MOST_RESIDENTS), whole=True)
+        for name, shape in TABLES.items():
+            self.table(name, self.values[name], shape)
+        self.stages(unlocked)
+        self.needs()
+        self.entries()
+        grid = self.map()
+        if not self.faults and self.values["lifecycle"]["slots"] < self.values["residents"]:
+            slots, residents = self.values["lifecycle"]["slots"], self.values["residents"]
+            self.bad("lifecycle.slots", f"{slots} for {residents} residents", "give each resident one at least")
+        if grid is not None and not self.faults:
+            self.reach(grid)
+            self.economy()
+        return grid
+
+    def kinds(self) -> bool:
+        """What is of another kind altogether: nothing more can be asked of the rules before it is put right."""
+        before = len(self.faults)
+        if type(self.values["ticks_per_day"]) is not int:
+            self.number("ticks_per_day", self.values["ticks_per_day"], (24, 100_000), whole=True)
+        for name in ("stages", "map", "prices", "stock"):
+            if not isinstance(self.values[name], Mapping):
+                self.bad(name, f"{self.values[name]!r} is not a table", f"write it as [{name}]")
+        if len(self.faults) > before:
+            return False
+        table, stages = self.values["map"], self.values["stages"]
+        texts = {f"map.{key}": table.get(key, "") for key in ("walls", "doors", "ground", "entry", "rows")}
+        for where, value in {"name": self.values["name"], **texts}.items():
+            if not isinstance(value, str):
+                self.bad(where, f"{value!r} is no text", "write it in quotes")
+        objects = table.get("objects", {})
+        if not isinstance(objects, Mapping) or not all(isinstance(kind, str) for kind in objects.values()):
+            self.bad("map.objects", f"{objects!r} is no table of names", 'write it like { b = "bed" }')
+        for key in ("order", "on"):
+            self.names(f"stages.{key}", stages.get(key, []))
+        return len(self.faults) == before
+
+    def names(self, where: str, value: Any) -> bool:
+        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+            return True
+        self.bad(where, f"{value!r} is no list of names", 'write it like ["one", "other"]')
+        return False
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def number(self, where: str, value: Any, bounds: Range, *, whole: bool = False) -> bool:
+        kinds = (int,) if whole or all(isinstance(end, int) for end in bounds) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            kind = "a whole number" if kinds == (int,) else "a number"
+            self.bad(where, f"{value!r} is not {kind}", f"give one from {bounds[0]:g} to {bounds[1]:g}")
+            return False
+        if not bounds[0] <= value <= bounds[1]:
+            self.bad(where, f"{value!r} is out of range", f"give one from {bounds[0]:g} to {bounds[1]:g}")
+            return False
+        return True
+
+    def table(self, where: str, value: Any, shape: Mapping[str, Any], *, partial: bool = False) -> None:
+        if not isinstance(value, Mapping):
+            self.bad(where, f"{value!r} is not a table", f"give {', '.join(shape)}")
+            return
+        for key in value:
+            if key not in shape:
+                self.bad(f"{where}.{key}", "is unknown", f"use {', '.join(shape)}")
+        left_out = OPTIONAL.get(where, set())
+        for key, kind in shape.items():
+            if key not in value:
+                if not partial and key not in left_out and not where.startswith(("ties.help", "ties.meeting")):
+                    self.bad(f"{where}.{key}", "is missing", "give it")
+            elif isinstance(kind, Mapping):
+                self.table(f"{where}.{key}", value[key], kind, partial=key in ("starter_items",))
+            elif kind == "span":
+                self.span(f"{where}.{key}", value[key])
+            else:
+                self.number(f"{where}.{key}", value[key], kind)
+
+    def span(self, where: str, value: Any) -> None:
+        is_pair = isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)
+        if not is_pair or not 1 <= value[0] <= value[1]:
+            self.bad(where, f"{value!r} is no span", "give [least, most] in ticks, least at least 1")
+
+    def name(self, where: str, value: Any, known: Sequence[str]) -> bool:
+        if value not in known:
+            self.bad(where, f"{value!r} is unknown", f"use {', '.join(known)}")
+            return False
+        return True
+
+    def listed(self, kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """The entries of a list of tables, with their places; ids are there and unique."""
+        found, seen, entries = [], set(), self.values[kind]
+        if not isinstance(entries, list) or not entries:
+            self.bad(kind, "has no entries", f"give at least one [[{kind}]]")
+            return []
+        if len(entries) > MOST_ENTRIES.get(kind, len(entries)):
+            self.bad(kind, f"has {len(entries)} entries", f"give at most {MOST_ENTRIES[kind]}")
+        for place, entry in enumerate(entries):
+            where = f"{kind}[{place}]"
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("id"), str) or not entry["id"].strip():
+                self.bad(where, "has no id", "give it a name of its own")
+                continue
+            if entry["id"] in seen:
+                self.bad(f"{where} {entry['id']}", "is there twice", "give each a name of its own")
+            seen.add(entry["id"])
+            found.append((f"{where} {entry['id']}", entry))
+        return found
+
+    def keys(self, where: str, entry: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str] = ()) -> bool:
+        missing = [key for key in needed if key not in entry]
+        for key in missing:
+            self.bad(f"{where}: {key}", "is missing", "give it")
+        for key in entry:
+            if key not in (*needed, *optional):
+                self.bad(f"{where}: {key}", "is unknown", f"use {', '.join((*needed, *optional))}")
+        return not missing
+
+    # Parts -----------------------------------------------------------------------------------------------------------
+
+    def stages(self, unlocked: Sequence[str] | None) -> None:
+        table = self.values["stages"]
+        if not isinstance(table, Mapping) or not self.keys("stages", table, ("order", "on", "green_windows")):
+            return
+        order, on = table["order"], table["on"]
+        if sorted(order) != sorted(STAGES):
+            self.bad("stages.order", f"{order!r} is not all of them", f"give {', '.join(STAGES)}")
+            return
+        for stage in on:
+            if not self.name("stages.on", stage, order):
+                continue
+            before = order[: order.index(stage)]
+            if skipped := [one for one in before if one not in on]:
+                self.bad(f"stages.on: {stage}", f"comes after {skipped[0]}, which is off", f"switch {skipped[0]} on")
+            if unlocked is not None and stage not in unlocked:
+                windows = table["green_windows"]
+                self.bad(f"stages.on: {stage}", f"its stage before has not had {windows} green windows",
+                         "leave it off, or override it by name with a reason")  # fmt: skip
+        self.number("stages.green_windows", table["green_windows"], (1, 10))
+
+    def needs(self) -> None:
+        self.table("needs", self.values["needs"], {n: {"decay": (0.0, 50.0), "weight": (0.0, 10.0), "low": _SHARE}
+                                                   for n in NEEDS})  # fmt: skip
+        self.table("items", self.values["items"], dict.fromkeys(ITEMS, (0, 1000)))
+        prices = self.values["prices"]
+        if not isinstance(prices, Mapping):
+            self.bad("prices", f"{prices!r} is not a table", "give name = price")
+            return
+        for name, price in prices.items():
+            self.number(f"prices.{name}", price, (0.0, 1e4))
+
+    def entries(self) -> None:
+        self._venues()
+        self._affordances()
+        self._jobs()
+        for where, entry in self.listed("trouble"):
+            self.name(f"{where}: id", entry["id"], TROUBLES)
+            if self.keys(where, entry, ("id", "per_day", "duration", "cooldown"), ("factor",)):
+                self.number(f"{where}: per_day", entry["per_day"], (0.0, 24.0))
+                self.span(f"{where}: duration", entry["duration"])
+                self.number(f"{where}: cooldown", entry["cooldown"], (0, 1_000_000))
+            self.number(f"{where}: factor", entry.get("factor", 1.0), (0.1, 10.0))
+        shares = 0.0
+        for where, entry in self.listed("profile"):
+            if self.keys(where, entry, ("id", "share", "traits"), ("decay",)):
+                shares += entry["share"] if self.number(f"{where}: share", entry["share"], _SHARE) else 0.0
+                self.table(f"{where}: traits", entry["traits"], dict.fromkeys(TRAITS, (-1.0, 1.0)))
+                self.table(f"{where}: decay", entry.get("decay", {}), dict.fromkeys(NEEDS, (0.1, 10.0)), partial=True)
+        if not 0.999 <= shares <= 1.001:
+            self.bad("profile: share", f"the shares sum to {shares:g}", "make them sum to 1")
+
+    def _venues(self) -> None:
+        for where, entry in self.listed("venue"):
+            if self.keys(where, entry, ("id", "kind", "area")):
+                self.name(f"{where}: kind", entry["kind"], VENUES)
+                area = entry["area"]
+                if not (isinstance(area, list) and len(area) == 4 and all(type(end) is int for end in area)):
+                    self.bad(f"{where}: area", f"{area!r} is no rectangle", "give [left, top, right, bottom]")
+
+    def _affordances(self) -> None:
+        types, length = self._types(), 0
+        if len(types) > MOST_TYPES:
+            self.bad("map.objects", f"has {len(types)} types", f"give at most {MOST_TYPES}")
+        needed = ("id", "object", "duration", "effects")
+        optional = ("per_tick", "until_full", "price", "takes", "gives", "uses", "when", "hooks")
+        for where, entry in self.listed("affordance"):
+            if not self.keys(where, entry, needed, optional):
+                continue
+            self.name(f"{where}: object", entry["object"], types)
+            self.number(f"{where}: duration", entry["duration"], (1, 10_000))
+            self.table(f"{where}: effects", entry["effects"], dict.fromkeys(NEEDS, (-1.0, 2.0)), partial=True)
+            for part in ("takes", "gives"):
+                self.table(f"{where}: {part}", entry.get(part, {}), dict.fromkeys(ITEMS, (0, 100)), partial=True)
+            self.number(f"{where}: uses", entry.get("uses", 0), (0, 100))
+            if "price" in entry:
+                self.name(f"{where}: price", entry["price"], list(self.values["prices"]))
+            if not isinstance(entry.get("per_tick", False), bool):
+                self.bad(f"{where}: per_tick", f"{entry['per_tick']!r} is not true or false", "write true or false")
+            if "until_full" in entry:
+                self.name(f"{where}: until_full", entry["until_full"], NEEDS)
+            if entry.get("uses") and entry["object"] not in self.values["stock"]:
+                self.bad(f"{where}: uses", f"{entry['object']} has no stock", f"give [stock] {entry['object']}")
+            for hook in entry.get("hooks", []) if self.names(f"{where}: hooks", entry.get("hooks", [])) else ():
+                self.name(f"{where}: hooks", hook, HOOKS)
+            try:
+                if "when" in entry:
+                    length += len(compile_condition(str(entry["when"]), NAMES))
+            except Bad as error:
+                self.bad(f"{where}: when", str(error), 'write it like "power and meal < 4"')
+        if length > MOST_CODE:
+            self.bad("affordance: when", "the conditions are too long together", "ask for less")
+        day = self.values["ticks_per_day"]
+        for name, entry in self.values["stock"].items():
+            self.name(f"stock.{name}", name, types)
+            self.table(f"stock.{name}", entry, {"most": (0, 30_000), "start": (0, 30_000), "hour": (0, 23)})
+        if day % 24:
+            self.bad("ticks_per_day", f"{day} cannot be divided into hours", "take a multiple of 24")
+
+    def _types(self) -> list[str]:
+        table = self.values["map"]
+        objects = table.get("objects") if isinstance(table, Mapping) else None
+        return list(dict.fromkeys(objects.values())) if isinstance(objects, Mapping) else []
+
+    def _jobs(self) -> None:
+        entries = self.values["venue"] if isinstance(self.values["venue"], list) else []
+        venues = [str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)]
+        day = self.values["ticks_per_day"]
+        for where, entry in self.listed("job"):
+            if not self.keys(where, entry, ("id", "venue", "start", "end", "wage", "slots")):
+                continue
+            self.name(f"{where}: venue", entry["venue"], venues)
+            ends = [self.number(f"{where}: {end}", entry[end], (0, day)) for end in ("start", "end")]
+            if all(ends) and not entry["start"] < entry["end"]:
+                self.bad(f"{where}: end", f"{entry['end']} is not after the start {entry['start']}", "let it end later")
+            self.number(f"{where}: wage", entry["wage"], (0.0, 10.0))
+            self.number(f"{where}: slots", entry["slots"], (1, MOST_RESIDENTS))
+
+    def map(self) -> Grid | None:
+        table = self.values["map"]
+        needed = ("walls", "doors", "ground", "entry", "objects", "rows")
+        if not isinstance(table, Mapping) or not self.keys("map", table, needed):
+            return None
+        rows = table["rows"].strip("\n").splitlines()
+        if not rows or len({len(row) for row in rows}) != 1:
+            self.bad("map.rows", "the rows are not all of one length", "draw a rectangle")
+            return None
+        if not (3 <= len(rows) <= 250 and 3 <= len(rows[0]) <= 250):
+            self.bad("map.rows", f"is {len(rows[0])} × {len(rows)}", "draw from 3 × 3 up to 250 × 250")
+            return None
+        known = table["walls"] + table["doors"] + table["ground"] + "".join(table["objects"])
+        for y, row in enumerate(rows):
+            for x, glyph in enumerate(row):
+                if glyph not in known:
+                    self.bad(f"map.rows: row {y}, column {x}", f"{glyph!r} is unknown", f"use {known}")
+        if self.faults:
+            return None
+        grid = read(rows, **{key: table[key] for key in needed[:-1]})
+        if not grid.entries:
+            self.bad("map.entry", f"{table['entry']!r} is nowhere on the edge", "let a road leave the town")
+        if len(grid.objects) > MOST_OBJECTS:
+            self.bad("map.rows", f"has {len(grid.objects)} objects", f"draw at most {MOST_OBJECTS}")
+        return grid
+
+    # What no resident could live by ----------------------------------------------------------------------------------
+
+    def reach(self, grid: Grid) -> None:
+        from_entry = distances(grid, grid.entries)
+        for kind, tile in grid.objects:
+            if not any(from_entry[near] < FAR for near in grid.beside(tile)):
+                x, y = tile % grid.width, tile // grid.width
+                self.bad(f"map.rows: {kind} at row {y}, column {x}", "cannot be reached", "open a way to it")
+        for where, entry in self.listed("venue"):
+            left, top, right, bottom = entry["area"]
+            if not (0 <= left <= right < grid.width and 0 <= top <= bottom < grid.height):
+                self.bad(f"{where}: area", "is not on the map", f"stay within {grid.width} × {grid.height}")
+                continue
+            tiles = [y * grid.width + x for y in range(top, bottom + 1) for x in range(left, right + 1)]
+            if not any(from_entry[tile] < FAR for tile in tiles):
+                self.bad(where, "cannot be reached", "open a way to it")
+        have = {kind for kind, _ in grid.objects}
+        for where, entry in self.listed("affordance"):
+            if entry["object"] not in have:
+                self.bad(f"{where}: object", f"there is no {entry['object']} on the map", "draw one")
+        beds = sum(kind == "bed" for kind, _ in grid.objects)
+        if beds < self.values["residents"]:
+            self.bad("residents", f"{self.values['residents']} for {beds} beds", "draw more beds, or take fewer in")
+
+    def economy(self) -> None:
+        """Wages of a day against what a day costs: rent, meals cooked at home, showers."""
+        table, prices = self.values["economy"], self.values["prices"]
+        priced = {entry["id"]: prices[entry["price"]] for entry in self.values["affordance"] if "price" in entry}
+        meal = min((priced[name] for name in ("buy", "cafe_meal") if name in priced), default=0.0)
+        basket = table["rent"] + table["meals_a_day"] * meal + table["showers_a_day"] * priced.get("shower", 0.0)
+        for where, entry in self.listed("job"):
+            wages = (entry["end"] - entry["start"]) * entry["wage"]
+            if wages < table["slack"] * basket - 1e-9:
+                self.bad(f"{where}: wage", f"earns {wages:.2f} a day and a day costs {basket:.2f}",
+                         f"pay at least {table['slack'] * basket / (entry['end'] - entry['start']):.5f}")  # fmt: skip
+
+
+STAGES = ("needs", "work", "ties", "chat_rewards", "avoidance_rewards", "trouble", "personalities")

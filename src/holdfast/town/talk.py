@@ -1,0 +1,233 @@
+"""What is told of the town: a few lines of prose from many events, and what residents say to one another.
+
+Pure: the limiter goes in and comes out. Whatever happens, it is told in words that hurt nobody: in this town a quarrel
+is an argument, and who cannot stay leaves. Events and their numbers are `events`', names come as a function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.town.events import KINDS
+from holdfast.town.rules import CAUSES, TROUBLES, Rules
+
+Name = Callable[[int], str]  # of who sits at this place now
+
+GIVEN = (
+    "Ada", "Ben", "Cleo", "Dara", "Emil", "Faye", "Gus", "Hana", "Ida", "Jonas", "Kira", "Leo", "Mina", "Nils", "Olga",
+    "Pia", "Quinn", "Rosa", "Sami", "Tess", "Uma", "Vera", "Wim", "Xenia", "Yara", "Zeno", "Alma", "Bo", "Cara", "Dov",
+    "Esme", "Finn", "Gaia", "Hugo", "Inga", "Jude", "Kai", "Lena", "Max", "Nora", "Otto", "Petra", "Rafi", "Suri",
+    "Toni", "Ulla", "Vito", "Wanda", "Yuri", "Zoe", "Anton", "Britt", "Ciro", "Dina", "Eli", "Flora", "Greta", "Henk",
+    "Iris", "Jana", "Kofi", "Liv", "Milo", "Nia",
+)  # fmt: skip
+LATER = ("", " Reed", " Stone", " Vale")  # so that no two of 256 identities share a name
+
+# Nobody is hurt here: no line may hold one of these, whatever the rules are called.
+HARM = re.compile(
+    r"\b(kill\w*|dea(?:d|th)\w*|die[sd]?|dying|blood\w*|hit(?:s|ting)?|punch\w*|stab\w*|shoot\w*|murder\w*|attack\w*"
+    r"|wound\w*|hurt\w*|beat(?:s|en|ing)?|weapon\w*|suicid\w*|corpse\w*|fight\w*|fought)\b",
+    re.IGNORECASE,
+)
+
+TEMPLATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "chat": ("{a} and {b} have a good talk.", "{a} stops to talk to {b}.", "{a} tells {b} about the day."),
+        "rebuff": ("{a} greets {b}, who has no time.", "{b} is not in the mood to talk to {a}."),
+        "shared_meal": ("{a} and {b} eat together.", "{a} sits down at {b}'s table."),
+        "help": ("{a} gives {b} a meal.", "{b} was hungry, and {a} shared."),
+        "conflict": ("{a} has waited long enough for {b}, and says so.", "{a} and {b} argue about whose turn it is."),
+        "avoided": ("{a} sees {b} there and goes elsewhere.", "{a} would rather not stand in line with {b}."),
+        "exit": ("{a} leaves town: {cause}.",),
+        "arrival": ("{a} arrives in town by the road.", "A new face: {a} moves in."),
+        "late": ("{a} is late for work.", "{a} hurries to work, too late."),
+        "absent": ("{a} does not come to work today.", "A place at work stays empty: {a}'s."),
+        "fired": ("{a} has been away too often and loses the job.",),
+        "hired": ("{a} finds work.",),
+        "rent_unpaid": ("{a} cannot pay the rent.",),
+        "trouble_begins": ("{trouble_begins}",),
+        "trouble_ends": ("{trouble_ends}",),
+        "met": ("{a} and {b} meet as arranged, and things are better between them.",),
+        "missed": ("{a} and {b} were to meet, and did not.",),
+        "restock": ("A truck has filled the shelves.",),
+        "departed_early": ("{a} goes home before the shift is over.",),
+    }
+)
+LEAVES_FOR = MappingProxyType(
+    dict(
+        zip(
+            CAUSES,
+            ("worn out and hungry", "the rent was not paid", "there was too little to live on", "there was no work"),
+            strict=True,
+        )
+    )
+)
+BEGINS = MappingProxyType(
+    dict(
+        zip(
+            TROUBLES,
+            (
+                "Everything costs more today.", "The lights go out.", "There is no water.",
+                "Two who do not get on are asked to meet.", "It begins to rain.", "Music in the park: a festival!",
+            ),
+            strict=True,
+        )
+    )
+)  # fmt: skip
+ENDS = MappingProxyType(
+    dict(
+        zip(
+            TROUBLES,
+            (
+                "Prices are back to what they were.", "The lights are on again.", "The water is back.",
+                "The time for the meeting is over.", "The rain stops.", "The festival is over.",
+            ),
+            strict=True,
+        )
+    )
+)  # fmt: skip
+SAYINGS = (
+    "Lovely morning!", "Busy day?", "Have you eaten?", "The bread is good today.", "See you at the café?",
+    "I slept so well.", "Long shift.", "How is home?", "Did you hear the news?", "Come by some time!", "What a week.",
+    "I like your hat.", "Rain later, I think.", "The stove is free again.", "Nice to see you.", "Shall we sit down?",
+)  # fmt: skip
+REBUFFS = ("Not now.", "I am in a hurry.", "Maybe later.", "Hm.")
+THANKS = ("Thank you!", "You are kind.", "I was so hungry.")
+GRUMBLES = ("Is it my turn yet?", "I was here first.", "How much longer?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is told; all in ticks but the last."""
+
+    cooldown: int = 30  # after any line
+    per_kind: Mapping[str, int] = field(
+        default_factory=lambda: {
+            "conflict": 120, "chat": 240, "rebuff": 240, "late": 120, "absent": 120, "avoided": 120, "help": 120,
+            "shared_meal": 120, "rent_unpaid": 60, "departed_early": 240,
+        }
+    )  # fmt: skip
+    dedupe: int = 20  # in which the same is not told again
+    window: int = 600
+    window_limit: int = 10  # lines in a window, whatever they are
+
+
+# These do not wait for a pause; that nothing is told twice, and never too much, holds for them too.
+PRIORITY = frozenset({"exit", "arrival", "trouble_begins", "trouble_ends", "met", "fired"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    tick: int
+    kind: str
+    text: str
+    a: int  # places of whom it is about; -1: nobody
+    b: int
+    priority: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limiter:
+    """What was told lately: all that telling depends on."""
+
+    last: int | None = None
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    recent: Mapping[str, int] = field(default_factory=dict)  # what was told, when
+    told: tuple[int, ...] = ()  # ticks of the lines in the window
+
+    def plain(self) -> dict[str, Any]:
+        """For a snapshot."""
+        told = {"last": self.last, "by_kind": dict(self.by_kind), "recent": dict(self.recent)}
+        return told | {"told": list(self.told)}
+
+
+def limiter(plain: Mapping[str, Any]) -> Limiter:
+    """One that was kept."""
+    return Limiter(**(dict(plain) | {"told": tuple(plain["told"])}))
+
+
+def resident(slot: int) -> str:
+    """The name of an identity: another for each of 256."""
+    return GIVEN[slot % len(GIVEN)] + LATER[slot // len(GIVEN) % len(LATER)]
+
+
+def narrate(
+    state: Limiter, events: Iterable[Any], name: Name, limits: Limits | None = None
+) -> tuple[Limiter, tuple[Line, ...]]:
+    """The lines that these events are worth, oldest first, and the limiter after them."""
+    limits, lines = limits or Limits(), []
+    for event in events:
+        kind = KINDS[int(event["kind"])]
+        if kind not in TEMPLATES:
+            continue
+        tick, a, b, value = (int(event[part]) for part in ("tick", "a", "b", "value"))
+        key = f"{kind}:{a}:{b}"
+        if not _may_tell(state, limits, kind, key, tick):
+            continue
+        text = _worded(kind, tick, a, b, value, name)
+        if HARM.search(text):  # a name or a rule may bring in what no template says
+            continue
+        told = tuple(at for at in state.told if tick - at < limits.window)
+        recent = {one: at for one, at in state.recent.items() if tick - at < limits.dedupe}
+        state = replace(
+            state,
+            last=tick,
+            by_kind=dict(state.by_kind) | {kind: tick},
+            recent=recent | {key: tick},
+            told=(*told, tick),
+        )
+        lines.append(Line(tick=tick, kind=kind, text=text, a=a, b=_other(kind, b), priority=kind in PRIORITY))
+    return state, tuple(lines)
+
+
+def _may_tell(state: Limiter, limits: Limits, kind: str, key: str, tick: int) -> bool:
+    if key in state.recent and tick - state.recent[key] < limits.dedupe:
+        return False
+    if sum(tick - at < limits.window for at in state.told) >= limits.window_limit:
+        return False
+    if kind in PRIORITY:
+        return True
+    if state.last is not None and tick - state.last < limits.cooldown:
+        return False
+    return kind not in state.by_kind or tick - state.by_kind[kind] >= limits.per_kind.get(kind, limits.cooldown)
+
+
+PAIRS = frozenset({"chat", "rebuff", "shared_meal", "help", "conflict", "avoided", "met", "missed"})
+
+
+def _other(kind: str, b: int) -> int:
+    """`b` is another resident only where two are concerned; elsewhere it is a thing, a job or a cause."""
+    return b if kind in PAIRS else -1
+
+
+def _worded(kind: str, tick: int, a: int, b: int, value: int, name: Name) -> str:
+    choices = TEMPLATES[kind]
+    text = choices[(tick * 31 + a * 7 + b) % len(choices)]  # by what happened: telling draws no chance
+    if kind in ("trouble_begins", "trouble_ends"):
+        return (BEGINS if kind == "trouble_begins" else ENDS)[TROUBLES[a]]
+    if kind == "restock":
+        return text
+    other = name(b) if kind in PAIRS else ""
+    cause = LEAVES_FOR[CAUSES[b - 1]] if kind == "exit" and 1 <= b <= len(CAUSES) else "for reasons of their own"
+    return text.format(a=name(a), b=other, cause=cause)
+
+
+def says(event: Any) -> tuple[int, str] | None:
+    """Who says what when this happens; None: nobody says anything."""
+    kind, tick, a, b = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"]), int(event["b"])
+    spoken: Mapping[str, tuple[int, tuple[str, ...]]] = {
+        "chat": (a, SAYINGS), "rebuff": (b, REBUFFS), "help": (b, THANKS), "conflict": (a, GRUMBLES),
+    }  # fmt: skip
+    if kind not in spoken:
+        return None
+    who, choices = spoken[kind]
+    return who, choices[(tick * 13 + a * 5 + b * 3) % len(choices)]
+
+
+def doing(rules: Rules, code: int) -> str:
+    """A word for what a resident does: an affordance, or one of the codes of `frames`."""
+    words = {-1: "about", -2: "at work", -3: "in line", -4: "walking"}
+    return words.get(code) or str(rules["affordance"][code]["id"]).replace("_", " ")

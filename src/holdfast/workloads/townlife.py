@@ -1,0 +1,351 @@
+"""A town that is lived in: the world, who acts in it, what is told of it, and what was ordered.
+
+The one door between the town and the rest of the house. Here are no clocks and no sockets: a tick happens when it is
+asked for, and looking changes nothing. What the town refuses arrives as an error with a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
+from holdfast.town import console, frames, health, record, talk
+from holdfast.town.env import Env
+from holdfast.town.events import KINDS
+from holdfast.town.frames import Recording, Veil
+from holdfast.town.record import Given, Script, Unfit
+from holdfast.town.rules import NEEDS, STAGES, TROUBLES, BadRules, Rules
+from holdfast.town.rules import load as load_rules
+
+KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
+LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
+
+__all__ = [
+    "COMMANDS", "KEY_EVERY", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Life", "Moment",
+    "Recording", "Rules", "Veil", "bench", "command_docs", "described", "faults", "fold", "inspect_script",
+    "inspect_snapshot", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema",
+    "unlocked", "word",
+]  # fmt: skip
+
+faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
+fold = frames.fold
+Mind = Callable[[Env], NDArray[np.int64]]  # what everybody does next
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What the town refuses, in the words of the house."""
+    try:
+        yield
+    except BadRules as error:
+        faults = [str(fault) for fault in error.faults]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        told = BadInput(f"rules {error.source}", why=faults[0] + more if faults else "are not whole")
+        told.add_note("\n".join(faults))
+        raise told from error
+    except Unfit as error:
+        raise BadInput(error.what, why=error.why, remedy=error.remedy) from error
+    except console.Wrong as error:
+        kinds: Mapping[str, type[HoldfastError]] = {"not_found": NotFound, "conflict": Conflict}
+        raise kinds.get(error.code, BadInput)(error.what, why=error.why, remedy=error.remedy) from error
+
+
+def read_rules(
+    path: Path | None = None, *, residents: int | None = None, unlocked: Sequence[str] | None = None
+) -> Rules:
+    """The rules of a file, or the default ones; with fewer stages where fewer are unlocked."""
+    override: dict[str, Any] = {} if residents is None else {"residents": residents}
+    with explained():
+        rules = load_rules(path, override=override)
+        if unlocked is None:
+            return rules
+        override["stages"] = {"on": [stage for stage in rules["stages"]["on"] if stage in unlocked]}
+        return load_rules(path, override=override, unlocked=unlocked)
+
+
+def rule_faults(path: Path | None) -> list[dict[str, str]]:
+    """Everything that is wrong with a file of rules."""
+    try:
+        load_rules(path)
+    except BadRules as error:
+        return [asdict(fault) for fault in error.faults]
+    return []
+
+
+def inspect_snapshot(path: Path) -> dict[str, Any]:
+    with explained():
+        return record.inspect(path)
+
+
+def open_recording(path: Path) -> Recording:
+    with explained():
+        return Recording(path)
+
+
+def new_recording(path: Path, life: Life) -> Recording:
+    with explained():
+        return Recording(path, life.legend())
+
+
+def inspect_script(path: Path) -> dict[str, Any]:
+    with explained():
+        return asdict(record.read_script(path))
+
+
+def bench(rules: Rules, *, worlds: int, ticks: int, seed: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Agent-steps a second of a batch, scripted, with compact observations; what was compiled before is not counted."""
+    env = Env(rules, worlds=worlds)
+    env.reset(seed)
+    env.step(env.scripted())
+    began = clock()
+    for _ in range(ticks):
+        env.step(env.scripted())
+    took = clock() - began
+    steps = worlds * env.residents * ticks
+    told = {"worlds": float(worlds), "residents": float(env.residents), "ticks": float(ticks), "seconds": took}
+    return told | {"agent_steps_per_s": steps / took, "tick_ms": 1000 * took / ticks}
+
+
+def command_docs() -> str:
+    return console.docs()
+
+
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of a frame."""
+    return frames.SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What the last tick brought."""
+
+    tick: int
+    lines: tuple[talk.Line, ...]
+    window: Mapping[str, float | None] | None = None  # of a window that has just ended
+
+
+class Life:
+    """One town, tick by tick."""
+
+    def __init__(self, rules: Rules, *, seed: int, mind: Mind = Env.scripted, veil: Veil | None = None) -> None:
+        self.rules, self.seed, self.veil = rules, seed, veil or Veil()
+        self.env = Env(rules)
+        self.env.reset(seed)
+        self._mind = mind
+        self._order = self.veil.order(self.env.residents)
+        self._places = {seat: shown for shown, seat in enumerate(self._order)} | {-1: -1}
+        self._limiter, self._seen = talk.Limiter(), 0
+        self._tally = health.begin(self.env.state)
+        self.commands: list[Given] = []
+        self.kpis: dict[str, float | None] = self._measure(self._tally)
+        self._pending: dict[str, list[Any]] = {"events": [], "lines": [], "says": []}
+        self._before: frames.Picture | None = None
+        self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
+        self.lost = 0  # events that were gone before they were read
+
+    # Living ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def tick(self) -> int:
+        return int(self.env.state.town["tick"][0])
+
+    def step(self) -> Moment:
+        """One tick."""
+        self.env.step(self._mind(self.env))
+        lines = self._listen()
+        state, law = self.env.state, self.env.law
+        self._tally = health.add(self._tally, law, state)
+        window = None
+        if self._tally.ticks >= WINDOW:
+            window = self._measure(self._tally)
+            self._tally = health.begin(state)
+            self.kpis = window
+        elif self._tally.ticks >= WINDOW // 12 and self.tick % KPI_EVERY == 0:
+            self.kpis = self._measure(self._tally)
+        return Moment(tick=self.tick, lines=lines, window=window)
+
+    def _measure(self, tally: health.Tally) -> dict[str, float | None]:
+        return health.kpis(tally, self.env.law, self.env.state)
+
+    def _listen(self) -> tuple[talk.Line, ...]:
+        found, lost = frames.events_since(self.env.state, self._seen)
+        self.lost += lost
+        self._seen = int(self.env.state.town["events"][0])
+        self._limiter, lines = talk.narrate(self._limiter, found, self.name)
+        for event in found:
+            a, b, kind = int(event["a"]), int(event["b"]), int(event["kind"])
+            if KINDS[kind] in talk.TEMPLATES:  # what nobody would tell is not shown either
+                about = KINDS[kind] not in ("trouble_begins", "trouble_ends", "restock")
+                shown = self._places[a] if about else a
+                other = self._places[b] if KINDS[kind] in talk.PAIRS else b
+                value = int(event["value"]) if self.veil.key is None else 0  # of an arrival it is the identity
+                self._pending["events"].append([int(event["tick"]), kind, shown, other, value])
+            said = talk.says(event)
+            if said is not None:
+                self._pending["says"].append([self._places[said[0]], said[1]])
+        self._pending["lines"] += [self._line(line) for line in lines]
+        for kept in self._pending.values():
+            del kept[:-64]  # who looks seldom sees the newest
+        return lines
+
+    def _line(self, line: talk.Line) -> dict[str, Any]:
+        about = line.kind not in ("trouble_begins", "trouble_ends", "restock")
+        return asdict(line) | {"a": self._places[line.a] if about else -1, "b": self._places[line.b]}
+
+    def name(self, seat: int) -> str:
+        return self.veil.name(int(self.env.state.people["slot"][0, seat]))
+
+    # Looking ---------------------------------------------------------------------------------------------------------
+
+    def legend(self) -> dict[str, Any]:
+        shown = {"seed": self.seed} if self.veil.key is None else {"private": True}
+        return frames.legend(self.rules, **shown)
+
+    def frame(self, *, key: bool = False) -> frames.Frame:
+        """What has changed since the last frame, or all of it where it is time for that."""
+        is_key = key or self._before is None or self.tick - self._last_key >= KEY_EVERY
+        with_ties = is_key or self.tick - self._ties_at >= TIES_EVERY
+        now = frames.picture(self.rules, self.env.state, self.veil, with_ties=with_ties)
+        self._seq += 1
+        more: dict[str, Any] = {name: list(kept) for name, kept in self._pending.items()}
+        for kept in self._pending.values():
+            kept.clear()
+        if is_key or self.tick - self._kpis_at >= KPI_EVERY:
+            self._kpis_at = self.tick
+            more["kpis"] = rounded(self.kpis)
+        if with_ties:
+            self._ties_at = self.tick
+        if is_key:
+            self._last_key = self.tick
+            frame = frames.key_frame(now, self._seq, **more)
+        else:
+            assert self._before is not None
+            frame = frames.delta(self._before, now, self._seq, with_ties=with_ties, **more)
+        self._before = now
+        return frame
+
+    # Ordering --------------------------------------------------------------------------------------------------------
+
+    def _world(self) -> console.World:
+        return console.World(rules=self.rules, law=self.env.law, state=self.env.state)
+
+    def plan(self, name: str, args: Mapping[str, Any]) -> console.Plan:
+        """What an order would come to, now. Residents are named by the place at which they are shown."""
+        with self._refusing(name):
+            return console.plan(self._world(), name, self._seats(name, args))
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        """A refusal names seats; behind a veil it only says of what kind it is."""
+        with explained():
+            try:
+                yield
+            except console.Wrong as error:
+                if self.veil.key is None:
+                    raise
+                raise console.Wrong(name[:40], f"is refused ({error.code})", "", code=error.code) from None
+
+    def order(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry an order out, before the next tick; what it says, and what it tells."""
+        seats = self._seats(name, args)
+        with self._refusing(name):
+            plan = console.plan(self._world(), name, seats)
+            console.do(self._world(), plan.deeds)
+        if plan.deeds:
+            self.commands.append(Given(tick=self.tick, name=name, args=seats))
+        return self.told(plan, name, args)
+
+    def told(self, plan: console.Plan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """For a sink: with a veil, without a seat that is not the shown one."""
+        if self.veil.key is None:
+            return {"said": plan.said, "deeds": [asdict(deed) for deed in plan.deeds], "told": plan.told}
+        return {"said": f"{name} is done" if plan.deeds else name, "deeds": [], "told": None}
+
+    def _seats(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        if self.veil.key is None or name not in COMMANDS:
+            return dict(args)
+        found = dict(args)
+        for arg in COMMANDS[name].args:
+            place = str(found.get(arg.name, ""))
+            if arg.kind == "resident" and place.isdecimal() and int(place) < len(self._order):
+                found[arg.name] = self._order[int(place)]
+        return found
+
+    # Keeping ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> str:
+        """The whole world, and what was told of it lately."""
+        given = [asdict(one) for one in self.commands]
+        return record.save(
+            path,
+            self.env.state,
+            self.rules,
+            {"limiter": self._limiter.plain(), "seen": self._seen, "seed": self.seed, "commands": given},
+        )
+
+    def restore(self, path: Path) -> None:
+        """Go on from a snapshot; a new window and a new key frame begin."""
+        with explained():
+            state, notes = record.load(path, self.rules)
+        try:
+            self.env.restore(state)
+        except ValueError as error:
+            raise BadInput(str(path), why=str(error), remedy="give the rules that it was made with") from error
+        self.seed, self._seen = notes["seed"], notes["seen"]
+        self.commands = [Given(**one) for one in notes["commands"]]
+        self._limiter = talk.limiter(notes["limiter"])
+        self._tally = health.begin(self.env.state)
+        self.kpis, self._before = self._measure(self._tally), None
+
+    def script(self) -> Script:
+        """How this came about: enough to live it again."""
+        return Script(
+            seed=self.seed,
+            rules=self.rules.sha256,
+            commands=tuple(self.commands),
+            ticks=self.tick,
+            state=self.env.state.sha256(),
+        )
+
+    def write_script(self, path: Path) -> None:
+        record.write_script(path, self.script())
+
+
+def rounded(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
+
+
+def replay(
+    path: Path,
+    rules: Rules,
+    *,
+    upto: int | None = None,
+    mind: Mind = Env.scripted,
+    each: Callable[[], None] | None = None,
+) -> tuple[Life, bool | None]:
+    """Live a script again, and whether it came to the same end, bit by bit; None where the script does not tell, or
+    where it was not followed to its end."""
+    with explained():
+        script = record.read_script(path)
+        if script.rules != rules.sha256:
+            why = f"is of a town with rules {script.rules[:12]}, and these are {rules.sha256[:12]}"
+            raise Unfit(f"{path}: rules", why, "give the rules that it was made with")
+    life, waiting = Life(rules, seed=script.seed, mind=mind), list(script.commands)
+    end = script.ticks if upto is None else min(upto, script.ticks)
+    for tick in range(end + 1):
+        while waiting and waiting[0].tick == tick:
+            given = waiting.pop(0)
+            life.order(given.name, given.args)
+        if tick < end:
+            life.step()
+            if each is not None:
+                each()
+    is_whole = end == script.ticks and script.state is not None
+    return life, life.env.state.sha256() == script.state if is_whole else None

@@ -1,0 +1,230 @@
+"""The live town as a browser shows it: overlays, pause, the scrubber, orders; on a screen, on a phone, in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from holdfast.operate.townpage import Runner
+from holdfast.workloads import townlife
+from holdfast.workloads.townlife import Veil
+from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
+from tests.operate.test_townpage import serving
+
+Show = Callable[..., Page]
+# How many pixels of the map differ from before; the first call only looks.
+DIFFERENT = """() => {
+  const c = document.getElementById('canvas'), copy = document.createElement('canvas');
+  copy.width = c.width; copy.height = c.height;
+  const pen = copy.getContext('2d', {willReadFrequently: true});
+  pen.drawImage(c, 0, 0);
+  const now = pen.getImageData(0, 0, c.width, c.height).data;
+  let different = 0;
+  if (window.before) for (let k = 0; k < now.length; k += 4) if (Math.abs(now[k] - window.before[k]) > 24) different++;
+  window.before = now;
+  return different;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Runner]]:
+    folder = tmp_path_factory.mktemp("town")
+    kinds = [
+        f'[[trouble]]\nid = "{one}"\nper_day = 0\nduration = [60, 60]\ncooldown = 1\n' for one in townlife.TROUBLES
+    ]
+    (folder / "calm.toml").write_text("".join(kinds).replace("cooldown = 1", "cooldown = 1\nfactor = 1.5", 1))
+    with serving(townlife.read_rules(folder / "calm.toml"), folder, speed=30.0) as served:
+        yield served
+
+
+@pytest.fixture
+def show(browser: Browser, site: tuple[str, Runner]) -> Iterator[Show]:
+    contexts, heard = [], list[str]()
+
+    def open_page(width: int = 1320, scheme: Any = "light", token: str | None = None, url: str | None = None) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: heard.append(said.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.goto(f"{url or site[0]}/" + (f"#token={token}" if token else ""))
+        page.wait_for_function("() => town.picture && town.bodies.length")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    refusals = "Failed to load resource: the server responded with a status of 40"  # some tests ask for them
+    assert [said for said in heard if not said.startswith(refusals)] == []
+
+
+def seen(page: Page, what: str) -> Any:
+    return page.evaluate(f"() => town.{what}")
+
+
+def test_residents_walk_and_time_goes_on(show: Show) -> None:
+    page = show()
+    expect(page.locator("#town")).to_have_text("harbour")
+    before, where = seen(page, "picture.tick"), seen(page, "picture.at")
+    page.wait_for_function(f"() => town.picture.tick > {before + 30}")
+    assert seen(page, "picture.at") != where
+    assert page.locator("#clock").inner_text().startswith("Day ")
+    assert page.locator(".kpi").count() == 10
+    assert page.evaluate(DIFFERENT) == 0
+    page.wait_for_timeout(300)
+    assert page.evaluate(DIFFERENT) > 20
+
+
+@pytest.mark.parametrize("overlay", ["needs", "names", "ties", "heat"])
+def test_an_overlay_changes_the_map_and_only_while_it_is_on(overlay: str, show: Show) -> None:
+    page = show()
+    if overlay == "ties":  # they come with time
+        page.wait_for_function("() => town.picture.ties.some(t => Math.abs(t[2] + t[3] - t[4]) > 12)", timeout=60_000)
+    page.click("#play")  # a viewer stops only their own picture
+    page.click("[data-overlay=speech]")
+    page.wait_for_timeout(700)
+    button = page.locator(f"[data-overlay={overlay}]")
+    page.evaluate(DIFFERENT)
+    assert page.evaluate(DIFFERENT) < 400  # all stands still
+    was = button.get_attribute("aria-pressed")
+    button.click()
+    page.wait_for_timeout(150)
+    assert button.get_attribute("aria-pressed") != was
+    assert page.evaluate(DIFFERENT) > 500
+    button.click()
+    assert button.get_attribute("aria-pressed") == was
+
+
+def test_a_viewer_who_pauses_stops_their_picture_and_not_the_town(show: Show, site: tuple[str, Runner]) -> None:
+    page = show()
+    page.click("#play")
+    page.wait_for_timeout(200)
+    at, town = seen(page, "picture.tick"), site[1].life.tick
+    page.wait_for_timeout(800)
+    assert seen(page, "picture.tick") == at and site[1].life.tick > town
+    assert page.locator("#chip-paused").is_visible()
+    page.keyboard.press("Escape")
+    page.locator("#canvas").focus()
+    page.keyboard.press(" ")  # goes on, and catches up
+    page.wait_for_function(f"() => town.picture.tick > {at + 20}")
+
+
+def test_an_operator_pauses_the_town_itself(show: Show, site: tuple[str, Runner]) -> None:
+    page = show(token="operator-1")
+    expect(page.locator("#desk")).to_be_visible()
+    assert "token" not in page.url  # it does not stay in the address
+    page.click("#play")
+    expect(page.locator("#said")).to_have_text("the town stands still")
+    at = site[1].life.tick
+    page.wait_for_timeout(500)
+    assert site[1].life.tick == at
+    page.click("[data-order=rain]")
+    expect(page.locator("#chip-rain")).to_be_visible()
+    page.click("[data-order=rain]")
+    expect(page.locator("#said")).to_have_text("rain ends")
+    page.click("#play")
+    page.wait_for_function(f"() => town.picture.tick > {at + 5}")
+    page.click("[data-speed='128']")
+    expect(page.locator("#said")).to_have_text("128 ticks a second")
+    assert site[1].speed == 128
+    site[1].speed = 30.0
+
+
+def test_the_scrubber_shows_any_moment_and_live_comes_back(show: Show, site: tuple[str, Runner]) -> None:
+    page = show()
+    page.wait_for_function("() => town.picture.tick > 120", timeout=60_000)
+    box = page.locator("#scrub").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.wait_for_function("() => town.mode === 'replay'")
+    at = seen(page, "picture.tick")
+    assert at < site[1].life.tick * 0.5 and page.locator("#chip-replay").is_visible()
+    page.wait_for_function(f"() => town.picture.tick > {at + 5}")  # it plays on from there
+    page.click("#play")
+    page.wait_for_timeout(300)
+    at = seen(page, "picture.tick")
+    page.wait_for_timeout(400)
+    assert seen(page, "picture.tick") == at
+    page.click("#live")
+    page.wait_for_function(f"() => town.mode === 'live' && town.picture && town.picture.tick > {at}")
+
+
+def test_a_resident_can_be_looked_at_and_zoomed_to(show: Show) -> None:
+    page = show()
+    box = page.locator("#canvas").bounding_box()
+    assert box is not None
+    page.click("#play")
+    page.wait_for_timeout(600)
+    x, y = page.evaluate("() => { const b = town.bodies[7]; return [b.x / 48, b.y / 48]; }")
+    page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    expect(page.locator("#who")).to_be_visible()
+    chosen = seen(page, "selected")
+    expect(page.locator("#who h3")).to_have_text(seen(page, f"picture.name[{chosen}]"))
+    assert page.locator(".need").count() == 4
+    page.click("#in")
+    assert seen(page, "view.scale") > 1.5
+    page.click("#whole")
+    assert seen(page, "view.scale") == 1
+    page.click("#leave")
+    expect(page.locator("#who")).to_be_hidden()
+
+
+def test_the_form_of_all_orders_looks_before_it_does(show: Show, site: tuple[str, Runner]) -> None:
+    page = show(token="admin-token")
+    page.click("summary")
+    page.select_option("#which", "give_money")
+    page.fill("input[name=resident]", "3")
+    page.fill("input[name=meals]", "2")
+    given = len(site[1].life.commands)
+    page.click("#dry")
+    expect(page.locator("#said")).to_have_text("Would be: 3 gets 2 meals' worth")
+    assert len(site[1].life.commands) == given
+    page.click("#form button[type=submit]")
+    expect(page.locator("#said")).to_have_text("3 gets 2 meals' worth")
+    assert len(site[1].life.commands) == given + 1
+    page.fill("input[name=resident]", "999")
+    page.click("#form button[type=submit]")
+    expect(page.locator("#said")).to_have_class("bad")
+
+
+def test_a_wrong_token_is_told_and_a_right_one_unlocks(show: Show) -> None:
+    page = show()
+    page.fill("#token", "wrong-token")
+    page.click("#enter button")
+    expect(page.locator("#said")).to_have_text("the token is wrong")
+    expect(page.locator("#desk")).to_be_hidden()
+    page.fill("#token", "operator-1")
+    page.click("#enter button")
+    expect(page.locator("#desk")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1320])
+def test_it_can_be_read_everywhere(width: int, scheme: str, show: Show) -> None:
+    page = show(width, scheme, token="operator-1")
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CONTRAST) >= 4.5
+    box = page.locator("#canvas").bounding_box()
+    assert box is not None and abs(box["width"] - box["height"]) < 2 and box["width"] > 250
+
+
+def test_behind_a_veil_the_page_shows_pseudonyms(show: Show, tmp_path: Path) -> None:
+    rules = townlife.read_rules(residents=12)
+    with serving(rules, tmp_path, speed=60.0, veil=Veil(key=b"k" * 32)) as (url, _):
+        page = show(url=url)
+        expect(page.locator("#chip-private")).to_have_text("Pseudonyms")
+        assert all(name.startswith("R-") for name in seen(page, "picture.name"))
+        page.goto("about:blank")

@@ -1,0 +1,242 @@
+"""Roles, ids, dry runs, the audit log, alarms and stages: for orders of any kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
+from holdfast.contracts.orders import Severity
+from holdfast.operate import observer
+from holdfast.operate.observer import Audit, Badge, Desk, Forbidden, Order, Watch
+from holdfast.workloads.townlife import LIMITS
+from tests.conftest import Clock
+
+NEEDS = {"look": "viewer", "rain": "operator", "kill": "admin"}
+
+
+class World:
+    """Something that takes orders, and counts those it was given."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def needs(self, name: str) -> str:
+        if name not in NEEDS:
+            raise NotFound(name, why="is unknown")
+        return NEEDS[name]
+
+    def look(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {"said": f"would {name}"}
+
+    def do(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        if args.get("bad"):
+            raise BadInput(name, why="cannot be")
+        self.done.append(name)
+        return {"said": f"{name} {len(self.done)}"}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "audit" / "log.jsonl"
+
+
+@pytest.fixture
+def desk(world: World, log: Path, clock: Clock) -> Desk:
+    return Desk(needs=world.needs, look=world.look, do=world.do, audit=Audit(log), clock=lambda: clock.now)
+
+
+def order(name: str, role: str, identity: str = "1", **more: Any) -> Order:
+    return Order(id=identity, name=name, role=role, who="ann", **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "may"),
+    [
+        ("look", "viewer", True), ("rain", "viewer", False), ("kill", "viewer", False),
+        ("look", "operator", True), ("rain", "operator", True), ("kill", "operator", False),
+        ("look", "admin", True), ("rain", "admin", True), ("kill", "admin", True),
+    ],
+)  # fmt: skip
+def test_a_role_may_do_what_those_below_it_may(name: str, role: str, may: bool, desk: Desk, world: World) -> None:
+    if may:
+        desk.take(order(name, role))
+    else:
+        with pytest.raises(Forbidden, match=f"{name}: is for {NEEDS[name]}s, and this is a {role}"):
+            desk.take(order(name, role))
+    assert bool(world.done) == may
+
+
+def test_the_same_id_again_gives_the_same_answer_and_does_nothing(desk: Desk, world: World) -> None:
+    first = desk.take(order("rain", "operator", args={"ticks": 1}))
+    again = desk.take(order("rain", "operator", args={"ticks": 1}))
+    assert again == first | {"again": True} and world.done == ["rain"]
+    with pytest.raises(Conflict, match="order 1: was another order"):
+        desk.take(order("rain", "operator", args={"ticks": 2}))
+    desk.take(order("rain", "operator", "2", args={"ticks": 1}))
+    assert world.done == ["rain", "rain"]
+
+
+def test_what_was_refused_may_be_tried_again_under_its_id(desk: Desk, world: World) -> None:
+    with pytest.raises(BadInput, match="cannot be"):
+        desk.take(order("rain", "operator", args={"bad": True}))
+    assert desk.take(order("rain", "operator"))["said"] == "rain 1"
+
+
+def test_an_order_that_changes_something_needs_an_id_and_looking_does_not(desk: Desk, world: World) -> None:
+    with pytest.raises(BadInput, match="rain: id: is missing"):
+        desk.take(order("rain", "operator", ""))
+    assert desk.take(order("look", "viewer", ""))["said"] == "look 1"
+
+
+def test_a_dry_run_does_nothing_and_is_not_written_down(desk: Desk, world: World, log: Path) -> None:
+    answer = desk.take(order("kill", "admin", is_dry=True))
+    assert answer["dry_run"] and answer["said"] == "would kill" and world.done == [] and not log.exists()
+    with pytest.raises(Forbidden):
+        desk.take(order("kill", "viewer", is_dry=True))
+
+
+def test_answers_are_remembered_up_to_a_number(desk: Desk, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "REMEMBERED", 2)
+    for identity in ("1", "2", "3", "1"):
+        desk.take(order("rain", "operator", identity))
+    assert len(world.done) == 4  # the first was forgotten
+
+
+def test_everything_done_or_refused_is_in_the_log_and_it_is_sealed(desk: Desk, log: Path, clock: Clock) -> None:
+    desk.take(order("rain", "operator", args={"ticks": 5}))
+    desk.take(order("look", "viewer"))  # changes nothing
+    with pytest.raises(Forbidden):
+        desk.take(order("kill", "operator", "2"))
+    with pytest.raises(BadInput):
+        desk.take(order("kill", "admin", "3", args={"bad": True}))
+    entries = observer.read_audit(log)
+    assert [(entry["name"], entry["who"], "refused" in entry) for entry in entries] == [
+        ("rain", "ann", False), ("kill", "ann", True), ("kill", "ann", True),
+    ]  # fmt: skip
+    assert entries[0]["args"] == {"ticks": 5} and entries[0]["at"] == clock.now
+
+
+@pytest.mark.parametrize("harm", ["change", "remove", "swap", "junk"])
+def test_a_log_that_was_tampered_with_is_refused(harm: str, log: Path) -> None:
+    audit = Audit(log)
+    for number in range(4):
+        audit.add({"what": "order", "value": number})
+    lines = log.read_text().splitlines()
+    if harm == "change":
+        lines[1] = lines[1].replace('"value": 1', '"value": 7')
+    elif harm == "remove":
+        del lines[1]
+    elif harm == "swap":
+        lines[1], lines[2] = lines[2], lines[1]
+    else:
+        lines[1] = "{}"
+    log.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadRecord, match="line 2: its seal is broken"):
+        Audit(log)
+
+
+def test_a_log_goes_on_where_it_ended(log: Path) -> None:
+    Audit(log).add({"what": "a"})
+    Audit(log).add({"what": "b"})
+    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1]
+
+
+# Badges and bodies --------------------------------------------------------------------------------------------------
+
+
+def test_only_the_right_token_gives_its_role() -> None:
+    badges = [Badge(role="operator", token="o" * 8), Badge(role="admin", token="a" * 8)]
+    given = ("o" * 8, "a" * 8, "o" * 9, "", None, "ö" * 8)
+    roles = [found.role if (found := observer.role_of(badges, one)) else None for one in given]
+    assert roles == ["operator", "admin", None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("role", "token", "message"),
+    [
+        ("king", "12345678", "role 'king': is unknown"),
+        ("admin", "short", "too short"),
+        ("admin", "1234 5678", "header"),
+    ],
+)
+def test_a_badge_that_cannot_be_used_is_refused(role: str, token: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Badge(role=role, token=token)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "order: name: is missing"),
+        ({"id": "1"}, "order: name: is missing"),
+        ({"name": "rain", "role": "admin"}, "order: role: is unknown"),  # a role is not asked for
+        ({"name": "rain", "args": [1]}, "order: args: must be names with plain values"),
+        ({"name": "rain", "args": {"a": {}}}, "order: args"),
+        ({"name": "rain", "id": 5}, "order: id"),
+        ({"name": "rain", "dry_run": "yes"}, "order: dry_run"),
+    ],
+)
+def test_what_is_no_order_is_refused(body: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        observer.read_order(body, Badge(role="viewer", token="v" * 8))
+
+
+def test_an_order_has_the_role_of_its_badge() -> None:
+    badge = Badge(role="operator", token="o" * 8, label="bob")
+    found = observer.read_order(json.loads('{"name": "rain", "id": "x", "args": {"ticks": 3}, "dry_run": true}'), badge)
+    assert found == Order(id="x", name="rain", args={"ticks": 3}, who="bob", role="operator", is_dry=True)
+
+
+# Alarms -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.alert)
+def test_each_alert_fires_and_clears(limit: Any) -> None:
+    watch = Watch()
+    edge = limit.above if limit.above is not None else limit.below
+    side = 1 if limit.above is not None else -1
+    assert watch.look({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
+    (raised,) = watch.look({limit.kpi: edge + side * 0.01}, 1440)
+    assert raised.code == limit.alert and watch.standing == [raised]
+    assert (raised.severity is Severity.CRITICAL) == limit.is_critical
+    if limit.clear != edge:
+        assert watch.look({limit.kpi: (edge + limit.clear) / 2}, 2160) == []  # between the two nothing changes
+    assert watch.look({limit.kpi: None}, 2880) == []  # nor where nothing was measured
+    (cleared,) = watch.look({limit.kpi: limit.clear}, 3600)
+    assert cleared.cleared_at == 3600 * 60 and watch.standing == []
+
+
+# Stages -------------------------------------------------------------------------------------------------------------
+
+STAGES = ("needs", "work", "ties")
+
+
+def test_two_green_windows_unlock_the_next_stage(log: Path) -> None:
+    audit = Audit(log)
+    assert observer.stages(log, STAGES, 2) == ("needs",)
+    observer.note_window(audit, stage="needs", reasons=(), at=1.0)
+    observer.note_window(audit, stage="needs", reasons=("exits: …",), at=2.0)
+    observer.note_window(audit, stage="needs", reasons=(), at=3.0)
+    assert observer.stages(log, STAGES, 2) == ("needs",)
+    observer.note_window(audit, stage="needs", reasons=(), at=4.0)
+    assert observer.stages(log, STAGES, 2) == ("needs", "work")
+
+
+def test_a_stage_can_be_unlocked_by_hand_for_a_reason_that_is_kept(log: Path) -> None:
+    audit = Audit(log)
+    for stage, why, message in (("magic", "x", "is unknown"), ("ties", " ", "takes a reason")):
+        with pytest.raises(BadInput, match=message):
+            observer.override(audit, stage=stage, who="ann", why=why, order=STAGES, at=1.0)
+    observer.override(audit, stage="ties", who="ann", why="a demonstration", order=STAGES, at=1.0)
+    assert observer.stages(log, STAGES, 2) == STAGES
+    assert observer.read_audit(log)[0]["why"] == "a demonstration"
