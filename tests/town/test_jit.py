@@ -42,3 +42,11 @@ def test_what_is_compiled_is_exact_and_counts_as_numpy_does() -> None:
 
     assert [halves(-7, 2), halves(7, 2)] == [-4, 3]
     assert not halves.targetoptions.get("fastmath")
+
+
+def test_it_is_cold_until_a_tick_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "HERE", tmp_path)
+    assert jit.is_cold()
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "step.tick-1.py311.nbi").touch()
+    assert not jit.is_cold()

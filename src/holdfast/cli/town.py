@@ -28,11 +28,20 @@ Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="K
 From = Annotated[Path | None, typer.Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")]
 
 
+def _warn() -> None:
+    """The first town on a machine, and after a change of its code, keeps people waiting."""
+    from holdfast.workloads.townlife import is_cold
+
+    if is_cold():
+        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
+
+
 def _life(rules: Rules, seed: int, start: Path | None, privacy: bool) -> Life:
     import secrets
 
     from holdfast.workloads.townlife import Life, Veil
 
+    _warn()
     life = Life(rules, seed=seed, veil=Veil(key=secrets.token_bytes(32) if privacy else None))
     if start is not None:
         life.restore(start)
@@ -208,6 +217,7 @@ def replay(
         _play(file, tick or 0, speed, json)
         return
     script = inspect_script(file)
+    _warn()
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
         life, is_same = again(file, read_rules(rules, residents=residents), upto=tick, each=advance)
     if json:
@@ -335,6 +345,7 @@ def bench(
     from holdfast.workloads.townlife import bench as measure
     from holdfast.workloads.townlife import read_rules
 
+    _warn()
     with progress("measuring", None):
         told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
     if json:

@@ -36,6 +36,11 @@ def _drop_stale() -> None:
 _drop_stale()
 
 
+def is_cold() -> bool:
+    """Whether the kernels have yet to be compiled, which takes a while."""
+    return not any((HERE / "__pycache__").glob("step.tick-*.nbi"))
+
+
 OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
 
 

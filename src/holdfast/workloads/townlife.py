@@ -20,6 +20,7 @@ from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env
 from holdfast.town.events import KINDS
 from holdfast.town.frames import Recording, Veil
+from holdfast.town.jit import is_cold
 from holdfast.town.record import Given, Script, Unfit
 from holdfast.town.rules import NEEDS, STAGES, TROUBLES, BadRules, Rules
 from holdfast.town.rules import load as load_rules
@@ -30,7 +31,7 @@ LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS
 __all__ = [
     "COMMANDS", "KEY_EVERY", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Life", "Moment",
     "Recording", "Rules", "Veil", "bench", "command_docs", "described", "faults", "fold", "inspect_script",
-    "inspect_snapshot", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema",
+    "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema",
     "unlocked", "word",
 ]  # fmt: skip
 
