@@ -33,6 +33,7 @@ class Scripted:
     status: int = 200
     body: Any = None
     pause_s: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Endpoint:
         step = self.script.popleft() if self.script else Scripted(body=self.reply(body))
         await asyncio.sleep(step.pause_s)
         content = step.body if isinstance(step.body, bytes) else json.dumps(step.body).encode()
-        return web.Response(status=step.status, body=content, content_type="application/json")
+        return web.Response(status=step.status, body=content, content_type="application/json", headers=step.headers)
 
     async def list_models(self, request: web.Request) -> web.Response:
         return web.json_response(self.models, status=404 if self.models is None else 200)

@@ -51,6 +51,8 @@ def test_tools_can_be_left_out(cli: Cli) -> None:
     [
         (["http://127.0.0.1:9/v1"], 1, "is it running and reachable?"),
         (["http://127.0.0.1:9/v1", "--model", "x"], 1, "is it running and reachable?"),
+        (["http://me:tell-nobody@127.0.0.1:9/v1"], 2, "a name or a password"),
+        (["http://127.0.0.1:99999/v1"], 2, "a port from 1 to 65535"),
         (["localhost:9"], 2, "is not http:// or https://"),
         (["local/nothing"], 2, "is neither in the package nor a folder"),
         (["local/sprout", "--model", "x"], 2, "names the model already"),
@@ -59,3 +61,4 @@ def test_tools_can_be_left_out(cli: Cli) -> None:
 def test_what_cannot_be_asked_is_one_line(cli: Cli, words: list[str], code: int, says: str) -> None:
     ran = cli("doctor", *words)
     assert (ran.code, ran.out) == (code, "") and says in ran.err and ran.err.count("\n") == 1
+    assert "tell-nobody" not in ran.err

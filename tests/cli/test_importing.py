@@ -102,7 +102,7 @@ def test_nothing_of_a_secret_is_in_the_store_or_what_is_printed(
     cli: Cli, log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = log(TOOL, said(f"the key is {SECRET}", f"{SECRET}, thanks"))
+    path = log(TOOL, said(f"the key is {SECRET}", f"{SECRET}, thanks"), said("and?", model=f"m-{SECRET}"))
     ran = cli("import", path, "--store", tmp_path / "state" / "s.sqlite")
     path.unlink()
     assert ran.code == 0
@@ -165,7 +165,16 @@ BAD = [
     ('{"messages": [{"role": "user"}], "secret-field": 1}', "has 1 unknown field; known are messages, reward,"),
     ('{"messages": [{"role": "user"}], "reward": true}', "reward is not a finite number"),
     ('{"messages": [{"role": "user"}], "reward": NaN}', "reward is not a finite number"),
+    ('{"messages": [{"role": "user"}], "reward": 1' + "0" * 400 + "}", "reward is not a finite number"),
     ('{"messages": [{"role": "user"}], "metadata": []}', "metadata is not a dict"),
+    ('{"messages": [{"role": "user", "content": [' + "[" * 400 + "]" * 400 + "]}]}", "is nested more than 100 deep"),
+    *(
+        (
+            f'{{"messages": [{{"role": "assistant", "tool_calls": [{call}]}}]}}',
+            "messages[0].tool_calls holds what is not an object with a function",
+        )
+        for call in ("5", '{"id": "a", "function": "str"}', '{"function": ["x"]}')
+    ),
 ]
 
 

@@ -86,6 +86,12 @@ def test_a_collector_gets_them_with_the_headers_it_asks_for(cli: Cli, told: str,
         assert len(taken(other)[1]) == 2
 
 
+def test_an_address_with_a_password_is_refused_without_it(cli: Cli, told: str) -> None:
+    ran = cli("traces", "export", "run-1", "--to", "http://me:tell-nobody@127.0.0.1:9", "--store", told)
+    assert (ran.code, ran.out) == (2, "") and "127.0.0.1:9" in ran.err and "--header" in ran.err
+    assert "tell-nobody" not in ran.err
+
+
 def test_bad_input_is_one_line(cli: Cli, told: str, tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     ran = cli("traces", "export", "run-9", "--to", file, "--store", told)

@@ -104,6 +104,25 @@ def test_a_base_url_is_http() -> None:
     assert str(caught.value) == says
 
 
+def test_no_redirect_is_followed_and_the_key_stays_here(endpoint: Endpoint) -> None:
+    with serving() as elsewhere:
+        elsewhere.models = {"data": [{"id": "tiny", "owned_by": "vllm"}]}
+        away = {"Location": f"{elsewhere.url}/chat/completions"}
+        for status in (302, 307):
+            endpoint.script.append(Scripted(status, {}, headers=away))
+            with pytest.raises(Fault, match=f"HTTP {status}.*check --base-url"):
+                ask(endpoint, api_key="tell-nobody")
+        assert not elsewhere.asked
+
+
+def test_a_key_that_is_said_back_is_not_told(endpoint: Endpoint) -> None:
+    for said in ({"error": {"message": "no: Bearer tell-nobody"}}, b"<p>tell-nobody</p>"):
+        endpoint.script.append(Scripted(401, said))
+        with pytest.raises(Fault, match="HTTP 401") as caught:
+            ask(endpoint, api_key="tell-nobody")
+        assert "tell-nobody" not in str(caught.value)
+
+
 def test_what_the_endpoint_does_not_give_is_missing_and_not_made_up(endpoint: Endpoint) -> None:
     endpoint.reply = lambda body: {"choices": [{"message": {"role": "assistant", "content": None}}]}
     call = ask(endpoint)

@@ -81,7 +81,8 @@ async def test_an_agent_answers_from_a_process_of_its_own(open_booth: Open, reci
     assert first.state is AttemptState.SUCCEEDED
     assert first.output["seed"] == 7
     assert first.output["pid"] != os.getpid()
-    assert first.reward == 2.0  # its world's and the scorer's
+    assert first.reward == 1.0  # the scorer alone pays
+    assert [one.name for one in first.signals] == ["agent.told", "one"]  # what its world gave is kept
     assert [(span.name, span.parent) for span in booth.spans] == [("telling", 1), ("agent.run", None)]
     assert booth.spans[0].attributes == {"resource": "kind"}
     second = await booth.do("tell")

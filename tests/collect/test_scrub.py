@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.parts import canaries
-from holdfast.collect.scrub import KEY_FILE, PSEUDONYM, Scrub, count, key_in, merged
+from holdfast.collect.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
 from holdfast.contracts.detect import Found, personal, secrets
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
@@ -217,6 +219,85 @@ def test_a_span_is_scrubbed_in_all_its_parts() -> None:
     assert (scrubbed.seq, scrubbed.kind, scrubbed.events[0].at) == (1, SpanKind.TOOL, 1.0)
     model = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=1.0, model=chat(MAIL))
     assert MAIL not in str(SCRUB.span(model))
+
+
+def test_names_are_looked_at_too_and_stay_where_they_only_look_random() -> None:
+    call = SCRUB.call(ModelCall(model=f"m-{SECRET}", messages=(), response={}, finish_reason=MAIL))
+    assert SECRET not in call.model and call.finish_reason == SCRUB.text(MAIL)
+    tool = ToolCall(tool=f"t {SECRET}", arguments={}, call_id=SECRET)
+    event = SpanEvent(name=f"e {MAIL}", at=1.0)
+    span = Span(
+        seq=1, kind=SpanKind.TOOL, name="t", started_at=1.0, tool=tool, events=(event,), trace_id=SECRET, span_id=SECRET
+    )
+    assert SECRET not in str(SCRUB.span(span)) and MAIL not in str(SCRUB.span(span))
+    plain = ModelCall(model="mistralai/Mixtral-8x22B-Instruct-v012", messages=(), response={}, finish_reason="stop")
+    assert SCRUB.call(plain) is plain
+    number = Span(seq=1, kind=SpanKind.TELEMETRY, name="t", started_at=1.0, trace_id="4539148803436467")
+    assert SCRUB.span(number) == number
+
+
+@pytest.mark.parametrize("calls", [5, "abc", {"a": 1}, [5], [{"function": "x"}], [{"function": {"name": 5}}]])
+def test_calls_of_tools_that_are_none_are_scrubbed_as_anything_else(calls: Any) -> None:
+    call = chat(f"write to {MAIL}")
+    kept = SCRUB.call(replace(call, response={**call.response, "tool_calls": calls}))
+    assert kept.response["tool_calls"] == calls and len(kept.scrubbed) == 1
+
+
+@pytest.mark.parametrize("number", [4539148803436467, 4539148803436467.0])
+def test_a_card_number_is_found_as_a_number_of_any_kind(number: float) -> None:
+    assert count(SCRUB.value({"n": number})) == {"card": 1}
+    assert count(SCRUB.text(f'{{"n": {number}}}')) == {"card": 1}
+    harmless = {"n": 1234567890.5, "t": 1.7e18, "big": 10**5000, "inf": float("inf"), "no": 12.0}
+    assert SCRUB.value(harmless) == harmless
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f'{{"k":"{SECRET}","k":1}}', '{"k":1}'),
+        ('{"password": "Xy7!hunterzzz", "password": ""}', '{"password": ""}'),
+        (f'[{{"a": {{"k": "\\u0041{SECRET[1:]}", "b": [2], "k": 1}}}}]', '[{"a": {"k": 1, "b": [2]}}]'),
+        (f'{{"k":{{"x":"{SECRET}","x":1}},"k":2}}', '{"k":2}'),
+        ('{"k": 1,"k": 2}', '{"k": 1,"k": 2}'),  # nothing to hide
+    ],
+)
+def test_a_key_that_is_there_twice_hides_nothing(text: str, kept: str) -> None:
+    assert SCRUB.text(text) == kept
+
+
+@QUICK
+@given(
+    st.lists(st.text(alphabet="ab_ +-é", min_size=1, max_size=5), max_size=6), st.text(alphabet="ab_ +-é", max_size=40)
+)
+def test_literals_are_found_as_one_pattern_of_all_of_them_would_find_them(wanted: list[str], text: str) -> None:
+    longest = sorted(set(wanted), key=len, reverse=True)
+    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)" if wanted else "(?!)"
+    assert list(_Literals(wanted).within(text)) == [match.span() for match in re.finditer(pattern, text)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: "u v, " * 10 * n + " ".join(f"{'uv'[i % 2]}{i}@corp{i}.org" for i in range(n)),
+        lambda n: "<email:0123abcd>," * 4 * n + " ".join(f"u{i}@mail{i}.org" for i in range(n)),
+        lambda n: json.dumps({_spelt(i): i for i in range(n)}),
+    ],
+)
+def test_four_times_the_people_take_about_four_times_as_long(make: Any) -> None:
+    def cost(n: int) -> float:
+        call = ModelCall(model="m", messages=({"role": "user", "content": make(n)},), response={})
+        began = time.process_time()
+        Scrub(b"k" * 32).call(call)
+        return time.process_time() - began
+
+    cost(10)
+    assert cost(4000) < 7 * cost(1000) + 0.2
+
+
+def _spelt(n: int) -> str:
+    """One address in as many ways as there are numbers."""
+    letters = "abcdefghijkl@corp.org"
+    return "".join(letter.upper() if n >> place & 1 else letter for place, letter in enumerate(letters))
 
 
 def test_a_call_that_holds_nothing_is_the_same_call() -> None:

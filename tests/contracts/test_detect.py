@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.contracts.detect import (
     ASSIGNED,
     PERSONAL,
     SECRETS,
+    WIDE,
     Found,
     Rule,
     find,
@@ -182,6 +184,59 @@ def test_a_long_text_is_read_in_no_time(letters: str) -> None:
     began = time.perf_counter()
     secrets(text), personal(text), list(find(text, ASSIGNED))
     assert time.perf_counter() - began < 3.0
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "+1" + "1" * 44 + "a ",  # many ways to group the digits, and none that fits
+        "ey" + "Jaaaaaaaa-",  # each could begin a token that goes on to the end
+        "x://" + "a" * 60 + ":" + "b" * 200 + " ",
+        "aB3x" * 40 + "=a",
+        "-----BEGIN " + "PRIVATE KEY-----\n" + "A" * 40,
+    ],
+)
+def test_a_longer_text_takes_longer_by_as_much(piece: str) -> None:
+    def cost(letters: int) -> float:
+        text = piece * (letters // len(piece))
+        began = time.process_time()
+        for signs in (SECRETS, ASSIGNED, PERSONAL, WIDE):
+            list(find(text, signs))
+        return time.process_time() - began
+
+    few = cost(25_000)
+    assert few < 1.0
+    assert cost(200_000) < 16 * few + 0.2
+
+
+@pytest.mark.parametrize(
+    "number", ["+14155552671", "+1 (415) 555-2671", "+44 (0)20 7946 0958", "+49 30 12 34 56 78 90", "+1.415.555.2671"]
+)
+def test_a_telephone_number_is_found_whole_however_it_is_grouped(number: str) -> None:
+    (found,) = find(f"call {number}, please", PERSONAL)
+    assert (found.kind, found.end - found.start) == ("phone", len(number))
+    assert not personal("+1 2 3 4 5 6 7 8 9 10") and not personal("+" + "1" * 16)
+
+
+def test_a_card_number_is_one_with_a_fraction_of_nothing_too() -> None:
+    assert personal("4539148803436467.0, then") == {"card_number"}
+    assert not personal("4539148803436467.05") and not personal("4539148803436467.5")
+
+
+@pytest.mark.parametrize("letters", [40, 600, 4096, 4097, 50_000])
+def test_random_letters_are_found_however_many_they_are(letters: int) -> None:
+    text = "".join(
+        Random(letters).choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=letters)
+    )
+    (found,) = find(f"it is {text} now", ASSIGNED)
+    assert (found.kind, found.end - found.start) == ("random_string", letters)
+
+
+def test_pictures_and_paths_are_no_secrets() -> None:
+    letters = "".join(Random(1).choices("ABCdefgh0123456789+", k=6000))
+    for begins in ("iVBORw0KGgo", "/9j/", "UklGR", "JVBERi0"):
+        assert not list(find(f"data:;base64,{begins}{letters}", ASSIGNED))
+    assert not list(find("/usr/Local/lib64/python3/Site-packages/numpy1/core/Include9" * 3, ASSIGNED))
 
 
 def test_every_text_within_a_value_is_found_keys_included_and_however_deep() -> None:

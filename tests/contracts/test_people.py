@@ -113,3 +113,31 @@ def test_a_long_text_is_read_in_no_time(letters: str) -> None:
     began = time.perf_counter()
     list(names(text)), list(find(text, PLACES))
     assert time.perf_counter() - began < 5.0
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "001" + "1" * 44 + "a\n",  # many ways to group the digits, and none that fits
+        "name: Aa" + "'Aa" * 17 + ".\n",  # each capital could be read in two ways
+        "12 rue de la ",
+        "Am Aa Aa ",
+    ],
+)
+def test_a_longer_text_takes_longer_by_as_much(piece: str) -> None:
+    def cost(letters: int) -> float:
+        text = piece * (letters // len(piece))
+        began = time.process_time()
+        list(names(text)), list(find(text, PLACES))
+        return time.process_time() - began
+
+    few = cost(5_000)
+    assert few < 1.0
+    assert cost(60_000) < 30 * few + 0.2
+
+
+@pytest.mark.parametrize("text", ["001415555267", "0049 (0)151 23456789", "0044-20-7946-0958", "0033 1 42 68 53 00"])
+def test_a_number_from_abroad_is_found_whole_however_it_is_grouped(text: str) -> None:
+    (found,) = find(f"at {text}, please", PLACES)
+    assert (found.kind, found.end - found.start) == ("phone", len(text))
+    assert not list(find("001 2 3 4 5 6 7 8 9 1 2", PLACES))

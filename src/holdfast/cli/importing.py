@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 KIND, WORKER = "import", "import"
 LEASE_S, SILENT_S = 60.0, 10.0
 BATCH, PAGE = 100, 500
+DEEPEST = 100  # lists and objects within one another in a line
 KNOWN = ("messages", "reward", "model", "tools", "metadata")
 REMEDY = 'give one object a line, such as {"messages": [{"role": "user", "content": "…"}, …], "reward": 1.0}'
 EPILOG = """Each line of FILE is {"messages": […]}, and may have "reward", "model", "tools" and "metadata".
@@ -130,13 +131,35 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise BadInput(f"file {path}", why="holds no conversation", remedy=REMEDY)
 
 
-def _why_not(row: Any) -> str | None:
+def _is_deep(row: Any) -> bool:
+    """Whether it holds lists and objects deeper than a record may: level by level, without recursion."""
+    level = [row]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+    return bool(level)
+
+
+def _is_finite(number: Any) -> bool:
     from math import isfinite
 
+    try:
+        return isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number)
+    except OverflowError:  # a whole number that no fraction is as large as
+        return False
+
+
+def _why_not(row: Any) -> str | None:
     if not isinstance(row, dict):
         return "is not an object"
     if unknown := sorted(set(row) - set(KNOWN)):
         return f"has {show.count(len(unknown), 'unknown field')}; known are {', '.join(KNOWN)}"
+    if _is_deep(row):
+        return f"is nested more than {DEEPEST} deep"
     messages, reward = row.get("messages"), row.get("reward")
     if not isinstance(messages, list) or not messages:
         return "messages is not a list, or an empty one"
@@ -147,7 +170,10 @@ def _why_not(row: Any) -> str | None:
             return f"messages[{place}].content is neither text nor a list of parts"
         if not isinstance(message.get("tool_calls"), list | None):
             return f"messages[{place}].tool_calls is not a list"
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not isfinite(reward)):
+        for call in message.get("tool_calls") or ():
+            if not isinstance(call, dict) or not isinstance(call.get("function"), dict | None):
+                return f"messages[{place}].tool_calls holds what is not an object with a function"
+    if reward is not None and not _is_finite(reward):
         return "reward is not a finite number"
     for key, kind in (("model", str), ("tools", list), ("metadata", dict)):
         if not isinstance(row.get(key), kind | None):
@@ -157,14 +183,16 @@ def _why_not(row: Any) -> str | None:
 
 def _conversation(row: Mapping[str, Any], line: int, model: str, scrub: Scrub | None, bar: show.Bar) -> Conversation:
     messages, tools, metadata = row["messages"], row.get("tools") or [], row.get("metadata") or {}
+    model = row.get("model") or model
     if scrub is not None:
         messages, tools, metadata = scrub.messages(messages), scrub.value(tools), scrub.value(metadata)
+        model = scrub.name(model)
     bar()
     return Conversation(
         line=line,
         name=_hash(messages),
         messages=messages,
-        model=row.get("model") or model,
+        model=model,
         tools=tools,
         reward=row.get("reward"),
         metadata=metadata,

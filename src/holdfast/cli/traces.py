@@ -44,14 +44,18 @@ def export(
     from holdfast.cli.files import written_whole
     from holdfast.cli.sprout import needing
 
-    headers = dict(map(read_header, header or ()))
+    headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
+    if is_remote:
+        from holdfast.collect.address import checked
+
+        checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
     with needing("otlp"), existing(store, project) as opened:
         from holdfast.collect.otlp import give, wire
 
         rollouts = _rollouts(opened, what)
         with show.progress("exporting rollouts", None) as advance:
             spans = _spans(opened, rollouts, advance)
-            if to.startswith(("http://", "https://")):
+            if is_remote:
                 taken = asyncio.run(give.send(to, spans, headers=headers))
             else:
                 taken = 0

@@ -31,9 +31,9 @@ from holdfast.contracts.trace import ModelCall, Span
 T = TypeVar("T")
 Agent = Callable[[Any, "Context"], Any]
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
-# A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, to those that count, and
-# why the attempt is rejected, if it is.
-LastWord = Callable[[Sequence[Signal], Sequence[Span]], tuple[Sequence[Signal], str | None]]
+# A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
+# answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
+LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

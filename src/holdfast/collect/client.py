@@ -14,9 +14,10 @@ from typing import Any
 
 import aiohttp
 
+from holdfast.collect.address import checked, hidden
 from holdfast.collect.thinking import Way, limited, way_for
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
+from holdfast.contracts.errors import BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -44,14 +45,8 @@ class Client:
         thinking: Mode | None = None,
     ) -> None:
         """`thinking` is how the endpoint is held to a number of thinking tokens; None: by what it says it is."""
-        if not base_url.startswith(("http://", "https://")):
-            raise BadInput(
-                f"base URL {base_url!r}",
-                why="is not http:// or https://",
-                remedy="for example http://127.0.0.1:8000/v1",
-            )
         self.model = model
-        self._base = base_url.rstrip("/")
+        self._base, self._key = checked("base URL", base_url), api_key
         self._url = f"{self._base}/chat/completions"
         self._wanted, self._way = thinking, (None if thinking not in (Mode.FORCING, Mode.HINT) else Way(thinking))
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -79,12 +74,13 @@ class Client:
                 break
             if number < self._tries:
                 await asyncio.sleep(self._backoff.delay_s(number, self._chance.random()))
-        why = _reason(answer) if status == NO_ANSWER else f"HTTP {status}: {_reason(answer)}"
+        says = hidden(_reason(answer), self._key)
+        why = says if status == NO_ANSWER else f"HTTP {status}: {says}"
         if _may_pass(status):
             raise Fault(
                 f"model endpoint {self._url}", why=f"{why} ({self._tries} tries)", remedy="is it running and reachable?"
             )
-        if status in OURS:
+        if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get the key, too
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
 
@@ -94,7 +90,7 @@ class Client:
             return self._way
         session = await self._session()
         try:
-            async with session.get(f"{self._base}/models") as response:
+            async with session.get(f"{self._base}/models", allow_redirects=False) as response:
                 listed = json.loads(await response.read()) if response.status == 200 else {}
                 way = way_for(_owner(listed, self.model), self._wanted)
                 if not _may_pass(response.status):
@@ -121,11 +117,12 @@ class Client:
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         session = await self._session()
         try:
-            async with session.post(self._url, json=body) as response:
+            async with session.post(self._url, json=body, allow_redirects=False) as response:
                 text = (await response.read()).decode(errors="replace")
                 try:
                     return response.status, json.loads(text)
                 except ValueError:
+                    text = hidden(text, self._key)
                     return (NO_ANSWER, f"not JSON: {text}") if response.status == 200 else (response.status, text)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")

@@ -16,7 +16,7 @@ import re
 import secrets
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,7 +30,7 @@ import orjson
 from holdfast.contracts import detect, people
 from holdfast.contracts.detect import Found
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.trace import NEUTRAL, ModelCall, Span
+from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")
@@ -62,10 +62,11 @@ KEYS = {  # of JSON objects: those that say what their value is
         r"(?:.*_)?(?:first|last|full|given|family|middle|customer|patient|contact|employee)_?names?|surname"
     ),
 }
-LEAST_NUMBER = 10**8  # numbers below are nobody's
+LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # numbers below are nobody's; those above Python does not write out
 LEAST_SECRET = 6  # letters: shorter ones are looked for only where they were told
 MOST_KEPT = 4_000_000  # letters of texts whose findings are remembered: a conversation comes again with every turn
 MOST_CLEAN, MARK = 50_000, 32  # values that are known to hold nothing, each by a mark of so many bytes
+TOKEN = re.compile(r"\w+|\W")
 STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -109,12 +110,19 @@ class Scrub:
         """Any JSON value of the same structure; a number that is somebody's becomes a text."""
         return self._over([value])[0][0]
 
+    def name(self, name: str) -> str:
+        """What a model, a tool or an event is called; names that only look random or like somebody's stay."""
+        return name if _is_plain(name) else self.text(name)
+
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
         """A conversation, in which what is given away once is found wherever it is said."""
         return self._over(messages, is_chat=True)[0]
 
     def call(self, call: ModelCall) -> ModelCall:
         """The call without what it must not hold; itself, when there is nothing."""
+        model, reason = self.name(call.model), call.finish_reason and self.name(call.finish_reason)
+        if (model, reason) != (call.model, call.finish_reason):
+            call = replace(call, model=model, finish_reason=reason)
         try:
             if self._is_clean(call):
                 ids = self._ids(call, _Reading())
@@ -146,15 +154,30 @@ class Scrub:
 
     def span(self, span: Span) -> Span:
         """All that a span says: its call, what a tool was given and gave, and what was noted beside it."""
-        events = tuple(replace(event, attributes=self.value(dict(event.attributes))) for event in span.events)
-        changes: dict[str, Any] = {"name": self.text(span.name), "attributes": self.value(dict(span.attributes))}
+        changes: dict[str, Any] = {
+            "name": self.text(span.name),
+            "attributes": self.value(dict(span.attributes)),
+            "events": tuple(
+                replace(event, name=self.name(event.name), attributes=self.value(dict(event.attributes)))
+                for event in span.events
+            ),
+        }
+        for place in ("trace_id", "span_id"):
+            foreign = getattr(span, place)
+            if foreign is not None and detect.secrets(foreign):  # a number may be an id
+                changes[place] = self.text(foreign)
         if span.model is not None:
             changes["model"] = self.call(span.model)
         if span.tool is not None:
-            tool = span.tool
-            arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
-            changes["tool"] = replace(tool, arguments=arguments, result=result, error=error)
-        return replace(span, events=events, **changes)
+            changes["tool"] = self._tool(span.tool)
+        return replace(span, **changes)
+
+    def _tool(self, tool: ToolCall) -> ToolCall:
+        arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
+        call_id = None if tool.call_id is None else self.name(tool.call_id)
+        return replace(
+            tool, tool=self.name(tool.tool), arguments=arguments, result=result, error=error, call_id=call_id
+        )
 
     def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
         """Twice: what is given away in one place may be said in another without a sign."""
@@ -231,39 +254,69 @@ class _Memory(Generic[K, V]):
             self._kept -= len(self._known.popitem(last=False)[0])
 
 
+class _Literals:
+    """Texts to be found as whole words, the longest first: a tree of tokens, for there may be thousands of them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._tree: dict[str, Any] = {}
+        for text in texts:
+            node = self._tree
+            for token in TOKEN.findall(text):
+                node = node.setdefault(token, {})
+            node[""] = True  # one ends here
+
+    def within(self, text: str) -> Iterator[tuple[int, int]]:
+        reached = 0
+        for token in TOKEN.finditer(text) if self._tree else ():
+            start = token.start()
+            if start >= reached and token.group() in self._tree and not _is_word(text, start - 1):
+                end = self._end(text, start)
+                if end > start:
+                    yield start, end
+                    reached = end
+
+    def _end(self, text: str, start: int) -> int:
+        end, at, node = start, start, self._tree
+        while token := TOKEN.match(text, at):
+            deeper = node.get(token.group())
+            if deeper is None:
+                break
+            node, at = deeper, token.end()
+            if "" in node and not _is_word(text, at):
+                end = at
+        return end
+
+
+def _is_word(text: str, at: int) -> bool:
+    return 0 <= at < len(text) and (text[at].isalnum() or text[at] == "_")
+
+
 @dataclass
 class _Reading:
     """What was found in one call: looked for in all of it, ids included."""
 
     literals: dict[str, str] = field(default_factory=dict)  # text → kind
-    pattern: re.Pattern[str] | None = None
+    wanted: _Literals | None = None
 
     def note(self, text: str, kind: str) -> None:
         self.literals.setdefault(text, kind)
 
     def closed(self) -> _Reading:
-        self.pattern = self._pattern(self._wanted())
-        return self
-
-    def _wanted(self) -> list[str]:
-        return [
+        self.wanted = _Literals(
             text
             for text, kind in self.literals.items()
             if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
-        ]
-
-    def _pattern(self, texts: Iterable[str]) -> re.Pattern[str] | None:
-        wanted = sorted(set(texts), key=len, reverse=True)
-        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, wanted))})(?!\w)") if wanted else None
+        )
+        return self
 
     def within(self, text: str, *, is_escaped: bool = False) -> list[Found]:
-        pattern, kinds = self.pattern, self.literals
+        wanted, kinds = self.wanted, self.literals
         if is_escaped and self.literals:  # as it looks inside JSON; short ones too: here only a match is lost
-            forms = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
-            pattern, kinds = self._pattern(forms), forms
-        if pattern is None:
+            kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
+            wanted = _Literals(kinds)
+        if wanted is None:
             return []
-        return [Found(kinds[match.group()], *match.span()) for match in pattern.finditer(text)]
+        return [Found(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
 
     def hides_in(self, text: str, places: Sequence[Found]) -> bool:
         """Whether something is there in a form that has no place: with other spaces, say."""
@@ -272,8 +325,10 @@ class _Reading:
             left.append(text[at : place.start])
             at = place.end
         rest = _squeezed("\n".join([*left, text[at:]]))
-        hidden = (_squeezed(text) for text, kind in self.literals.items() if WORDS[kind] != "name")
-        return any(len(one) >= LEAST_SECRET and one in rest for one in hidden)
+        hidden = {_squeezed(text) for text, kind in self.literals.items() if WORDS[kind] != "name"}
+        begins = {one[:LEAST_SECRET] for one in hidden if len(one) >= LEAST_SECRET}
+        begun = {piece for at in range(len(rest)) if (piece := rest[at : at + LEAST_SECRET]) in begins}
+        return any(one[:LEAST_SECRET] in begun and one in rest for one in hidden)
 
 
 class _Pass:
@@ -289,17 +344,20 @@ class _Pass:
             return self._object(value)
         if isinstance(value, list | tuple):
             return [self.value(one, key) for one in value]
-        if isinstance(value, int) and not isinstance(value, bool) and self._has_numbers and abs(value) >= LEAST_NUMBER:
-            shown = self._text(str(value), key)
-            return value if shown == str(value) else shown
+        if isinstance(value, int | float) and self._has_numbers and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
+            whole = str(int(value)) if value == int(value) else str(value)
+            shown = self._text(whole, key)
+            return value if shown == whole else shown
         return value
 
     def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        times = Counter[str]()
         for key, item in value.items():
-            called = self._replaced(key)
+            called = once = self._replaced(key)
             while called in out:  # two spellings of one address
-                called += "'"
+                times[once] += 1
+                called = f"{once}'{times[once] if times[once] > 1 else ''}"
             is_kept = self._is_chat and key in PLAIN and isinstance(item, str) and _is_plain(item)
             out[called] = item if is_kept else self.value(item, key)
         return out
@@ -311,19 +369,26 @@ class _Pass:
         if kind is not None:
             return self._one(kind, text)
         if text.lstrip()[:1] in ("{", "["):
-            try:
-                data = json.loads(text)
-            except (ValueError, RecursionError):
-                pass
-            else:
-                return self._json(text, data)
+            with suppress(ValueError, RecursionError):
+                return self._json(text)
         return self._replaced(text)
 
-    def _json(self, text: str, data: Any) -> str:
+    def _json(self, text: str) -> str:
         """A call's arguments, or a result: written anew only when something in it was replaced."""
+        hidden: list[Any] = []
+
+        def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            out: dict[str, Any] = {}
+            for key, value in pairs:
+                if key in out:  # of a key that is there twice readers take the last, but all of them would be kept
+                    hidden.append({key: out[key]})
+                out[key] = value
+            return out
+
+        data = json.loads(text, object_pairs_hook=read)
         inner = _Pass(self._scrub, self._reading)
         clean = inner.value(data)
-        if clean == data:
+        if clean == data and inner.value(hidden) == hidden:
             return text
         separators = None if re.search(r'[,:] ["\d\[{tfn-]', text) else (",", ":")
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
@@ -351,9 +416,11 @@ def merged(text: str, places: Iterable[Found]) -> tuple[Found, ...]:
     if not taken:
         return ()
     there = [match.span() for match in PSEUDONYM.finditer(text)]
+    ends = [end for _, end in there]
     out: list[Found] = []
     for place in taken:
-        if any(place.start < end and start < place.end for start, end in there):
+        first = bisect_right(ends, place.start)  # of those that end after it begins
+        if first < len(there) and there[first][0] < place.end:
             continue
         if out and place.start < out[-1].end:
             kind = min(out[-1].kind, place.kind, key=lambda kind: RANK[WORDS[kind]])
@@ -432,8 +499,10 @@ def _unescaped(text: str) -> str:
 
 def _is_spoken(response: Mapping[str, Any], text: str) -> bool:
     """Whether the ids are those of this answer: its words are among them, and the tools that it calls."""
-    calls = [call.get("function") or {} for call in response.get("tool_calls") or () if isinstance(call, Mapping)]
-    said = [response.get("content"), response.get("reasoning_content"), *(call.get("name") for call in calls)]
+    calls = response.get("tool_calls")
+    functions = [one.get("function") for one in calls if isinstance(one, Mapping)] if isinstance(calls, list) else []
+    names = [one.get("name") for one in functions if isinstance(one, Mapping)]
+    said = [response.get("content"), response.get("reasoning_content"), *names]
     spoken = _squeezed(text)
     pieces = (piece for one in said if isinstance(one, str) for piece in PSEUDONYM.split(one))
     return all(_squeezed(piece) in spoken for piece in pieces)

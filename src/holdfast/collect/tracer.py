@@ -62,7 +62,7 @@ class Tracer:
     def reward(
         self, name: str, value: float, *, source: str = "agent", weight: float = 1.0, turn: int | None = None
     ) -> None:
-        """A reward the agent's own world gives; those of the scorer are added to it."""
+        """A reward the agent's own world gives; it counts where no scorer judges, and is kept beside elsewhere."""
         # Numbers of other libraries become plain ones: no engine can store those.
         self.signals.append(Signal(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
 

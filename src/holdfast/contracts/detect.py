@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from holdfast.contracts.errors import BadInput
 
 Test = Callable[[str], bool]
+MOST_GAPS = 7  # in a telephone's number
 
 
 class Sign(NamedTuple):
@@ -51,8 +52,13 @@ def _mod97(text: str) -> bool:
 
 
 def _is_phone(text: str) -> bool:
-    """E.164 allows 15 digits. With one dot it is a fraction with a sign."""
-    return 9 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1
+    """E.164 allows 15 digits. With one dot it is a fraction with a sign; in more parts it is a list of numbers."""
+    return 9 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1 and is_grouped(text)
+
+
+def is_grouped(text: str) -> bool:
+    """In as many parts as people write a telephone's number."""
+    return sum(letter in " .-" for letter in text) <= MOST_GAPS
 
 
 def _is_somebodys(address: str) -> bool:
@@ -91,12 +97,18 @@ def _is_password(text: str) -> bool:
 def _is_random(text: str) -> bool:
     """As keys are, and names, paths and hashes in hex are not."""
     kinds = (str.isupper, str.islower, str.isdigit)
-    if not all(any(map(kind, text)) for kind in kinds) or text.count("/") > 2 or CALL_ID.match(text):
+    if not all(any(map(kind, text)) for kind in kinds) or NO_SECRET.match(text):
+        return False
+    if text.count("/") > max(2, len(text) // 32):  # a path; in base 64 one letter in 64 is that
         return False
     return _bits(text) >= 3.7 and sum(letter.isdigit() for letter in text) >= 3
 
 
-CALL_ID = re.compile(r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item)[_-]")
+NO_SECRET = re.compile(  # ids of calls; PNG, JPEG, GIF, WebP or WAV, PDF and MP3 as they begin in base 64
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz"
+)
+# What follows a part that may be repeated never begins as the part does: a text is read in one way only, and one that
+# does not fit is given up after as many steps as it has letters.
 SECRETS: Mapping[str, Sign] = {
     "anthropic_api_key": Sign(re.compile(r"\bsk-ant-[A-Za-z0-9_-]{20,}"), _any, ("sk-ant-",)),
     "openai_api_key": Sign(re.compile(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}"), _any, ("sk-",)),
@@ -132,13 +144,15 @@ SECRETS: Mapping[str, Sign] = {
     "url_password": Sign(
         re.compile(r"\b[a-z][a-z0-9+]{1,15}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@"), is_given, ("://",)
     ),
-    "jwt_token": Sign(re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"), _any, ("eyJ",)),
+    "jwt_token": Sign(
+        re.compile(r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}"), _any, (".eyJ",)
+    ),
 }
 PERSONAL: Mapping[str, Sign] = {
     "email": Sign(
         re.compile(r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"), _is_somebodys, ("@",)
     ),
-    "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9]\d{0,2}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?!\w)"), _is_phone, ("+",)),
+    "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)"), _is_phone, ("+",)),
     "social_security_number": Sign(
         re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"),
         _any,
@@ -147,8 +161,8 @@ PERSONAL: Mapping[str, Sign] = {
     "card_number": Sign(
         re.compile(
             r"[3-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2})"
-            r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.\d)"
-            r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.\d)"
+            r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
+            r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)"
         ),
         _luhn,
     ),
@@ -181,12 +195,12 @@ ASSIGNED: Mapping[str, Sign] = {
         ("-",),
     ),
     "bearer_token": Sign(
-        re.compile(r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,4096}={0,2})"),
+        re.compile(r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,}={0,2})"),
         _is_password,
         ("earer", "EARER", "asic", "ASIC"),
     ),
     "random_string": Sign(
-        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,4095}={0,2}(?![A-Za-z0-9+/_-])"),
+        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"),
         _is_random,
     ),
 }

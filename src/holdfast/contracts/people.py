@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from unicodedata import combining, normalize
 
-from holdfast.contracts.detect import Found, Sign
+from holdfast.contracts.detect import Found, Sign, is_grouped
 
 _GIVEN = """
 Alex Andy Becky Ben Cathy Charlie Chris Dan Danny Dave Doug Eddie Fred Greg Jeff Jenny Jerry Jim Jimmy Joe Joey Ken
@@ -102,8 +102,8 @@ SURE = GIVEN - AMBIGUOUS
 QUIETLY = frozenset(word.lower() for word in SURE)
 PARTICLES = r"(?:van|von|der|den|de|da|do|dos|del|della|di|la|le|bin|ibn|al|el|ten|zu)"
 CAPITAL = r"[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĖĘĚĞĪİĹĻŁŃŅŇŌŐŒŔŘŚŞŠŢŤŪŮŰŹŻŽȘȚ]"
-NAME = rf"{CAPITAL}(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-]{CAPITAL}?[^\W\d_]+)*"
-WORD = re.compile(rf"{CAPITAL}(?<![\w@/.$\\-].)(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-]{CAPITAL}?[^\W\d_]+)*(?![\w@(/]|\.\w)")
+NAME = rf"{CAPITAL}(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*"
+WORD = re.compile(rf"{CAPITAL}(?<![\w@/.$\\-].)(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*(?![\w@(/]|\.\w)")
 NEXT = re.compile(rf" (?:{CAPITAL}\. )?(?:{PARTICLES} ){{0,2}}(?P<it>{NAME})(?![\w@(/]|\.\w)")
 LISTED = re.compile(rf", (?P<it>{NAME})(?!\w)")
 LOUD = re.compile(r"(?P<given>[A-Z](?<!\w.)[A-Z]{2,14})(?= (?:[A-Z]\.? )?(?P<family>[A-Z]{2,15})\b)")
@@ -200,8 +200,14 @@ def _told(text: str, start: int, end: int) -> Iterator[Found]:
 
 
 def _is_number(text: str) -> bool:
-    """A telephone's has 7 to 15 digits, and is no date."""
-    return 7 <= sum(map(str.isdigit, text)) <= 15 and not re.search(r"\b(?:19|20)\d\d[-/. ]\d\d?[-/. ]\d\d?\b", text)
+    """A telephone's has 7 to 15 digits after what leads abroad, and is no date."""
+    return 7 <= sum(map(str.isdigit, text.removeprefix("00"))) <= 15 and not re.search(
+        r"\b(?:19|20)\d\d[-/. ]\d\d?[-/. ]\d\d?\b", text
+    )
+
+
+def _is_grouped_number(text: str) -> bool:
+    return _is_number(text) and is_grouped(text)
 
 
 def _any(text: str) -> bool:
@@ -343,10 +349,10 @@ PLACES: Mapping[str, Sign] = {
             r"[+(\d](?<![\w.+/-].)(?:"  # a letter of one kind first: the search skips to it
             r"(?:(?:(?<=\+)1|(?<=1))[ .-]?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])|(?<=\()[2-9]\d\d\) ?|(?<=[2-9])\d\d[-. ])"
             r"[2-9]\d\d[-. ]\d{4}(?:,? ?(?:ext\.?|x) ?\d{1,6})?(?![\w-]|\.\d)"
-            r"|(?<=0)0[1-9]\d{0,2}(?:[ .-]?\(?\d{1,7}\)?){2,6}(?!\w)"
+            r"|(?<=0)0[1-9](?:[ .-]?\(?\d\)?){4,14}(?!\w)"
             r"|(?:(?<=\()0|(?<=0))[1-9]\d{0,3}\)?[ /-]\(?\d{2,8}(?:[ -]\d{2,6}){0,4}(?![\w-]|\.\d))"
         ),
-        _is_number,
+        _is_grouped_number,
     ),
     "told_phone": Sign(
         re.compile(

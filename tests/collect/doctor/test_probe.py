@@ -127,6 +127,25 @@ def test_the_key_is_sent_and_never_told() -> None:
         assert endpoint.asked[0].headers["Authorization"] == "Bearer s3cret" and "s3cret" not in str(caught.value)
 
 
+def test_a_key_that_is_said_back_is_not_told() -> None:
+    with serving() as endpoint:
+        endpoint.script.append(Scripted(401, {"error": {"message": "no: Bearer tell-nobody"}}))
+        with pytest.raises(Refused, match="HTTP 401: no: Bearer …") as caught:
+            ask(endpoint, api_key="tell-nobody")
+        assert "tell-nobody" not in str(caught.value)
+        endpoint.script.append(Scripted(200, completion("you are tell-nobody")))
+        assert ask(endpoint, api_key="tell-nobody").text == "you are …"
+
+
+def test_no_redirect_is_followed() -> None:
+    with serving() as endpoint, serving() as elsewhere:
+        away = {"Location": f"{elsewhere.url}/chat/completions"}
+        endpoint.script.append(Scripted(307, {"error": "elsewhere"}, headers=away))
+        with pytest.raises(Refused, match="HTTP 307"):
+            ask(endpoint, api_key="tell-nobody")
+        assert not elsewhere.asked
+
+
 def test_nobody_there_is_a_fault_and_no_address_is_bad_input() -> None:
     with pytest.raises(Fault, match="is it running and reachable"):
         ask(Endpoint(url="http://127.0.0.1:9/v1"))

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from holdfast.collect.otlp.give import batches, given, send
 from holdfast.collect.otlp.route import routes
@@ -122,6 +125,17 @@ async def test_a_collector_that_is_not_there_is_told_as_such() -> None:
         await send("http://127.0.0.1:9", [one], tries=2, backoff=Backoff(initial_s=0.01, cap_s=0.01))
     with pytest.raises(BadInput, match="is not http"):
         await send("localhost:4318", [one])
+
+
+async def test_a_key_that_a_collector_says_back_is_not_told() -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(f"no: {request.headers['authorization']}", 401)
+
+    one = Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    place = Route("/v1/traces", refuse, methods=["POST"])
+    with served(lambda: Starlette(routes=[place])) as at, pytest.raises(Fault, match="HTTP 401: no: ") as caught:
+        await send(at, [one], headers={"authorization": "Bearer tell-nobody"})
+    assert "tell-nobody" not in str(caught.value)
 
 
 async def test_what_a_collector_refuses_is_not_counted(file_store: Store) -> None:

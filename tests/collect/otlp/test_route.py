@@ -58,6 +58,11 @@ CHAT: dict[str, Any] = {
 TOKEN = "tell-nobody"
 
 
+PACKED = gzip.compress(b"{}", mtime=0)
+# Blocks of nothing, which unpack to nothing.
+STORED = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"\0\0\0\xff\xff" * 250_000
+
+
 @pytest.fixture
 def taker(file_store: Store) -> Taker:
     return Taker(file_store, clock=time.time)
@@ -241,6 +246,12 @@ def test_spans_that_name_an_attempt_that_does_not_run_are_refused(at: str, file_
         (gzip.compress(b"{}", mtime=0)[:-3], wire.JSON, {"Content-Encoding": "gzip"}, 400),
         (gzip.compress(b" " * 50_000_000), wire.JSON, {"Content-Encoding": "gzip"}, 413),  # small when it travels
         (b" " * 1_000_001, wire.JSON, {}, 413),
+        (PACKED + b"x" * 100, wire.JSON, {"Content-Encoding": "gzip"}, 400),  # something after its end
+        (PACKED + b"x" * 900_000, wire.JSON, {"Content-Encoding": "gzip"}, 400),
+        (PACKED + PACKED, wire.JSON, {"Content-Encoding": "gzip"}, 400),
+        (STORED, wire.JSON, {"Content-Encoding": "gzip"}, 413),  # larger packed than plain
+        (b'{"resourceSpans": [{"resource": {"attributes": [{"key": "a", "value": []}]}}]}', wire.JSON, {}, 200),
+        (b'{"resourceSpans": [{"resource": {"attributes": 3}, "scopeSpans": [{"spans": [{}]}]}]}', wire.JSON, {}, 200),
         (b"{}", wire.JSON, {}, 200),
         (b"", wire.PROTOBUF, {}, 200),
         (gzip.compress(b"{}", mtime=0), wire.JSON, {"Content-Encoding": "gzip"}, 200),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -187,6 +188,64 @@ async def test_scores_that_are_none_are_left_out(taker: Taker, file_store: Store
     await taker.take([span(1, events=noted)])
     (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
     assert rollout.reward == 0.5
+
+
+@pytest.mark.parametrize("absurd", [(10**400, 1.0), (1.0, 10**400), (1e308, 1e308), (-1e308, 1.0)])
+async def test_scores_beyond_all_are_left_out(taker: Taker, file_store: Store, absurd: tuple[float, float]) -> None:
+    names = ("gen_ai.evaluation.score.value", "holdfast.weight")
+    noted = tuple(
+        Noted(name="gen_ai.evaluation.result", at_ns=1, attributes=dict(zip(names, one, strict=True)))
+        for one in (absurd, absurd, (0.5, 1.0))
+    )
+    assert (await taker.take([span(1, events=noted)])).kept == 1
+    (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
+    assert rollout.reward == 0.5
+
+
+async def test_a_trace_whose_end_could_not_be_written_ends_when_it_is_sent_again(
+    file_store: Store, clock: Clock
+) -> None:
+    asked = 0
+
+    def now() -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # the rollout was begun, its span was kept, and now it should end
+            raise StoreError("disk", why="is full")
+        return clock.now
+
+    taker = Taker(file_store, clock=now)
+    noted = Noted(name="gen_ai.evaluation.result", at_ns=1, attributes={"gen_ai.evaluation.score.value": 0.5})
+    with pytest.raises(StoreError, match="is full"):
+        await taker.take([span(1, events=(noted,))])
+    (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
+    assert rollout.status is RolloutState.RUNNING
+    assert (await taker.take([span(1, events=(noted,))])).kept == 1
+    rollout = file_store.views.rollout(rollout.id)
+    assert (rollout.status, rollout.reward) == (RolloutState.SUCCEEDED, 0.5)
+
+
+async def test_what_was_dropped_is_told_and_refuses_nothing(taker: Taker) -> None:
+    taken = await taker.take([span(1, dropped=3), span(2, above=1, dropped=4)])
+    assert (taken.kept, taken.refused) == (2, 0) and taken.why.startswith("7 attributes were dropped")
+
+
+async def test_others_are_served_while_many_spans_are_scrubbed(file_store: Store, clock: Clock) -> None:
+    scrubbed, seen = [], list[int]()
+
+    def scrub(one: Span) -> Span:
+        scrubbed.append(one)
+        return one
+
+    async def other() -> None:
+        while True:
+            seen.append(len(scrubbed))
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    await Taker(file_store, clock=lambda: clock.now, scrub=scrub).take([span(n, above=99) for n in range(1, 51)])
+    beside.cancel()
+    assert set(range(1, 50)) <= set(seen)
 
 
 def test_ids_that_cannot_be_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,64 @@ def test_values_that_are_nested_without_end_are_refused_alone() -> None:
     body = {"resourceSpans": [{"scopeSpans": [{"spans": [deep, times]}]}]}
     spans, unread = wire.read(json.dumps(body).encode(), wire.JSON)
     assert len(spans) == 1 and unread == 1
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"stringValue": "x"}
+    for _ in range(depth):
+        value = {"arrayValue": {"values": [value]}}
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"intValue": "abc"},
+        {"intValue": "9" * 4000},
+        {"intValue": "9" * 5000},
+        {"intValue": str(2**63)},
+        {"doubleValue": "abc"},
+        {"bytesValue": "***"},
+        {"bytesValue": 5},
+        nested(40),
+        nested(300),
+    ],
+)
+def test_spans_below_a_resource_that_cannot_be_read_are_refused_and_the_others_read(value: dict[str, Any]) -> None:
+    times = {"traceId": "ab" * 16, "spanId": "cd" * 8, "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    bad = {"resource": {"attributes": [{"key": "a", "value": value}]}, "scopeSpans": [{"spans": [times, times]}]}
+    body = {"resourceSpans": [bad, {"scopeSpans": [{"spans": [times]}]}]}
+    spans, unread = wire.read(json.dumps(body).encode(), wire.JSON)
+    assert len(spans) == 1 and unread == 2
+
+
+def test_protobuf_spans_below_a_resource_that_is_nested_too_deeply_are_refused() -> None:
+    one = wire.Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    other = replace(one, span_id="ef" * 8, resource={"a": deep})
+    assert wire.read(wire.written([one, other], wire.PROTOBUF), wire.PROTOBUF) == ([one], 1)
+
+
+@pytest.mark.parametrize("media_type", [wire.JSON, wire.PROTOBUF])
+def test_a_span_has_so_many_attributes_and_what_is_more_is_counted(media_type: str) -> None:
+    def read(**more: Any) -> wire.Foreign:
+        one = wire.Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2, **more)
+        ((found,), unread) = wire.read(wire.written([one], media_type), media_type)
+        assert unread == 0
+        return found
+
+    many = {f"k{number}": "v" for number in range(wire.MOST + 5)}
+    found = read(attributes=many)
+    assert found.attributes == dict(list(many.items())[: wire.MOST]) and found.dropped == 5
+    noted = wire.Noted(name="e", at_ns=1, attributes={"a": "x", "b": "y"})
+    found = read(attributes=dict(list(many.items())[: wire.MOST - 1]), events=(noted,))
+    assert found.events[0].attributes == {"a": "x"} and found.dropped == 1  # its events have no room of their own
+    found = read(attributes={"all": many, "list": list(many.values()), "one": "x"})
+    assert found.attributes == {"one": "x"} and found.dropped == 2
+    ids = {"ids": list(range(10 * wire.MOST))}
+    assert read(attributes=ids).attributes == ids  # a long answer has many
 
 
 def test_the_answer_says_what_was_refused() -> None:

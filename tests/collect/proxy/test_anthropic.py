@@ -252,6 +252,15 @@ def test_a_stream_that_ends_with_an_error_never_counts_as_whole(way: Street) -> 
     assert span.attributes[PARTIAL] == "the upstream broke off"
 
 
+def test_an_event_that_cannot_be_read_leaves_a_hole() -> None:
+    assembler = Messages().stream(asked())
+    assembler.feed(Event(*delta(0, "text_delta", text="a")))
+    assert not assembler.has_holes
+    assembler.feed(Event("content_block_delta", delta(0, "text_delta", text="b")[1].replace(b"b", b"\xff")))
+    assembler.feed(Event(*told("message_stop")))
+    assert assembler.has_holes
+
+
 def test_arguments_that_were_cut_off_are_kept_as_far_as_they_came() -> None:
     assembler = Messages().stream(asked())
     for name, data in (

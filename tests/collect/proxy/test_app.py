@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.trace import Span
 from holdfast.policies import tokens
 from holdfast.store.store import Store
-from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, completion
+from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, chunk, completion
 from tests.collect.proxy.street import running, served
 from tests.collect.scene import PATIENCE_S, until
 from tests.collect.test_endpoint import Script
@@ -187,6 +188,30 @@ def test_a_stream_that_breaks_is_cut_and_kept_as_far_as_it_came(file_store: Stor
     assert [line.get("error_code") for line in here.lines(tmp_path)] == ["upstream_response_read_failed", None]
 
 
+def test_a_stream_of_which_an_event_cannot_be_read_passes_and_counts_for_nothing(file_store: Store) -> None:
+    hole = b'data: {"choices": [{"index": 0, "delta": {"content": "\xff"}}]}\n\n'
+    with road(file_store) as here:
+        here.far.usual = Step([*WORDS[:2], hole, *WORDS[2:], b"data: [DONE]\n\n"])
+        assert hole in here.post(body=asking(stream=True))[2]
+    (span,) = here.spans()
+    assert span.attributes["partial"] == "an event of the stream could not be read"
+
+
+def test_a_client_that_reads_nothing_gives_its_place_to_others(file_store: Store, tmp_path: Path) -> None:
+    with road(file_store, state_folder=tmp_path, limits=Limits(unread_s=0.3)) as here:
+        here.far.usual = Step([chunk(content="x" * 2**20)] * 40)
+        body, netloc = asking(stream=True), urlsplit(here.url)
+        with socket.create_connection((netloc.hostname, netloc.port)) as client:
+            head = f"POST {here.path} HTTP/1.1\r\nHost: {netloc.netloc}\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            gate = here.application.state.proxy.upstreams.each[0].gate
+            eventually(lambda: gate.inside == 1)
+            eventually(lambda: gate.inside == 0)
+            eventually(lambda: here.lines(tmp_path))
+    assert here.spans()[0].attributes["partial"] == "the client left"
+    assert [line["error_code"] for line in here.lines(tmp_path)] == ["client_left"]
+
+
 def test_a_client_that_leaves_ends_its_call_upstream_and_leaves_what_had_come(file_store: Store) -> None:
     with road(file_store) as here:
         here.far.usual = Step(WORDS[:2] * 200, gap_s=0.05)
@@ -275,6 +300,16 @@ def test_where_tokens_are_our_own_only_those_of_what_was_scrubbed_are_lost(
     assert tokens.show(prompt[start:end]) != SECRET and tokens.show(whole[start:end]) == SECRET
     assert (*whole[:start], *[0] * len(SECRET), *whole[end:]) == prompt
     assert span.model.logprobs is not None and len(span.model.completion_ids or ()) == len(span.model.logprobs) > 10
+
+
+def test_what_stands_in_a_header_is_scrubbed_like_what_is_said(file_store: Store, tmp_path: Path) -> None:
+    secret, plain = "sk-ant-api03-" + "Zz9yXw8vUt" * 3, ["0af7651916cd43dd8448eb211c80319c", "run-7:step.3"]
+    with road(file_store, state_folder=tmp_path, scrub=Scrub(KEY).call) as here:
+        for trace in (f"tr-{secret}", *plain):
+            assert here.post(x_trace_id=trace)[0] == 200
+    traces = [line["trace_id"] for line in here.lines(tmp_path)]
+    assert traces == [span.trace_id for span in here.spans()] and traces[1:] == plain
+    assert secret not in traces[0] and "<secret:" in traces[0]
 
 
 def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:

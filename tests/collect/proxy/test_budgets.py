@@ -127,6 +127,38 @@ def test_others_are_asked_in_the_system_message_which_is_what_is_kept(file_store
     assert use is not None and (use.budget.spent, use.budget.overspent) == (1400, 900)
 
 
+def test_a_count_beyond_all_is_not_counted_and_harms_no_later_call(file_store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(thought(10**19)))
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert here.post() == 200
+        far.usual = Step(thought(20))
+        assert here.post() == 200
+    use = file_store.budgets.get(here.attempt.token)
+    assert use is not None and (use.budget.calls, use.budget.spent) == (2, 20)
+
+
+async def test_a_change_that_could_not_be_written_has_not_happened(file_store: Store) -> None:
+    attempt, budgets, asked = claimed(file_store), Budgets(file_store, clock=time.time), Chat().read_request(asking())
+    first, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+    call = ModelCall(model="m", messages=(), response={}, thinking_tokens=100, finish_reason="stop")
+    second, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+    second.settle(replace(call, thinking_tokens=10**25))  # no column holds it
+    with pytest.raises(Exception, match="."):
+        await second.written()
+    await first.written()  # another call's trouble
+    first.settle(call)
+    await first.written()
+    for used in (10**25, 100):
+        again, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
+        again.settle(replace(call, thinking_tokens=used))
+        if used == 10**25:
+            claimed(file_store)  # nobody waits for it, since its call broke off; this comes after it
+        else:
+            await again.written()
+    use = file_store.budgets.get(attempt.token)
+    assert use is not None and use.budget.spent == 200
+
+
 def test_a_run_without_budgets_is_passed_on_byte_for_byte(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "holdfast"}))
     with road(file_store, far, thinking_budgets=False) as here:

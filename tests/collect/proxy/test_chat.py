@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ ANSWER: dict[str, Any] = {
             "forced": [1],
         }
     ],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 3},
+    "usage": {"prompt_tokens": 9, "completion_tokens": 2},
 }
 
 
@@ -88,7 +89,7 @@ def test_a_whole_answer_is_kept_as_it_was_sampled() -> None:
         response={"role": "assistant", "content": "4", "extra": {"kept": 1}},
         finish_reason="stop",
         prompt_tokens=9,
-        completion_tokens=3,
+        completion_tokens=2,
         prompt_ids=(1, 2),
         completion_ids=(7, 8),
         logprobs=(-0.25, 0.0),  # a hair above 0 is rounding
@@ -103,6 +104,22 @@ def test_log_probs_that_cannot_be_are_left_out(logprobs: list[Any]) -> None:
     answer["choices"][0]["logprobs"]["content"] = [entry(value) for value in logprobs]
     call = Chat().whole(ASKED, json.dumps(answer).encode())
     assert (call.completion_ids, call.logprobs) == ((7, 8), None)
+
+
+@pytest.mark.parametrize(("told", "kept"), [(1, None), (3, None), (0, None), (2, (7, 8)), (True, (7, 8))])
+def test_ids_that_are_not_as_many_as_the_upstream_counts_are_not_kept(told: Any, kept: tuple[int, ...] | None) -> None:
+    call = Chat().whole(ASKED, json.dumps(ANSWER | {"usage": {"completion_tokens": told}}).encode())
+    assert (call.completion_ids, call.logprobs is None, call.forced) == (kept, kept is None, (1,) if kept else ())
+
+
+@pytest.mark.parametrize("absurd", [-1, 2**53 + 1, 10**25, 10**400, 1.5, "3"])
+def test_a_count_that_nobody_can_have_counted_to_counts_as_not_told(absurd: Any) -> None:
+    counts = {"prompt_tokens": absurd, "completion_tokens": absurd}
+    usage = {**counts, "completion_tokens_details": {"reasoning_tokens": absurd}}
+    call = Chat().whole(ASKED, json.dumps(ANSWER | {"usage": usage}).encode())
+    counted = (call.prompt_tokens, call.completion_tokens, call.thinking_tokens)
+    assert counted == (2, 2, None)  # as many as there are ids
+    assert Chat().whole(ASKED, json.dumps(ANSWER | {"prompt_token_ids": [absurd]}).encode()).prompt_ids is None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"message": 1}]}', b"null"])
@@ -138,6 +155,28 @@ def test_chunks_are_put_together_with_tools_thoughts_ids_and_usage() -> None:
     }
     assert (call.model, call.finish_reason, call.prompt_tokens, call.completion_tokens) == ("m@2", "tool_calls", 4, 3)
     assert (call.prompt_ids, call.completion_ids, call.logprobs) == ((5,), (1, 2, 3), (-0.5, -0.25, -1.0))
+
+
+def test_a_long_answer_in_single_tokens_is_put_together_in_a_moment() -> None:
+    word = {"token_ids": [1], "logprobs": {"content": [entry(-0.5)]}}
+    call = {"index": 0, "function": {"arguments": "x"}}
+    event = Event("message", json.dumps(delta(word, content="a", tool_calls=[call])).encode())
+    made = Chat().stream(ASKED)
+    started = time.process_time()
+    for _ in range(40_000):
+        made.feed(event)
+    assert time.process_time() - started < 3.0  # each list anew for each of them took ten
+    assert made.result().completion_ids == (1,) * 40_000
+    assert made.result().response["tool_calls"][0]["function"]["arguments"] == "x" * 40_000
+
+
+@pytest.mark.parametrize("unreadable", [b'{"choices": [{"delta": {"content": "\xff"}}]}', b"{", b"5", b"NaN"])
+def test_an_event_that_cannot_be_read_leaves_a_hole(unreadable: bytes) -> None:
+    made = Chat().stream(ASKED)
+    for data in (json.dumps(delta(content="a")).encode(), unreadable, b"[DONE]"):
+        assert made.has_holes == (data == b"[DONE]")
+        made.feed(Event("message", data))
+    assert made.has_holes
 
 
 def test_what_has_come_so_far_can_be_had_at_any_time() -> None:

@@ -14,6 +14,7 @@ from holdfast.contracts.errors import BadInput
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SIZED = OK + b"Content-Length: 5\r\nX-Id: 7\r\n\r\nhello"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n"
 CUT = None  # the server hangs up
 
 
@@ -73,6 +74,8 @@ async def said(here: Connections, body: bytes = b"{}") -> tuple[int, bytes]:
         ((SIZED[:10], SIZED[10:50], SIZED[50:]), (200, b"hello"), 1),  # cut anywhere
         ((OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n", b"3\r\nllo\r\n", b"0\r\n\r\n"), (200, b"hello"), 1),
         ((b"HTTP/1.1 103 Early Hints\r\nX-Id: 1\r\n\r\n" + SIZED,), (200, b"hello"), 1),  # a word before the answer
+        # what it says of its size is not the answer's
+        ((b"HTTP/1.1 103 Early Hints\r\nContent-Length: 9\r\n\r\n", OK + b"\r\nhello", CUT), (200, b"hello"), 2),
         ((b"HTTP/1.1 204 No Content\r\n\r\n",), (204, b""), 1),
         ((b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n",), (503, b""), 1),
         ((OK + b"\r\nhel", b"lo", CUT), (200, b"hello"), 2),  # as long as the connection
@@ -107,6 +110,10 @@ async def test_an_answer_is_read_whole_in_every_form_and_its_connection_kept_whe
         ((OK + b"Content-Length: 9\r\n\r\nhello", CUT), "it hung up"),
         ((OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", CUT), "it hung up"),
         ((OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",), "is no HTTP"),
+        ((b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n",), "its status is 999"),
+        ((b"HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n",), "its status is 99"),
+        ((b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",), "its status is 101"),
+        ((CHUNKED + b"1\r\nx\r\n0\r\n", *[b"X-More: %s\r\n" % (b"x" * 4000)] * (MOST_HEAD // 4000 + 1)), "larger than"),
         ((OK + b"".join(b"X-%d: %s\r\n" % (n, b"x" * 4000) for n in range(MOST_HEAD // 4000 + 1)),), "larger than"),
     ],
 )
@@ -169,3 +176,38 @@ async def test_calls_at_the_same_time_have_a_connection_each() -> None:
         assert await asyncio.gather(*(said(here) for _ in range(5))) == [(200, b"hello")] * 5
         assert await asyncio.gather(*(said(here) for _ in range(5))) == [(200, b"hello")] * 5
         assert server.connections == 5
+
+
+async def test_what_follows_the_body_changes_nothing_that_was_said_before_it() -> None:
+    trailers = b"0\r\nX-Id: 8\r\nContent-Type: text/event-stream\r\n\r\n"
+    async with standing(CHUNKED + b"2\r\nhi\r\n" + trailers) as (_, here):
+        answer = await here.post("/v1/x", {}, b"{}")
+        assert [await answer.read(), await answer.read()] == [b"hi", b""]
+        assert answer.headers == {b"transfer-encoding": b"chunked", b"x-id": b"7"}
+
+
+async def test_many_small_pieces_are_not_taken_for_something_between_them() -> None:
+    pieces = MOST_HEAD // 6 + 1000  # six bytes each, one of them the body's
+    async with standing(CHUNKED, b"1\r\nx\r\n" * pieces, b"0\r\n\r\n") as (_, here):
+        assert await said(here) == (200, b"x" * pieces)
+
+
+async def test_a_word_that_came_while_nobody_asked_never_answers_the_next_request() -> None:
+    stray = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 5\r\n\r\nSTRAY"
+    heard: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(writer)
+        while await reader.read(2**16):
+            writer.write(SIZED)
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    here = Connections(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", connect_s=5.0, read_s=5.0)
+    try:
+        assert await said(here) == (200, b"hello")
+        heard[0].write(stray)  # sent at once; this loop has no time to hear it before it asks again
+        assert await said(here) == (200, b"hello")
+        assert len(heard) == 2
+    finally:
+        here.close()
+        listening.close()

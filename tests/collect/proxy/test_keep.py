@@ -158,3 +158,28 @@ async def test_the_last_word_of_what_goes_on_is_held_back_for_it_may_begin_a_sec
     assert (partial.response["content"], partial.completion_ids) == ("the key is ", None)
     await record.close(answered("the key is gone"))
     assert kept(store, attempt).model == answered("the key is gone")  # once it is whole, all of it is looked at
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("pay with 4111 1111 1111 ", "pay with"),
+        ("pay with card:4111 1111 1111 11", "pay with card:"),
+        ("my account is GB82 WEST 1234 56", "my account is"),
+        ("call +44 (0)20 79", "call"),
+        ("it costs 12 euro, yes ", "it costs 12 euro, yes "),
+        ("the key is sk-ab", "the key is "),
+        ("THE BIG END ", "THE BIG END "),
+        ("word", ""),
+        ("", ""),
+    ],
+)
+def test_numbers_at_the_end_of_what_goes_on_are_held_back_with_the_last_word(
+    store: Store, said: str, left: str
+) -> None:
+    keeper = Keeper(store, clock=time.time, scrub=lambda call: call)
+    item = {"type": "web search", "id": "ws 12 3", "query": said, "more": [{"text": said}]}
+    response = {"role": "assistant", "content": said, "items": [item]}
+    kept = keeper.scrubbed(answered(response=response), is_whole=False).response
+    assert kept["content"] == left
+    assert kept["items"] == [{"type": "web search", "id": "ws 12 3", "query": left, "more": [{"text": left}]}]

@@ -140,6 +140,16 @@ def fed(named: list[tuple[str, dict[str, Any]]]) -> Any:
     return assembler
 
 
+def test_an_event_that_cannot_be_read_leaves_a_hole_unless_the_end_says_all_of_it_again() -> None:
+    for output, has_holes in (([], True), ([{"type": "message", "content": "ab"}], False)):
+        assembler = Responses().stream(asked())
+        assembler.feed(Event("response.output_text.delta", b'{"delta": "\xff"}'))
+        assert assembler.has_holes
+        end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+        assembler.feed(Event("response.completed", json.dumps(end).encode()))
+        assert assembler.has_holes == has_holes
+
+
 def assert_is_the_answer(call: ModelCall) -> None:
     assert call.response == SAID
     assert call.messages == (

@@ -166,9 +166,19 @@ async def test_no_more_calls_than_may_be_are_under_way() -> None:
         await upstreams.close()
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://me:secret@x", "http://", "x"])
-def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(BadInput, match="is not an http or https address") as caught:
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://x", "is not an http or https address without a password"),
+        ("x", "is not an http or https address without a password"),
+        ("http://me:secret@x", "a name or a password"),
+        ("http://h/x?key=secret", "a query"),  # its address is its name, in logs and spans
+        ("http://h:99999", "a port from 1 to 65535"),
+        ("http://", "no address of a host"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_its_secrets(url: str, why: str) -> None:
+    with pytest.raises(BadInput, match=f"upstream .*{why}") as caught:
         Remote(url)
     assert "secret" not in str(caught.value)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from holdfast.contracts.errors import BadInput, Fault, HoldfastError
+from holdfast.collect.address import checked, hidden
+from holdfast.contracts.errors import Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
 
 LONGEST = 300  # letters of a complaint
@@ -73,10 +74,7 @@ class Probe:
     """`async with Probe(url) as probe: await probe.ask(body)`"""
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 60.0) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            why = "is not http:// or https://"
-            raise BadInput(f"endpoint {base_url!r}", why=why, remedy="for example http://127.0.0.1:8377/v1")
-        self.url = base_url.rstrip("/")
+        self.url, self._key = checked("endpoint", base_url, example="http://127.0.0.1:8377/v1"), api_key
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
@@ -116,7 +114,7 @@ class Probe:
 
     async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> str:
         try:
-            async with self._session.request(method, self.url + path, json=body) as response:
+            async with self._session.request(method, self.url + path, json=body, allow_redirects=False) as response:
                 content = bytearray()
                 async for part in response.content.iter_any():
                     content += part
@@ -125,7 +123,7 @@ class Probe:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
-        text = content.decode(errors="replace")
+        text = hidden(content.decode(errors="replace"), self._key)  # what is found is shown
         if response.status != 200:
             raise Refused(response.status, _complaint(text))
         return text
@@ -201,9 +199,11 @@ def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> Answer:
                     _add(calls.setdefault(int(part["index"]), {}), part)
                 finish = choice.get("finish_reason") or finish
                 if choice.get("token_ids") is not None:
-                    ids = [*(ids or ()), *choice["token_ids"]]
+                    ids = ids or []
+                    ids += choice["token_ids"]
                 if (new := (choice.get("logprobs") or {}).get("content")) is not None:
-                    entries = [*(entries or ()), *new]
+                    entries = entries or []
+                    entries += new
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Refused(200, f"not a stream of a chat completion ({type(error).__name__})") from None
     if not any(chunk.get("choices") for chunk in chunks):

@@ -15,9 +15,10 @@ from typing import Any
 
 import aiohttp
 
+from holdfast.collect.address import checked, hidden
 from holdfast.collect.otlp.conventions import model_attributes, tool_attributes
 from holdfast.collect.otlp.wire import NS, PROTOBUF, Foreign, Noted, written
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import Fault
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout
 from holdfast.contracts.trace import Span, SpanKind
@@ -25,6 +26,7 @@ from holdfast.contracts.trace import Span, SpanKind
 SOURCE = "holdfast.exported."  # where it came from: no identity, since nobody runs there any more
 PASSING = frozenset({429, 502, 503, 504})
 BATCH = 200  # spans in one request
+EXAMPLE = "http://127.0.0.1:4318"
 
 
 def given(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: Sheet | None = None) -> list[Foreign]:
@@ -129,9 +131,8 @@ async def send(
     backoff: Backoff = Backoff(initial_s=0.5, cap_s=8.0),
 ) -> int:
     """To a collector, at `URL/v1/traces` unless the address says another path; how many it took."""
-    if not url.startswith(("http://", "https://")):
-        raise BadInput(f"address {url!r}", why="is not http:// or https://", remedy="as in http://127.0.0.1:4318")
-    at = url if url.rstrip("/").endswith("/v1/traces") else f"{url.rstrip('/')}/v1/traces"
+    at = checked("address", url, example=EXAMPLE)
+    at = at if at.endswith("/v1/traces") else f"{at}/v1/traces"
     head = {"Content-Type": PROTOBUF, "Content-Encoding": "gzip", **(headers or {})}
     taken = 0
     async with aiohttp.ClientSession(headers=head, timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
@@ -150,7 +151,9 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes, tries: in
                 content = await response.read()
                 if response.status < 300:
                     return _refused(content)
-                why = f"HTTP {response.status}: {content[:200].decode(errors='replace')}"
+                given = (value for name, value in session.headers.items() if not name.startswith("Content-"))
+                said = hidden(content.decode(errors="replace"), *given)
+                why = f"HTTP {response.status}: {said[:200]}"
                 if response.status not in PASSING:
                     break
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

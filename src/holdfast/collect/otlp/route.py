@@ -52,8 +52,10 @@ def routes(
         if media_type not in (wire.JSON, wire.PROTOBUF):
             raise HTTPException(415, f"Content-Type must be {wire.PROTOBUF} or {wire.JSON}")
         try:
-            spans, unread = wire.read(await _body(request, largest, wait_s), media_type)
-            taken = await taker.take(spans, _whose(request))
+            whose, body = _whose(request), await _body(request, largest, wait_s)
+            # A large one takes a while, and others wait for this loop.
+            spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+            taken = await taker.take(spans, whose)
         except ModuleNotFoundError as error:
             raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None
         except HoldfastError as error:
@@ -82,13 +84,16 @@ async def _body(request: Request, largest: int, wait_s: float) -> bytes:
     if encoding not in ("identity", "gzip"):
         raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
     unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
-    parts, size = [], 0
+    parts, size, came = [], 0, 0
     try:
         async with asyncio.timeout(wait_s):
             async for chunk in request.stream():
+                came += len(chunk)
+                if unpack is not None and unpack.eof and chunk:
+                    raise BadInput("request", why="goes on after the end of its gzip")
                 part = chunk if unpack is None else unpack.decompress(chunk, largest + 1 - size)
                 size += len(part)
-                if size > largest:
+                if max(size, came) > largest:
                     raise HTTPException(413, f"more than {largest} bytes; send fewer spans at a time")
                 parts.append(part)
     except TimeoutError:
@@ -99,6 +104,8 @@ async def _body(request: Request, largest: int, wait_s: float) -> bytes:
         raise HTTPException(endpoint.NOBODY, "the client left") from None
     if unpack is not None and not unpack.eof:
         raise BadInput("request", why="is cut short: its gzip has no end")
+    if unpack is not None and unpack.unused_data:
+        raise BadInput("request", why="goes on after the end of its gzip")
     return b"".join(parts)
 
 

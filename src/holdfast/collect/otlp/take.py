@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
+from holdfast.collect.otlp.wire import MOST as MOST_ATTRIBUTES
 from holdfast.collect.otlp.wire import NS, Foreign
 from holdfast.collect.proxy.identity import NUMBER, Identity
 from holdfast.collect.proxy.said import part
@@ -31,6 +32,7 @@ from holdfast.store.store import Store
 FIRST, LAST = 500_001, 1_000_000
 MOST = 2_000  # attempts whose spans are remembered
 SCORE = "gen_ai.evaluation.result"
+LARGEST_SCORE = 1e100  # with its weight: all that a trace can have together are still a number
 CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"})
 
 
@@ -40,6 +42,8 @@ class Known:
 
     attempt: Attempt
     is_ours: bool = False  # a trace that is a rollout of its own
+    has_root: bool = False  # all has come
+    is_scored: bool = False
     is_ended: bool = False
     heard_at: float = 0.0
     last: int = FIRST - 1
@@ -80,8 +84,10 @@ class Taker:
     async def take(self, spans: Iterable[Foreign], whose: Identity | None = None) -> Taken:
         """Keep them; where the request itself names an attempt that does not run, NotFound or StaleLease."""
         taken = Taken()
+        dropped = 0
         groups: dict[str, tuple[Identity | None, list[Foreign]]] = {}
         for span in spans:
+            dropped += span.dropped
             named = whose or identity_of(span)
             key = span.trace_id if named is None else f"{named.rollout} {named.number}"
             groups.setdefault(key, (named, []))[1].append(span)
@@ -99,6 +105,8 @@ class Taker:
                         self._known.pop(key, None)
                     raise
             await self._end_quiet()
+        if dropped:
+            taken.refuse(0, f"{dropped} attributes were dropped: a span may have {MOST_ATTRIBUTES}")
         return taken
 
     async def close(self) -> None:
@@ -153,6 +161,7 @@ class Taker:
         given: dict[tuple[str, str], int] = {}
         made: list[Span] = []
         for key, one in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
+            await asyncio.sleep(0)  # scrubbing many takes a while, and others wait for this loop
             above = (one.trace_id, one.parent_id or "")
             seq = known.last + len(made) + 1
             if seq > LAST:
@@ -179,21 +188,23 @@ class Taker:
             taken.kept += len(made)
         known.heard_at = now
         known.signals += [signal for one in new.values() for signal in _signals(one)]
-        if known.is_ours and any(one.parent_id is None for one in new.values()):
-            await self._end(known)
+        known.has_root |= any(one.parent_id is None for one in new.values())
+        if known.has_root:
+            await self._end(known)  # again, where it could not be written and is sent once more
 
     async def _end(self, known: Known) -> None:
         if not known.is_ours or known.is_ended:
             return
-        known.is_ended = True
         now, attempt = self._clock(), known.attempt
         try:
-            if known.signals:
+            if known.signals and not known.is_scored:
                 await self._store.traces.score(attempt, known.signals, now=now)
+                known.is_scored = True
             reward = Sheet(signals=tuple(known.signals)).total if known.signals else None
             await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
         except StaleLease:
             pass  # it was given up long ago
+        known.is_ended = True
 
     async def _end_quiet(self) -> None:
         before = self._clock() - self._quiet_s
@@ -289,6 +300,8 @@ def _signals(one: Foreign) -> Iterable[Signal]:
             name = str(given.get("gen_ai.evaluation.name") or "score")
             source = str(given.get("holdfast.source") or f"otlp:{name}")
             try:
-                yield Signal(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
-            except HoldfastError:
+                signal = Signal(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
+            except (HoldfastError, OverflowError):
                 continue
+            if abs(signal.value * signal.weight) <= LARGEST_SCORE:
+                yield signal

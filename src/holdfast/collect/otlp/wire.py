@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,10 @@ from holdfast.contracts.errors import BadInput
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 DEEPEST = 32  # values within values
+MOST = 4096  # attributes of a span and its events, values within values counted; numbers within lists are not
 NS = 1_000_000_000
+NUMBERS = frozenset({"intValue", "doubleValue", "boolValue", "int_value", "double_value", "bool_value"})
+UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,23 @@ class Foreign:
     error: str | None = None  # the status is an error, and says this
     state: str = ""  # the trace's, as W3C's tracestate
     resource: Mapping[str, Any] = field(default_factory=dict)
+    dropped: int = 0  # attributes that were more than MOST
+
+
+class Full(Exception):
+    """There is no room for this attribute."""
+
+
+class Room:
+    """For the attributes of one span."""
+
+    def __init__(self) -> None:
+        self.left, self.dropped = MOST, 0
+
+    def take(self, number: int = 1) -> None:
+        if self.left < number:
+            raise Full
+        self.left -= number
 
 
 def read(body: bytes, media_type: str) -> tuple[list[Foreign], int]:
@@ -54,7 +74,7 @@ def read(body: bytes, media_type: str) -> tuple[list[Foreign], int]:
         try:
             request = orjson.loads(body)
             return _gathered(_from_json(request))
-        except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput("request", why=f"is no OTLP request in JSON: {error}") from None
     if media_type == PROTOBUF:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -111,17 +131,20 @@ def _gathered(found: Iterator[Foreign | None]) -> tuple[list[Foreign], int]:
 
 def _from_json(request: Any) -> Iterator[Foreign | None]:
     for group in _list(request, "resourceSpans"):
-        resource = _attributes(_get(_get(group, "resource") or {}, "attributes"))
+        try:
+            resource = _attributes(_get(_get(group, "resource") or {}, "attributes"), Room())
+        except UNREADABLE:
+            resource = None  # whose spans these are cannot be told
         for scope in _list(group, "scopeSpans"):
             for span in _list(scope, "spans"):
                 try:
-                    yield _json_span(span, resource)
-                except (ValueError, TypeError, AttributeError, RecursionError):
+                    yield None if resource is None else _json_span(span, resource)
+                except UNREADABLE:
                     yield None
 
 
 def _json_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
-    status = _get(span, "status") or {}
+    status, room = _get(span, "status") or {}, Room()
     return Foreign(
         trace_id=_hex(_get(span, "traceId"), 32),
         span_id=_hex(_get(span, "spanId"), 16),
@@ -129,33 +152,38 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
         name=str(_get(span, "name") or ""),
         started_ns=_time(_get(span, "startTimeUnixNano")),
         ended_ns=_time(_get(span, "endTimeUnixNano")),
-        attributes=_attributes(_get(span, "attributes")),
+        attributes=_attributes(_get(span, "attributes"), room),
         events=tuple(
             Noted(
                 name=str(_get(event, "name") or ""),
                 at_ns=_time(_get(event, "timeUnixNano") or 0),
-                attributes=_attributes(_get(event, "attributes")),
+                attributes=_attributes(_get(event, "attributes"), room),
             )
             for event in _list(span, "events")
         ),
         error=str(_get(status, "message") or "error") if _get(status, "code") in (2, "STATUS_CODE_ERROR") else None,
         state=str(_get(span, "traceState") or ""),
         resource=resource,
+        dropped=room.dropped,
     )
 
 
 def _from_protobuf(message: Any) -> Iterator[Foreign | None]:
     for group in message.resource_spans:
-        resource = {one.key: _plain(one.value) for one in group.resource.attributes}
+        try:
+            resource = _fitting(((one.key, one.value) for one in group.resource.attributes), _plain, Room())
+        except UNREADABLE:
+            resource = None  # whose spans these are cannot be told
         for scope in group.scope_spans:
             for span in scope.spans:
                 try:
-                    yield _protobuf_span(span, resource)
-                except (ValueError, RecursionError):
+                    yield None if resource is None else _protobuf_span(span, resource)
+                except UNREADABLE:
                     yield None
 
 
 def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
+    room = Room()
     return Foreign(
         trace_id=_hex(span.trace_id.hex(), 32),
         span_id=_hex(span.span_id.hex(), 16),
@@ -163,36 +191,53 @@ def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
         name=span.name,
         started_ns=_time(span.start_time_unix_nano),
         ended_ns=_time(span.end_time_unix_nano),
-        attributes={one.key: _plain(one.value) for one in span.attributes},
+        attributes=_fitting(((one.key, one.value) for one in span.attributes), _plain, room),
         events=tuple(
             Noted(
                 name=event.name,
                 at_ns=event.time_unix_nano,
-                attributes={one.key: _plain(one.value) for one in event.attributes},
+                attributes=_fitting(((one.key, one.value) for one in event.attributes), _plain, room),
             )
             for event in span.events
         ),
         error=(span.status.message or "error") if span.status.code == 2 else None,
         state=span.trace_state,
         resource=resource,
+        dropped=room.dropped,
     )
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _fitting(pairs: Iterable[tuple[str, Any]], read_value: Callable[[Any, Room], Any], room: Room) -> dict[str, Any]:
+    """The attributes that there is room for; the others are counted."""
+    found = {}
+    for key, value in pairs:
+        before = room.left
+        try:
+            room.take()
+            found[key] = read_value(value, room)
+        except Full:
+            room.left = before
+            room.dropped += 1
+    return found
+
+
+def _plain(value: Any, room: Room, depth: int = 0) -> Any:
     """A protobuf AnyValue."""
     kind = value.WhichOneof("value")
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
+    if kind not in NUMBERS:
+        room.take((depth > 0) + len(value.kvlist_value.values))
     if kind == "array_value":
-        return [_plain(one, depth + 1) for one in value.array_value.values]
+        return [_plain(one, room, depth + 1) for one in value.array_value.values]
     if kind == "kvlist_value":
-        return {one.key: _plain(one.value, depth + 1) for one in value.kvlist_value.values}
+        return {one.key: _plain(one.value, room, depth + 1) for one in value.kvlist_value.values}
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
     return None if kind is None else _finite(getattr(value, kind))
 
 
-def _from_any(value: Any, depth: int = 0) -> Any:
+def _from_any(value: Any, room: Room, depth: int = 0) -> Any:
     """An AnyValue in JSON: whole numbers come as text there."""
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
@@ -200,14 +245,18 @@ def _from_any(value: Any, depth: int = 0) -> Any:
         return None
     kind, inner = next(iter(value.items()))
     kind = _camel(kind)
+    if kind not in NUMBERS and depth:
+        room.take()
     if kind == "intValue":
-        return int(inner)
+        return _whole(inner)
     if kind == "doubleValue":
         return _finite(float(inner))
     if kind == "arrayValue":
-        return [_from_any(one, depth + 1) for one in _list(inner, "values")]
+        return [_from_any(one, room, depth + 1) for one in _list(inner, "values")]
     if kind == "kvlistValue":
-        return _attributes(_get(inner, "values"), depth + 1)
+        pairs = _list(inner, "values")
+        room.take(len(pairs))
+        return {str(one["key"]): _from_any(one.get("value"), room, depth + 1) for one in pairs if one.get("key")}
     if kind == "bytesValue":
         base64.b64decode(inner, validate=True)
     return inner if isinstance(inner, str | bool) else None
@@ -218,8 +267,17 @@ def _finite(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
-def _attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
-    return {str(one["key"]): _from_any(one.get("value"), depth) for one in pairs or () if one.get("key")}
+def _whole(value: Any) -> int:
+    """As protobuf has it: no record can hold a larger one."""
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a whole number of more than 64 bits")
+    return number
+
+
+def _attributes(pairs: Any, room: Room) -> dict[str, Any]:
+    told = ((str(one["key"]), one.get("value")) for one in pairs or () if one.get("key"))
+    return _fitting(told, _from_any, room)
 
 
 def _any(value: Any) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Blocks:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self.is_ended = self.has_begun = False
+        self.is_ended = self.has_begun = self.has_holes = False
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
@@ -88,9 +88,11 @@ class Blocks:
         try:
             told = loads(event.data)
         except ValueError:
-            return  # passed on as it is; there is nothing in it to keep
+            told = None  # passed on as it is
         if isinstance(told, dict):
             self._take(kind(told), told)
+        else:
+            self.has_holes = True
 
     def _take(self, sort: str, told: dict[str, Any]) -> None:
         if sort == "message_start" and isinstance(told.get("message"), dict):

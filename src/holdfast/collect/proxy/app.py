@@ -7,9 +7,10 @@ Who may ask is `endpoint.Door`'s business, whose call it is `identity`'s, what i
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from holdfast.collect.proxy import forms, identity
 from holdfast.collect.proxy.attribution import Log
 from holdfast.collect.proxy.budgets import Budgets, Grant
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import FORWARDED, Asked, Dialect, read_object
+from holdfast.collect.proxy.dialect import FORWARDED, Asked, Assembler, Dialect, read_object
 from holdfast.collect.proxy.gate import Answer, Busy
 from holdfast.collect.proxy.identity import BadHeader, Identity
 from holdfast.collect.proxy.keep import Keeper, Price, Record, Scrub
@@ -45,6 +46,7 @@ from holdfast.store.store import Store
 
 CODE = "training_proxy_"
 SAYS = "Calls of models, passed on byte for byte, and kept as spans of the attempts that they belong to."
+ID = re.compile(r"[0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a trace's, a UUID
 BELOW = "/rollout/{rollout:path}/attempt/{number:int}"
 # error → status, the documented code, and what the attribution log calls it
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
@@ -66,6 +68,7 @@ class Limits:
     largest: int = 64 * 2**20  # bytes of a request
     wait_s: float = endpoint.WAIT_S  # for a request's body
     amend_s: float = 0.5  # between two writings of a stream that runs
+    unread_s: float = 60.0  # that a client may leave a stream unread
 
 
 USUAL = Limits()
@@ -105,6 +108,7 @@ def app(
         None if state_folder is None else Log(state_folder),
         dialects,
         is_shared=token is not None,
+        unread_s=limits.unread_s,
     )
     places = [*_places(proxy, dialects), *routes]
     application = Starlette(
@@ -169,7 +173,9 @@ class Proxy:
         dialects: Sequence[Dialect],
         *,
         is_shared: bool,
+        unread_s: float,
     ) -> None:
+        self._unread_s = unread_s
         self.upstreams, self._keeper, self._door, self._log = upstreams, keeper, door, log
         self._models, self._budgets, self._dialects = Models(upstreams.each), budgets, dialects
         # With a token, whoever asks has shown it in place of an upstream's key.
@@ -263,6 +269,8 @@ class Proxy:
             if "rollout" in request.path_params
             else identity.from_headers(headers)
         )
+        if whose.trace is not None:
+            whose = replace(whose, trace=self._scrubbed(whose.trace))
         return Call(
             dialect=dialect,
             identity=whose,
@@ -273,6 +281,13 @@ class Proxy:
             size=len(body),
             began=time.monotonic(),
         )
+
+    def _scrubbed(self, text: str) -> str:
+        """What a caller has said beside the call; an id of one of the usual forms is nobody's secret."""
+        if ID.fullmatch(text):
+            return text
+        said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
+        return str(self._keeper.scrubbed(said).messages[0]["content"])
 
     async def _pass_on(self, call: Call, send: Send) -> None:
         wanted = self._budgets.wanted(call.attempt)
@@ -347,10 +362,10 @@ class Proxy:
                 if not record.is_closed:
                     record.arrived(assembler.result, is_answer=assembler.has_begun)
                 if assembler.is_ended:
-                    await self._finish(call, record, assembler.result())
+                    await self._finish(call, record, assembler)
                 call.sent += len(chunk)
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await self._finish(call, record, assembler.result())
+                await self._hand(send, chunk)
+            await self._finish(call, record, assembler)
         except BaseException as error:
             answer.close()  # nobody listens: the upstream need not go on while the record is written
             so_far = assembler.result()
@@ -359,9 +374,22 @@ class Proxy:
             raise
         await send({"type": "http.response.body", "body": b""})
 
-    async def _finish(self, call: Call, record: Record, made: ModelCall) -> None:
-        """A stream that never said why it ended was cut."""
+    async def _hand(self, send: Send, chunk: bytes) -> None:
+        """Who takes nothing for long has left: others wait for the place at the upstream."""
+        try:
+            async with asyncio.timeout(self._unread_s):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+    async def _finish(self, call: Call, record: Record, assembler: Assembler) -> None:
+        """A stream that never said why it ended was cut; of one with holes nobody knows what was said."""
+        if record.is_closed:
+            return
+        made = assembler.result()
         partial = None if made.finish_reason is not None else "the upstream broke off"
+        if assembler.has_holes:
+            partial = "an event of the stream could not be read"
         await self._close(call, record, made, partial)
 
     async def _close(self, call: Call, record: Record, made: ModelCall | None, partial: str | None) -> None:
@@ -394,7 +422,7 @@ class Proxy:
                 "duration_ms": round((time.monotonic() - call.began) * 1000),
                 "status_code": call.status,
                 "error_code": None if error is None else _refusal(error)[2],
-                "error_message": None if error is None else _reason(error),
+                "error_message": None if error is None else self._scrubbed(_reason(error)),
             }
         )
 

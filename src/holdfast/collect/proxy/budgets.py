@@ -34,8 +34,9 @@ LEAST_ENABLED = 1024  # tokens: with fewer, Anthropic's API does not think at al
 class Grant:
     """What one call was granted; it has to be settled, however the call ends."""
 
-    def __init__(self, purse: Purse, tokens: int, writes: list[Pending[None]]) -> None:
-        self._purse, self.tokens, self._writes = purse, tokens, writes
+    def __init__(self, opened: Opened, tokens: int) -> None:
+        self._opened, self.tokens = opened, tokens
+        self._writes = opened.taken()
         self._is_settled = False
 
     def settle(self, call: ModelCall | None) -> dict[str, Any]:
@@ -43,19 +44,61 @@ class Grant:
         if self._is_settled:
             return {}
         self._is_settled = True
-        return self._purse.settle(self.tokens, call)
+        told = self._opened.purse.settle(self.tokens, call)
+        self._writes += self._opened.taken()
+        return told
 
     async def written(self) -> None:
-        """Until what happened to the budget is on disk."""
-        while self._writes:
-            await self._writes.pop(0)
+        """Until what this call did to the budget is on disk; where it cannot be, it has not happened."""
+        try:
+            for write in self._writes:
+                await write
+        except Exception:
+            self._opened.reload()
+            raise
+
+
+class Opened:
+    """An attempt's purse, and what of it is on its way to the store."""
+
+    def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
+        self._store, self._attempt, self._clock = store, attempt, clock
+        self._writes: list[Pending[None]] = []
+        self._under_way: list[Pending[None]] = []  # all of them, whoever waits
+        self.purse = Purse(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+
+    def taken(self) -> list[Pending[None]]:
+        """What was written since somebody asked: it is that one's to wait for."""
+        taken, self._writes = self._writes, []
+        return taken
+
+    def catch_up(self) -> None:
+        """With what others have changed since: a worker, another proxy, this one before it was started again."""
+        if any(write.settled and write.failure is not None for write in self._under_way):
+            self.reload()
+            return
+        self._under_way = [write for write in self._under_way if not write.settled]
+        stored, own = self._store.budgets.get(self._attempt.token), self.purse.budget
+        if stored is not None and (own is None or own.events < stored.budget.events):
+            self.purse.budget = stored.budget
+
+    def reload(self) -> None:
+        """A write has failed: only what is in the store has happened."""
+        self._under_way = [write for write in self._under_way if not write.settled]
+        stored = self._store.budgets.get(self._attempt.token)
+        self.purse.budget = None if stored is None else stored.budget
+
+    def _record(self, change: BudgetChange) -> None:
+        write = self._store.budgets.record(self._attempt, change, now=self._clock())
+        self._writes.append(write)
+        self._under_way.append(write)
 
 
 class Budgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._runs: dict[str, str | None] = {}  # the mode that each wants; None: it has no budgets
-        self._purses: OrderedDict[int, tuple[Purse, list[Pending[None]]]] = OrderedDict()  # by an attempt's token
+        self._purses: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
 
     def wanted(self, attempt: Attempt) -> str | None:
         """The mode that the attempt's run wants; None: its attempts may think as they like."""
@@ -73,9 +116,9 @@ class Budgets:
     ) -> tuple[Grant, Asked]:
         """The call's share, and the call as it is asked for with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
-        purse, writes = self._purse(attempt)
-        tokens = purse.grant(asked.messages, asked.sampling.get("tools") or (), _own_limit(dialect, given))
-        grant = Grant(purse, tokens, writes)
+        opened = self._purse(attempt)
+        tools = asked.sampling.get("tools") or ()
+        grant = Grant(opened, tokens := opened.purse.grant(asked.messages, tools, _own_limit(dialect, given)))
         try:
             rewritten, mode = limited(dialect, given, tokens, way_of(wanted, known))
             again = dialect.read_request(orjson.dumps(rewritten))
@@ -87,26 +130,15 @@ class Budgets:
             raise
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
-    def _purse(self, attempt: Attempt) -> tuple[Purse, list[Pending[None]]]:
-        """With what others have changed since: a worker, another proxy, this one before it was started again."""
+    def _purse(self, attempt: Attempt) -> Opened:
         kept = self._purses.get(attempt.token)
         if kept is None:
-            kept = self._purses[attempt.token] = self._opened(attempt)
+            kept = self._purses[attempt.token] = Opened(self._store, attempt, self._clock)
             while len(self._purses) > MOST:
                 self._purses.popitem(last=False)
         self._purses.move_to_end(attempt.token)
-        purse, stored = kept[0], self._store.budgets.get(attempt.token)
-        if stored is not None and (purse.budget is None or purse.budget.events < stored.budget.events):
-            purse.budget = stored.budget
+        kept.catch_up()
         return kept
-
-    def _opened(self, attempt: Attempt) -> tuple[Purse, list[Pending[None]]]:
-        writes: list[Pending[None]] = []
-
-        def record(change: BudgetChange) -> None:
-            writes.append(self._store.budgets.record(attempt, change, now=self._clock()))
-
-        return Purse(attempt.id, self._store.views.rollout(attempt.rollout).input, record, self._clock), writes
 
 
 def way_of(wanted: str, known: Iterable[Known]) -> Way:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.collect.proxy.dialect import Asked, loads, read_object, spliced, token_ids
+from holdfast.collect.proxy.said import count
 from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -67,7 +68,7 @@ class Chunks:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self.is_ended = self.has_begun = False
+        self.is_ended = self.has_begun = self.has_holes = False
         self._head: dict[str, Any] = {}  # of the answer, not of a choice
         self._choice: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
@@ -82,9 +83,11 @@ class Chunks:
         try:
             chunk = loads(event.data)
         except ValueError:
-            return  # passed on as it is; there is nothing in it to keep
+            chunk = None  # passed on as it is
         if isinstance(chunk, dict):
             self._take(chunk)
+        else:
+            self.has_holes = True
 
     def _take(self, chunk: dict[str, Any]) -> None:
         for name in ("model", "usage", "prompt_token_ids", "error"):
@@ -100,10 +103,12 @@ class Chunks:
             if choice.get(name) is not None:
                 self._choice[name] = choice[name]
         if isinstance(choice.get("token_ids"), list):
-            self._ids = (self._ids or []) + choice["token_ids"]
+            self._ids = self._ids or []
+            self._ids += choice["token_ids"]  # in place: a long answer comes in a hundred thousand such pieces
         entries = _entries(choice.get("logprobs"))
         if entries is not None:
-            self._entries = (self._entries or []) + entries
+            self._entries = self._entries or []
+            self._entries += entries
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._add(delta)
@@ -124,7 +129,7 @@ class Chunks:
         message: dict[str, Any] = {"role": "assistant", "content": None}
         message |= {name: "".join(parts) for name, parts in self._texts.items() if name == "content" or any(parts)}
         if self._calls:
-            message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
+            message["tool_calls"] = [_joined(call) for _, call in sorted(self._calls.items())]
         return _call(self._asked, self._head, self._choice, message, self._ids, self._entries)
 
 
@@ -133,7 +138,7 @@ def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
     index = part.get("index")
     call = calls.setdefault(
         index if type(index) is int else len(calls),
-        {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
+        {"id": None, "type": "function", "function": {"name": [], "arguments": []}},
     )
     for name in ("id", "type"):
         if isinstance(part.get(name), str):
@@ -142,17 +147,23 @@ def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
     if isinstance(function, dict):
         for name in ("name", "arguments"):
             if isinstance(function.get(name), str):
-                call["function"][name] += function[name]
+                call["function"][name].append(function[name])
+
+
+def _joined(call: dict[str, Any]) -> dict[str, Any]:
+    return {**call, "function": {name: "".join(parts) for name, parts in call["function"].items()}}
 
 
 def _call(
     asked: Asked, answer: Mapping[str, Any], choice: Mapping[str, Any], message: dict[str, Any], ids: Any, entries: Any
 ) -> ModelCall:
     """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
-    completion_ids = token_ids(ids)
-    logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
     usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")
     usage = usage if isinstance(usage, dict) else {}
+    completion_ids, told = token_ids(ids), count(usage.get("completion_tokens"))
+    if completion_ids is not None and told not in (None, len(completion_ids)):
+        completion_ids = None  # some are missing, or some are of something else
+    logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
     prompt_ids = token_ids(answer.get("prompt_token_ids"))
     details = usage.get("completion_tokens_details")
     forced = token_ids(choice.get("forced")) or ()
@@ -163,7 +174,7 @@ def _call(
         finish_reason=reason if isinstance(reason, str) else None,
         prompt_tokens=_count(usage.get("prompt_tokens"), prompt_ids),
         completion_tokens=_count(usage.get("completion_tokens"), completion_ids),
-        thinking_tokens=_count(details.get("reasoning_tokens"), None) if isinstance(details, dict) else None,
+        thinking_tokens=count(details.get("reasoning_tokens")) if isinstance(details, dict) else None,
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         logprobs=logprobs,
@@ -173,9 +184,8 @@ def _call(
 
 
 def _count(said: Any, ids: tuple[int, ...] | None) -> int | None:
-    if type(said) is int and said >= 0:
-        return said
-    return None if ids is None else len(ids)
+    told = count(said)
+    return told if told is not None or ids is None else len(ids)
 
 
 def _entries(logprobs: Any) -> list[Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from yarl import URL
 from holdfast.contracts.errors import BadInput
 
 KEEP_S = 30.0  # a connection that has rested for longer is not used again
-MOST_HEAD = 2**17  # bytes before the body of an answer
+MOST_HEAD = 2**17  # bytes that are no body: before it, between two pieces of it, after it
 MOST_WAITING = 2**19  # bytes of a body that nobody has read yet: then the upstream has to wait
 LISTEN_S = 0.01
 UNFIT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # in a header
@@ -71,7 +72,7 @@ class Connections:
     def _rested(self) -> Connection | None:
         while self._resting:
             connection = self._resting.pop()
-            if not connection.is_lost and asyncio.get_running_loop().time() - connection.rested_at <= KEEP_S:
+            if connection.is_quiet and asyncio.get_running_loop().time() - connection.rested_at <= KEEP_S:
                 return connection
             connection.abort()
         return None
@@ -102,10 +103,19 @@ class Connection(asyncio.Protocol):
     def can_rest(self) -> bool:
         return self._is_whole and self._is_kept and not self._is_paused and not self.is_lost
 
+    @property
+    def is_quiet(self) -> bool:
+        """It stands, and nothing waits to be read: that would be taken for the answer to what is asked next."""
+        if self.is_lost or self._transport.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
     async def ask(self, request: bytes) -> None:
         self.status, self.headers = 0, dict[bytes, bytes]()
         self._parts: list[bytes] = []
-        self._waiting = self._head = 0
+        self._waiting = self._bare = 0
         self._has_head = self._is_whole = self._is_kept = self._is_framed = self._is_paused = False
         self._error: BaseException | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -179,15 +189,16 @@ class Connection(asyncio.Protocol):
             self.abort()  # nobody has asked
             return
         self._heard = self._loop.time()
-        if not self._has_head:
-            self._head += len(data)
+        self._bare += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(Broken(f"its answer is no HTTP: {error}"))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            why = error.__context__
+            self._fail(why if isinstance(why, Broken) else Broken(f"its answer is no HTTP: {error}"))
             return
-        if not self._has_head and self._head > MOST_HEAD:
-            self._fail(Broken(f"the head of its answer is larger than {MOST_HEAD} bytes"))
+        if self._bare > MOST_HEAD and not self._is_whole:
+            what = "what it sends between the pieces of its answer" if self._has_head else "the head of its answer"
+            self._fail(Broken(f"{what} is larger than {MOST_HEAD} bytes"))
         elif self._waiting > MOST_WAITING and not self._is_paused and not self.is_lost:
             self._is_paused = True
             self._transport.pause_reading()
@@ -204,18 +215,23 @@ class Connection(asyncio.Protocol):
             raise Broken("it says more than it was asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:
+            return  # after the body: it must not change what was said before it
         name = name.lower()
         self._is_framed |= name in (b"content-length", b"transfer-encoding")
         self.headers[name] = value
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        if self.status == 101 or not 100 <= self.status <= 599:
+            raise Broken(f"its status is {self.status}")
         if self.status >= 200:  # below: a word before the answer
             self._has_head = True
             self._is_framed |= self.status in (204, 304)
             self._wake()
 
     def on_body(self, body: bytes) -> None:
+        self._bare = 0
         self._parts.append(body)
         self._waiting += len(body)
         self._wake()
@@ -227,3 +243,4 @@ class Connection(asyncio.Protocol):
             self._wake()
         else:
             self.headers.clear()
+            self._is_framed = False

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from holdfast.collect.proxy.said import MOST
 from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -40,6 +41,7 @@ class Assembler(Protocol):
 
     is_ended: bool  # the stream has said that it is over: the bytes that said so are the last that matter
     has_begun: bool  # something of the answer itself has come: the moment is the time to the first token
+    has_holes: bool  # an event could not be read: what it said is missing, and nobody knows where
 
     def feed(self, event: Event) -> None: ...
 
@@ -107,6 +109,8 @@ def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:
     """Ids, or None where it is anything else."""
-    if isinstance(value, list) and set(map(type, value)) <= {int} and min(value, default=0) >= 0:
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        return None
+    if min(value, default=0) >= 0 and max(value, default=0) <= MOST:
         return tuple(value)
     return None

@@ -24,6 +24,11 @@ FIRST = 1_000_001  # number of an attempt's first span here: far from those that
 
 UNKEPT = (BadRecord, RecursionError)  # what is raised by what no record can hold
 
+FIXED = frozenset({"role", "type", "id", "call_id", "status"})  # of an answer and its items: said at once
+NUMBERS = "0123456789().+-/ \t\r\n"
+LONGEST_GROUP, MOST_GROUPS = 4, 9  # of a bank account's letters
+GROUP = re.compile(rf"(?<!\S)[A-Z0-9]{{1,{LONGEST_GROUP}}}\Z")
+
 Scrub = Callable[[ModelCall], ModelCall]
 Clock = Callable[[], float]
 
@@ -73,9 +78,10 @@ class Keeper:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
     def scrubbed(self, call: ModelCall, *, is_whole: bool = True, is_spelt: bool = False) -> ModelCall:
-        """What may be written. Of an answer that goes on, the last word is held back: it may begin a secret.
+        """What may be written. Of an answer that goes on, the last word is held back, and numbers before it.
 
-        With `is_spelt` its tokens are our own, and where something is found, only the ids of that are lost.
+        They may begin a secret. With `is_spelt` its tokens are our own, and where something is found, only the ids of
+        that are lost.
         """
         if self._scrub is None:
             return call
@@ -204,9 +210,27 @@ class Record:
 
 def _without_last_word(call: ModelCall) -> ModelCall:
     """As far as it is known to be whole; nothing is learnt from it, so its ids need not be kept."""
-    said = {
-        name: "".join(re.split(r"(\s+)", value)[:-1]) if isinstance(value, str) and name != "role" else value
-        for name, value in call.response.items()
-        if name != "tool_calls"
-    }
+    said = {name: _settled(value, name) for name, value in call.response.items() if name != "tool_calls"}
     return replace(call, response=said, completion_ids=None, logprobs=None, forced=(), scrubbed=())
+
+
+def _settled(value: Any, name: str = "") -> Any:
+    if isinstance(value, str):
+        return value if name in FIXED else _settled_text(value)
+    if isinstance(value, Mapping):
+        return {key: _settled(one, key) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_settled(one, name) for one in value]
+    return value
+
+
+def _settled_text(text: str) -> str:
+    """Without the last word, and without the numbers before it: a card's come in groups, a bank account's too."""
+    kept = text if text[-1:].isspace() else text[: len(text) - len((text.rsplit(maxsplit=1) or [""])[-1])]
+    bare = kept.rstrip(NUMBERS)
+    for _ in range(MOST_GROUPS):
+        group = GROUP.search(bare[-LONGEST_GROUP - 1 :])
+        if group is None:
+            break
+        bare = bare[: len(bare) - len(group.group())].rstrip(NUMBERS)
+    return bare if any(map(str.isdigit, kept[len(bare) :])) else kept

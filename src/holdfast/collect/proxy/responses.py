@@ -90,7 +90,7 @@ class Items:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self.is_ended = self.has_begun = False
+        self.is_ended = self.has_begun = self.has_holes = False
         self._answer: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}  # whole ones, or how they began
         self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
@@ -99,15 +99,18 @@ class Items:
         try:
             told = loads(event.data)
         except ValueError:
-            return  # passed on as it is; there is nothing in it to keep
+            told = None  # passed on as it is
         if isinstance(told, dict):
             self._take(kind(told, event.name), told)
+        else:
+            self.has_holes = True
 
     def _take(self, sort: str, told: dict[str, Any]) -> None:
         if isinstance(told.get("response"), dict):
             self._answer = told["response"]
         if sort in ENDS:
             self.is_ended = True
+            self.has_holes &= not self._answer.get("output")  # the end says all of it again
             if sort == "error":
                 self._answer = {**self._answer, "status": "failed"}
         elif sort in ("response.output_item.added", "response.output_item.done"):

@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+MOST = 2**53  # beyond it no float and no column of a store holds every whole number
+
 
 class Said:
     """Parts are added in their order; texts of one kind become one text."""
@@ -59,7 +61,8 @@ def written(arguments: Any) -> str:
 
 
 def count(said: Any) -> int | None:
-    return said if type(said) is int and said >= 0 else None
+    """None where it is no number that anybody can have counted to."""
+    return said if type(said) is int and 0 <= said <= MOST else None
 
 
 def part(usage: Any, name: str) -> Any:

@@ -11,8 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 
-from yarl import URL
-
+from holdfast.collect import address
 from holdfast.collect.proxy.connection import Connection, Connections
 from holdfast.collect.proxy.dialect import RETURNED, Asked, Dialect
 from holdfast.collect.proxy.gate import Answer, Gate
@@ -52,10 +51,10 @@ class Remote:
         most: int = 512,
         is_extended: bool = True,
     ) -> None:
-        self.name = base_url.rstrip("/").removesuffix("/v1")
-        if not self.name.startswith(("http://", "https://")) or "@" in self.name or not URL(self.name).host:
+        if not base_url.startswith(("http://", "https://")):
             why = "is not an http or https address without a password"
             raise BadInput(f"upstream {base_url.rpartition('@')[2]!r}", why=why, remedy="as in http://127.0.0.1:8000")
+        self.name = address.checked("upstream", base_url, example="http://127.0.0.1:8000").removesuffix("/v1")
         self.gate = Gate(most, hold_s)
         self._keys, self._timeout_s = keys or {}, max(timeout_s, 1.0)
         self._is_extended = is_extended
