@@ -31,8 +31,8 @@ LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS
 __all__ = [
     "COMMANDS", "KEY_EVERY", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Life", "Moment",
     "Recording", "Rules", "Veil", "bench", "command_docs", "described", "faults", "fold", "inspect_script",
-    "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults", "schema",
-    "unlocked", "word",
+    "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults",
+    "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
