@@ -52,7 +52,7 @@ def test_where_nothing_fails_it_ends_well_and_is_quick(cli: Cli, tmp_path: Path,
     told = ran.json
     assert told["summary"]["results"] == 100 and told["summary"]["p95_ms"] < 200.0
     first = told["results"][1]
-    assert [one["part"] for one in first["verdicts"]] == ["rules", "safety", "minimal diff", "judges"]
+    assert [one["part"] for one in first["verdicts"]] == ["rules", "safety", "tampering", "minimal diff", "judges"]
     assert first["sheet"]["signals"] and all(told["features"].values())
     assert cli("evaluate", lines(tmp_path / "a.jsonl", WRONG, RIGHT), *nowhere, "--limit", 1).code == 1
 
@@ -64,7 +64,7 @@ def test_a_flag_switches_a_part_off(cli: Cli, scene: Scene, url: str, tmp_path: 
     ran = cli("evaluate", lines(tmp_path / "a.jsonl", PATCH), "--store", url)
     assert ran.err == "switched off by flags: minimal diff\n"
     told = cli("evaluate", tmp_path / "a.jsonl", "--store", url, "--json").json
-    assert [one["part"] for one in told["results"][0]["verdicts"]] == ["rules", "safety", "judges"]
+    assert [one["part"] for one in told["results"][0]["verdicts"]] == ["rules", "safety", "tampering", "judges"]
 
 
 def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli, scene: Scene, url: str) -> None:
@@ -88,6 +88,7 @@ def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli,
         ('{"task": "q"}\n\n[]', "a.jsonl:3: is not an object"),
         ('{"task": "q", "result": 1}', "a.jsonl:1: result: is unknown"),
         ("", "a.jsonl: has no finished result"),
+        ('{"task": "q"}\n{"passed": ' + "9" * 6000 + "}", "a.jsonl:2: is not JSON: Exceeds the limit (4300 digits)"),
     ],
 )
 def test_a_bad_line_is_named_before_anything_is_judged(
@@ -98,6 +99,27 @@ def test_a_bad_line_is_named_before_anything_is_judged(
     ran = cli("evaluate", "a.jsonl", *nowhere)
     assert (ran.code, ran.out) == (2, "") and ran.err.count("\n") == 1
     assert ran.err.startswith(f"holdfast: error: {says}")
+
+
+def test_a_line_ends_where_it_ends_and_a_mark_in_front_is_no_part_of_it(
+    cli: Cli, tmp_path: Path, nowhere: tuple[str, str]
+) -> None:
+    """U+2028, U+0085 and their like may stand within JSON, and do in texts that models write."""
+    line = json.dumps({"task": "q\u2028r\u0085s\x0c", "output": "4", "expected": "4"}, ensure_ascii=False)
+    (tmp_path / "a.jsonl").write_bytes(f"\ufeff{line}\r\n{line}\n".encode())
+    assert cli("evaluate", tmp_path / "a.jsonl", *nowhere, "--json").json["summary"]["pass"] == 2
+
+
+def test_no_agent_is_its_own_hidden_check(cli: Cli, scene: Scene, url: str) -> None:
+    scene.enqueue("a", input={"prompt": "2 + 2?"})
+    attempt = scene.claim().attempt
+    signals = (
+        Signal(name="success", value=1.0, source="agent:rule:answer"),
+        Signal(name="exact_match", value=0.0, source="rule:exact_match"),
+    )
+    scene.store.traces.score(attempt, signals, now=scene.clock.now).result()
+    scene.finish(attempt, AttemptState.SUCCEEDED, output="5", reward=0.0)
+    assert cli("evaluate", scene.run, "--store", url).lines[0].startswith("fail    0.000")
 
 
 def test_a_file_that_cannot_be_read_is_said_so(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:

@@ -62,6 +62,15 @@ def test_a_model_needs_an_endpoint_and_a_criterion_a_name(cli: Cli, tmp_path: Pa
     assert ran.code == 2 and "labels on correctness@1: there are none in the store" in ran.err
 
 
+def test_a_criterion_of_ones_own_does_not_take_the_place_of_another(
+    cli: Cli, tmp_path: Path, at: tuple[str, str]
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text('{"name": "safety", "question": "?", "anchors": {"yes": "a", "no": "b"}, "floor": 0}')
+    ran = cli("judge", "calibrate", "--own", own, *at)
+    assert ran.code == 2 and "safety is a criterion that everybody has; give yours another name" in ran.err
+
+
 def test_rules_decide_and_the_rest_waits_for_a_person(cli: Cli, tmp_path: Path, at: tuple[str, str]) -> None:
     rows = [
         {"task": "2+2?", "output": "4", "expected": "4"},
@@ -119,6 +128,7 @@ def test_a_model_behind_an_endpoint_is_calibrated_and_then_counts(
         assert ran.code == 0, ran.err
         assert ran.lines[0] == "even on correctness@1: trusted"
         assert "80 (80 by a person), 0 abstained; base rate 0.500" in ran.out
+        assert "  told by file labels=80" in ran.lines
         assert "kappa 1.000" in ran.out and max(map(len, ran.lines)) <= 80
         asked = cli("judge", "run", lines(tmp_path / "a.jsonl", [{"task": "an even number", "output": "102."}]),
                     "--judge", "even", *there, "--json").json  # fmt: skip

@@ -37,8 +37,18 @@ def at(tmp_path: Path) -> tuple[str, str]:
 
 
 def label(at: tuple[str, str], typed: str, *more: str) -> tuple[int, list[str]]:
-    ran = CliRunner().invoke(app, ["label", *at, *more], input=typed, prog_name="holdfast")
-    return ran.exit_code, ran.stdout.splitlines()
+    """Typed at a terminal; then the input ends."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "holdfast.cli", "label", *at, *more]
+    running = subprocess.Popen(command, stdin=inner, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    os.close(inner)
+    try:
+        os.write(outer, typed.encode() + b"\x04")
+        told, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        os.close(outer)
+    return running.returncode, told.replace("holds? [y/n/u/s/q] ", "").splitlines()
 
 
 def kept(at: tuple[str, str]) -> list[tuple[bool | None, str, str]]:
@@ -67,6 +77,12 @@ def test_whoever_stops_goes_on_where_they_were(cli: Cli, at: tuple[str, str]) ->
     )
     assert len(kept(at)) == 2  # one was skipped
     assert label(at, "")[1][-1] == "0 labels kept, 1 to go: holdfast label"  # the input ended at once
+
+
+def test_what_is_piped_is_no_persons_word(cli: Cli, at: tuple[str, str]) -> None:
+    ran = CliRunner().invoke(app, ["label", *at, "--who", "bob"], input="n\n" * 9, prog_name="holdfast")
+    assert ran.exit_code == 2 and "the input is no terminal" in ran.output and "--labels FILE" in ran.output
+    assert kept(at) == []
 
 
 def test_programs_get_what_waits(cli: Cli, at: tuple[str, str]) -> None:

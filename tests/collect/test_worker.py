@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import MAX_ERROR, Outcome, run_one
+from holdfast.collect.worker import MAX_ERROR, Outcome, is_own, run_one
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState
@@ -218,14 +218,38 @@ async def test_an_agent_cannot_change_what_it_is_scored_by() -> None:
     assert (await outcome(cheat, score, context({"expected": "4"}))).reward == 0.0
 
 
-async def test_rewards_of_the_agents_world_are_added_to_those_of_the_scorer() -> None:
-    def agent(task: Any, context: Context) -> str:
-        context.trace.reward("points", 0.5, weight=2.0)
-        return "answer"
+def paying(name: str, value: float, **fields: Any) -> Callable[..., str]:
+    """An agent that is wrong, and pays itself."""
 
-    ended = await outcome(agent, ones)
-    assert [signal.name for signal in ended.signals] == ["points", "one"]
-    assert ended.reward == 2.0
+    def agent(task: Any, context: Context) -> str:
+        context.trace.reward(name, value, **fields)
+        return "wrong"
+
+    return agent
+
+
+async def test_rewards_of_the_agents_world_count_where_no_scorer_judges() -> None:
+    ended = await outcome(paying("points", 0.5, weight=2.0))
+    assert ended.signals == (Signal(name="points", value=0.5, weight=2.0, source="agent"),)
+    assert ended.reward == 1.0
+    forged = await outcome(paying("success", 1.0, source="rule:answer"))
+    assert forged.signals[0].source == "agent:rule:answer" and is_own(forged.signals[0])
+
+
+@pytest.mark.parametrize("name", ["bonus", "success", "gated", "safety_cost", "agent.success"])
+@pytest.mark.parametrize("value", [5.0, -50.0])
+async def test_what_a_scorer_judged_no_agent_pays_itself(name: str, value: float) -> None:
+    """Kept, and never under a name that the scorer, or whoever reads its sheet, might look for."""
+
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
+        cost = Signal(name="safety_cost", value=1.0, weight=0.0, source="rule:test")
+        return [Signal(name="success", value=float(output == "right"), source="rule:test"), cost]
+
+    ended = await outcome(paying(name, value, source="rule:test", weight=3.0), score)
+    assert ended.reward == 0.0
+    own, *measured = ended.signals
+    assert own == Signal(name=f"agent.{name}", value=value, weight=0.0, source="agent:rule:test")
+    assert is_own(own) and [(one.name, one.value) for one in measured] == [("success", 0.0), ("safety_cost", 1.0)]
 
 
 async def test_telemetry_never_becomes_a_reward() -> None:

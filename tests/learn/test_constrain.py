@@ -130,6 +130,18 @@ def test_cost_is_the_signals_value_whatever_it_weighs_and_missing_is_not_zero() 
     assert str(caught.value).endswith("score it, or name one of right, safety_cost")
 
 
+def test_a_cost_below_0_is_refused_by_whoever_reads_it() -> None:
+    bad = attempt(
+        "a",
+        call([1, 2], [5]),
+        signals=[signal(1.0), signal(1.0, "safety_cost", weight=0.0), signal(-50.0, "safety_cost")],
+    )
+    with pytest.raises(BadInput, match="cost -50 of a: is below 0"):
+        mean_cost([bad], Intake(), "safety_cost")
+    with pytest.raises(BadInput, match="is below 0"):
+        turn_costs([bad], "safety_cost", gamma=1.0)
+
+
 def test_what_costs_more_than_the_others_is_dear() -> None:
     team = [member("a", 1.0, 1.0), member("b", 1.0, 0.0), member("c", 1.0, 0.0), member("d", 1.0, None)]
     credit = [part.tolist() for part in cost_credit(team, "safety_cost", **PLAIN)]  # type: ignore[arg-type]

@@ -186,6 +186,83 @@ def test_no_failure_ends_above_a_success_however_its_terms_are_normalised(
         assert min(won) > max(lost)
 
 
+def test_a_vetoed_attempt_stands_below_every_failure_however_well_it_is_shaped() -> None:
+    """Six small penalties are more than a veto, once each is divided by its own spread."""
+    small = [signal(-0.01, f"p{place}") for place in range(6)]
+    group = [
+        shaped("penalised", *small, signal(0.0, "tampered"), success=0.0),
+        shaped("vetoed", signal(1.0, "tampered", weight=0.0), success=1.0),
+        shaped("plain", signal(0.0, "tampered"), success=0.0),
+        shaped("other", *small, signal(0.0, "tampered"), success=0.0),
+    ]
+    found = {name: credit[0] for name, credit in advantages(group, Grpo(terms="normalised", scale=False)).items()}
+    assert found["vetoed"] < min(found["penalised"], found["other"]) < found["plain"]
+    # −1 for the veto, and half of ±¼ at least between any two ranks.
+    assert min(found["penalised"], found["other"]) - found["vetoed"] >= 0.5
+    gate = Signal(name="safety.hard_gate", value=1.0, weight=0.0, source="rule:safety")
+    leaked = attempt("leaked", call([1, 2], [5]), signals=[signal(0.0, "success"), gate], task="t")
+    assert advantages([leaked, group[0]], Grpo(terms="normalised"))["leaked"] == pytest.approx([-1.0])
+
+
+TURNS = 3
+TURN_SHAPING = st.lists(
+    st.builds(
+        signal, st.floats(-50, 50), st.sampled_from(["gain", "form"]), st.integers(0, TURNS - 1), st.floats(0, 3)
+    ),
+    max_size=6,
+)
+
+
+@quickly(deadline=None, max_examples=200)
+@given(
+    st.lists(st.tuples(st.booleans(), TURN_SHAPING, VETO), min_size=2, max_size=5),
+    st.builds(
+        Grpo,
+        mix=st.floats(0, 1),
+        lam=st.floats(0, 1),
+        scale=st.booleans(),
+        leave_one_out=st.booleans(),
+        terms=st.sampled_from(["sum", "normalised"]),
+        skip_zero_spread=st.just(False),
+    ),
+)
+def test_no_token_of_a_failure_has_more_credit_than_one_of_a_success(
+    drawn: list[tuple[bool, list[Signal], tuple[Signal, ...]]], settings: Grpo
+) -> None:
+    group = [
+        attempt(
+            f"r{place}",
+            *(call([1, *[2, 3] * turn], [2]) for turn in range(TURNS)),
+            signals=total([signal(float(has_passed), "success"), *shaping, *veto], GUARD).signals,
+            task="t",
+        )
+        for place, (has_passed, shaping, veto) in enumerate(drawn)
+    ]
+    found = advantages(group, settings)
+    ranked: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for place, (has_passed, _, veto) in enumerate(drawn):
+        ranked[0 if veto else 2 if has_passed else 1] += found[f"r{place}"]
+    if ranked[2] and (lower := ranked[0] + ranked[1]):
+        assert min(ranked[2]) > max(lower)
+    if settings.terms == "normalised" and ranked[0] and ranked[1]:
+        assert min(ranked[1]) > max(ranked[0])
+
+
+@pytest.mark.parametrize("terms", ["sum", "normalised"])
+def test_turns_that_lost_a_little_do_not_turn_right_into_wrong(terms: Any) -> None:
+    """By turns alone the wrong one is better four times over; it was paid nothing for them."""
+    turns = [call([1, *[2, 3] * turn], [2]) for turn in range(4)]
+    lost = [signal(-0.001, "gain", weight=0.1, turn=turn) for turn in range(4)]
+    gained = [signal(0.5, "gain", weight=0.1, turn=turn) for turn in range(4)]
+    group = [
+        attempt("right", *turns, signals=total([signal(1.0, "success"), *lost], GUARD).signals, task="t"),
+        attempt("wrong", *turns, signals=total([signal(0.0, "success"), *gained], GUARD).signals, task="t"),
+    ]
+    for mix in (0.1, 0.25, 0.5, 1.0):
+        found = advantages(group, Grpo(mix=mix, terms=terms))
+        assert min(found["right"]) > 0.0 > max(found["wrong"])
+
+
 def test_normalised_terms_need_an_outcome_to_stand_on() -> None:
     with pytest.raises(BadInput, match="grpo.outcome = 'success': a has no such signal"):
         advantages([member("a", 1.0), member("b", 0.0)], Grpo(terms="normalised"))

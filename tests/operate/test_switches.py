@@ -129,12 +129,12 @@ def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
         Fuse(feature="dashboard", rule=Rule(name="x", fires_above=1.0, clears_at=0.5))
 
 
-def updates(*restored: bool | None) -> list[LearnUpdate]:
+def updates(*restored: bool | None, at: float = 0.0) -> list[LearnUpdate]:
     """None: a lesson that moved nothing."""
     bodies: list[Mapping[str, Any]] = [
         {} if one is None else {"update": {"restored": "KL 9 > 1" if one else None}} for one in restored
     ]
-    return [LearnUpdate(run="run-1", step=n, at=0.0, body=body) for n, body in enumerate(bodies)]
+    return [LearnUpdate(run="run-1", step=n, at=at, body=body) for n, body in enumerate(bodies)]
 
 
 def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store: Store) -> None:
@@ -145,6 +145,33 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
     assert read(updates()) == read(updates(False, True)) == read(updates(True, True)) == ALL_ON  # too few
     assert read(updates(False, True, True)) == Features(learning=False)
     assert killed(file_store) == {"agenticRL.trainingPipeline"}
+
+
+def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Store) -> None:
+    switch_on(file_store)
+    name, old = SWITCHES["learning"], updates(True, True, True, True, at=2.0)
+    read = heeding(file_store, **AT)
+    assert read(old) == Features(learning=False)
+    flag = file_store.flags.get(name)
+    file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()
+    later: dict[str, Any] = {"clock": lambda: 20.0, "environment": {}}
+    resumed = heeding(file_store, **later)
+    for look in (read, resumed):
+        assert look(old) == look([*old, *updates(True, True, at=11.0)]) == ALL_ON  # two are too few
+    described = replace(file_store.flags.get(name), description="of the pipeline")
+    file_store.flags.put(described, who="ann", why="words", now=15.0).result()  # no revival: the two still count
+    assert resumed([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
+    dropped = file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result()
+    assert dropped.killed and heeding(file_store, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
+
+
+def test_in_one_process_new_trouble_after_a_revival_kills_again(file_store: Store) -> None:
+    switch_on(file_store)
+    read, old = heeding(file_store, **AT), updates(True, True, True, at=2.0)
+    assert read(old) == Features(learning=False)
+    flag = file_store.flags.get(SWITCHES["learning"])
+    file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()
+    assert read([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
 
 
 def test_the_95th_percentile_is_of_what_was_timed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,20 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_OFF, ALL_ON, Features
 from holdfast.contracts.judgement import Artefact
 from holdfast.contracts.reward import Signal
-from holdfast.reward.evaluation import GUARD, Evaluation, Part, Result, Verdict, evaluate, parts, result_from
+from holdfast.reward.diff import minimality, tamper
+from holdfast.reward.evaluation import (
+    GUARD,
+    Evaluation,
+    Part,
+    Result,
+    Verdict,
+    diff,
+    evaluate,
+    parts,
+    result_from,
+    rules,
+    tampering,
+)
 from holdfast.reward.judges.jury import Opinion
 from holdfast.reward.judges.jury import Outcome as Said
 from tests.reward.conversation import Talk, calc, lookup
@@ -34,7 +48,7 @@ def size(xs):
         pass
 '''
 TEST = "from solution import size\n\n\ndef test_size():\n    assert size([1, 2]) == 2\n"
-EVERY = ["rules", "safety", "minimal diff", "tools", "judges"]
+EVERY = ["rules", "safety", "tampering", "minimal diff", "tools", "judges"]
 KEY = "sk-proj-Ab3dEf6hIj9kLmN0pQrStUvWxYz1234567890abcdefGH"
 
 
@@ -166,7 +180,53 @@ def test_what_is_switched_off_is_not_even_called(off: str, gone: str) -> None:
     assert names(seen(result, judge=judge)) == EVERY
     assert names(seen(result, replace(ALL_ON, **{off: False}), judge=judge)) == [name for name in EVERY if name != gone]
     assert len(asked) == (1 if off == "judges" else 2)
-    assert names(seen(result, ALL_OFF, judge=judge)) == ["rules", "safety"]  # safety is no feature
+    assert names(seen(result, ALL_OFF, judge=judge)) == ["rules", "safety", "tampering"]  # protection is no feature
+
+
+def test_no_flag_and_no_fuse_lets_tampering_through() -> None:
+    exits = patch("import sys\n\n\ndef size(xs):\n    sys.exit(0)\n")
+    for features in (ALL_ON, replace(ALL_ON, minimal_diff=False), ALL_OFF):
+        found = seen(exits, features)
+        assert (found.decision, found.score) == ("fail", 0.0)
+        assert any(reason.startswith("tampering: solution.py:") for reason in found.reasons)
+
+
+def test_a_change_that_takes_too_long_to_look_at_is_not_passed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*given: Any, **how: Any) -> tuple[()]:
+        while True:
+            pass
+
+    monkeypatch.setattr(tamper, "inspect", endless)
+    quickly: Part = partial(tampering, file_s=0.05)
+    found = evaluate(patch(FIXED), [rules, quickly, diff])
+    assert (found.decision, found.score, found.sheet) == ("unknown", None, None)
+    assert found.reasons == ("tampering: looking at the change took longer than 0.05 s",)
+    wrong = evaluate(patch(FIXED, passed=False), [rules, quickly, diff])
+    assert (wrong.decision, wrong.score) == ("fail", 0.0)  # that much is known
+    assert quickly(Result(task="q", output="4")) is None
+
+
+def test_a_change_too_large_to_measure_is_not_taken_for_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*given: Any, **how: Any) -> tuple[()]:
+        while True:
+            pass
+
+    monkeypatch.setattr(minimality, "signals", endless)
+    verdict = diff(patch(FIXED), file_s=0.05)
+    assert verdict is not None and verdict.holds is None
+    assert [(one.name, one.value, one.weight) for one in verdict.signals] == [("minimality", 0.0, 0.3)]
+    found = evaluate(patch(FIXED), [rules, tampering, partial(diff, file_s=0.05)])
+    assert found.decision == "pass" and found.score == pytest.approx(1.0 / 1.3)
+
+
+def test_a_change_too_deep_to_look_at_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deep(*given: Any, **how: Any) -> tuple[()]:
+        return deep()
+
+    monkeypatch.setattr(tamper, "inspect", deep)
+    found = seen(patch(FIXED))
+    assert found.decision == "unknown"
+    assert found.reasons == ("tampering: the change could not be looked at: RecursionError",)
 
 
 @given(

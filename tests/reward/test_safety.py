@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.reward.injections import EXFILTRATE, IGNORE, SECRET, UNREDACTED
+from holdfast.reward.injections import EXFILTRATE, IGNORE, SECRET, UNREDACTED, UNTOLD
 from holdfast.reward.safety import (
     APPLIED,
     GATE,
@@ -188,6 +188,28 @@ def test_events_that_were_told_are_read_with_their_turn() -> None:
         Event(stage=Stage.OUTBOUND, code="house.rule", turn=0),
     )
     assert judge(applied(spans), POLICY).blocked == 2
+
+
+@pytest.mark.parametrize("codes", [5, 0, True, 1.5, {"a": 1}, {}, [5], [None], [["x"]]])
+def test_a_reason_in_no_form_that_can_be_read_is_an_event_and_no_crash(codes: Any) -> None:
+    (found,) = applied([span(1, reason_codes=codes)])
+    assert found.code == UNTOLD
+    assert judge([found], POLICY).penalty == POLICY.default_reason_code_penalty
+    assert applied([span(1, reason_codes=["house.rule", 7, " "])])[1:] == (found,)
+
+
+def test_the_answer_leaves_the_agent_as_well_and_counts_once() -> None:
+    assert [one.code for one in look([], output={"a": [f"it is {KEY}"]})] == [one.code for one in look([said(1, KEY)])]
+    assert len(look([said(1, KEY)], output=KEY)) == 1
+    assert look([], output=None) == look([], output=4) == ()
+
+
+@pytest.mark.parametrize("role", ["assistant", "ASSISTANT", " Assistant"])
+def test_what_an_agent_says_is_its_own_however_it_writes_its_name(role: str) -> None:
+    message = Span(
+        seq=1, kind=SpanKind.MESSAGE, name="message.added", started_at=0.0, attributes={"role": role, "text": KEY}
+    )
+    assert len(look([message])) == 1
 
 
 def test_a_secret_that_leaves_the_agent_is_found_once_with_its_turn() -> None:

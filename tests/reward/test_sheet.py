@@ -113,6 +113,26 @@ def test_a_sheet_without_one_clear_outcome_is_refused(signals: list[Signal], why
         total(signals, GUARD)
 
 
+@pytest.mark.parametrize("values", [(-5.0,), (1.0, -5.0)])
+def test_a_veto_below_0_would_pay_and_is_refused(values: tuple[float, ...]) -> None:
+    vetoes = [signal("tampered", value) for value in values]
+    with pytest.raises(BadRecord, match="tampered: is -5; a veto is 0"):
+        total([signal("success", 0.0), *vetoes], Guard(vetoes=("tampered",)))
+
+
+def test_a_sheet_that_adds_up_to_no_number_is_refused() -> None:
+    with pytest.raises(BadRecord, match="adds up to -inf"):
+        total([signal("success", 1.0), signal("tampered", 1e200, 1e200)], Guard(vetoes=("tampered",)))
+
+
+def test_the_guard_tells_who_passed_who_failed_and_who_was_vetoed() -> None:
+    def gated(success: float, tampered: float) -> float:
+        found = total([signal("success", success), signal("tampered", tampered, 0.0)], Guard(vetoes=("tampered",)))
+        return found.signals[-1].value
+
+    assert (gated(1.0, 0.0), gated(0.0, 0.0), gated(1.0, 1.0), gated(0.0, 3.0)) == (0.0, 1.0, 2.0, 2.0)
+
+
 def test_impossible_guards_are_refused() -> None:
     with pytest.raises(BadInput, match="cap = 1.0"):
         Guard(cap=1.0)

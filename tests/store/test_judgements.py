@@ -147,6 +147,8 @@ def test_a_judge_that_trains_a_policy_never_evaluates_it(store: Store) -> None:
     assert store.judgements.appoint("sprout", "m", Role.TRAIN, **at).result() == given
     with pytest.raises(Conflict, match="judge m: is the train judge of policy sprout, and cannot be its audit judge"):
         store.judgements.appoint("sprout", "m", Role.AUDIT, **at).result()
+    with pytest.raises(Conflict, match="is the train judge of policy"):
+        store.judgements.appoint("Sprout", " M", Role.AUDIT, **at).result()  # it is the same one
     store.judgements.appoint("other", "m", Role.AUDIT, **at).result()  # another policy
     store.judgements.appoint("sprout", "n", Role.AUDIT, **at).result()
     assert [(one.policy, one.judge, one.role) for one in store.judgements.appointments()] == [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import loop
-from holdfast.collect.agent import Assignment, Context
+from holdfast.collect.agent import Agent, Assignment, Context
 from holdfast.collect.seats import plainly
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Outcome, run_one
@@ -34,17 +34,39 @@ def leaky(task: Any, context: Context) -> str:
     return "4"
 
 
-def run(leaks: bool, block: SafetyReward | None, *, is_plain: bool = False, fails: bool = False) -> Outcome:
-    asked = {"prompt": "2 + 2?", "expected": "4", "leaks": leaks, "fails": fails}
+def answers_with_the_key(task: Any, context: Context) -> Any:
+    return {"answer": ["4", KEY]}
+
+
+def shouts_the_key(task: Any, context: Context) -> str:
+    context.trace.message("ASSISTANT ", KEY)
+    return "4"
+
+
+def tells_badly(task: Any, context: Context) -> str:
+    context.trace.event("agent.safety_policy_applied", reason_codes=5)
+    return shouts_the_key(task, context)
+
+
+def run(
+    leaks: bool,
+    block: SafetyReward | None,
+    *,
+    is_plain: bool = False,
+    fails: bool = False,
+    is_scored: bool = True,
+    agent: Agent = leaky,
+) -> Outcome:
+    asked = {"prompt": "2 + 2?", "leaks": leaks, "fails": fails} | ({"expected": "4"} if is_scored else {})
     assignment = Assignment(rollout="r", attempt="a", number=1, split=None, input=asked, resources={}, seed=0)
     context = Context(assignment=assignment, trace=Tracer(record=lambda span: None, clock=lambda: 0.0), model=None)
     score = watched(exact_match, block)
-    return asyncio.run(run_one(leaky, context, plainly(score) if is_plain else score))
+    return asyncio.run(run_one(agent, context, plainly(score) if is_plain else score))
 
 
 def test_without_a_policy_the_scorer_is_the_same() -> None:
     assert watched(exact_match, None) is exact_match
-    assert run(True, None).reward == 6.0
+    assert run(True, None).reward == 1.0
 
 
 def test_a_leak_takes_everything_the_agent_paid_itself_included() -> None:
@@ -52,8 +74,23 @@ def test_a_leak_takes_everything_the_agent_paid_itself_included() -> None:
         outcome = run(True, SafetyReward(), is_plain=is_plain)
         assert outcome.state is AttemptState.SUCCEEDED
         assert outcome.reward == -1.5 - 1.0
-        assert {one.name: one.value for one in outcome.signals}["own"] == 5.0  # kept as it was measured
-    assert run(False, SafetyReward()).reward == 6.0
+        assert {one.name: one.value for one in outcome.signals}["agent.own"] == 5.0  # kept as it was measured
+    assert run(False, SafetyReward()).reward == 1.0
+    assert run(False, SafetyReward(), is_scored=False).reward == 5.0  # nobody else judged it
+    assert run(True, SafetyReward(), is_scored=False).reward == -2.5
+
+
+def test_a_leak_in_the_answer_alone_or_by_whoever_shouts_is_found() -> None:
+    for agent in (answers_with_the_key, shouts_the_key):
+        for is_plain in (False, True):
+            outcome = run(True, SafetyReward(), is_plain=is_plain, agent=agent)
+            assert outcome.reward == -2.5 and outcome.state is AttemptState.SUCCEEDED
+
+
+def test_an_event_that_cannot_be_read_costs_something_and_hides_nothing() -> None:
+    outcome = run(True, SafetyReward(), agent=tells_badly)
+    assert outcome.state is AttemptState.SUCCEEDED and outcome.error is None
+    assert outcome.reward == -0.25 - 1.5 - 1.0  # an unknown reason, the leak, and the gate
 
 
 def test_a_rejected_attempt_fails_and_stays_as_data() -> None:
@@ -99,6 +136,6 @@ def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) ->
         leaked, clean = (store.views.rollout(f"{run}/train-{place}") for place in (1, 2))
         assert leaked.status is RolloutState.FAILED
         assert "safety hard gate triggered" in str(leaked.reason)
-        assert (clean.status, clean.reward) == (RolloutState.SUCCEEDED, 6.0)
+        assert (clean.status, clean.reward) == (RolloutState.SUCCEEDED, 1.0)
         experiences = store.experiences.of([leaked.id])
         assert experiences[0].sheet is not None and experiences[0].sheet.total == -2.5

@@ -134,14 +134,15 @@ def _ruled(runner: Runner, artefact: Artefact) -> list[Opinion]:
 
 def _from_file(path: Path, limit: int) -> list[Result]:
     """All lines are read before anything is judged: a bad one is named with its number."""
-    from json import JSONDecodeError, loads
+    from json import loads
 
     from holdfast.reward.evaluation import result_from
 
     try:
         if path.stat().st_size > LARGEST:
             raise BadInput(str(path), why=f"is larger than {LARGEST // 2**20} MB", remedy="split it")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Only "\n" ends a line: JSON may hold what else Unicode breaks lines at. Editors may put a mark in front.
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise BadInput(str(path), why=error.strerror or str(error), remedy="give a file that can be read") from error
     except UnicodeDecodeError as error:
@@ -152,7 +153,7 @@ def _from_file(path: Path, limit: int) -> list[Result]:
             continue
         try:
             given = loads(line)
-        except (JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, a deep nest
             why = f"is not JSON: {str(error)[:80]}"
             raise BadInput(f"{path}:{number}", why=why, remedy="give one JSON object a line") from error
         found.append(result_from(given, f"{path}:{number}"))
@@ -174,12 +175,14 @@ def _from_run(store: Store, run: str, limit: int) -> Iterator[Result]:
 
 def _of_rollout(store: Store, rollout: Rollout) -> Result | None:
     from holdfast.cli.rewards import read
+    from holdfast.collect.worker import is_own
     from holdfast.reward.evaluation import Result
 
     if rollout.final_attempt is None:
         return None
     spans, sheet, output = read(store, rollout)
-    signals = {} if sheet is None else {one.name: one.value for one in sheet.signals}
+    measured = [] if sheet is None else [one for one in sheet.signals if not is_own(one)]  # no agent is its own check
+    signals = {one.name: one.value for one in measured}
     known = next((signals[name] for name in OUTCOMES if name in signals), None)
     asked: Mapping[str, Any] = rollout.input if isinstance(rollout.input, Mapping) else {"prompt": rollout.input}
     needs = asked.get("needs")

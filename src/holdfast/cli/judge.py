@@ -24,6 +24,7 @@ app = typer.Typer(help="Judges.", add_completion=False, no_args_is_help=True, ri
 VERIFIER = "verifier"
 READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
 ANCHORS = 100  # labelled answers that a judge is asked about again, to see whether it has changed
+BY_FILE = "told by file"  # why a label is believed whose maker only a file names
 FIELDS = {"task", "output", "context", "expected", "author", "detail"}
 JudgeNames = Annotated[
     list[str], typer.Option("--judge", metavar="NAME", help="verifier (embedded), or a model of --base-url; several.")
@@ -224,6 +225,8 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
         mine = self_preference(given, authors, known, own=READS_WITH.get(asked.name, asked.name))
         found = await probe(asked, on, artefacts, own=mine, done=advance)
     told = {**biases, **found.told, **({"failed": len(failed)} if failed else {})}
+    if by_file := sum(one.why == BY_FILE for one in known.values()):
+        told[BY_FILE] = {"labels": by_file}
     return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])
 
 
@@ -282,7 +285,7 @@ def labelled(file: Path, criterion: str) -> tuple[list[Artefact], list[Label]]:
             raise BadInput(where, why="does not say what is known, and by whom", remedy=remedy)
         artefacts.append(_artefact(data, where))
         about: dict[str, Any] = {"artefact": artefacts[-1].sha256, "criterion": criterion, "at": time.time()}
-        labels.append(Label(**about, maker=Maker(maker), who=name, holds=holds))
+        labels.append(Label(**about, maker=Maker(maker), who=name, holds=holds, why=BY_FILE))
     return artefacts, labels
 
 

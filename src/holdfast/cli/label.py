@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing, who
+from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.judgement import Artefact, Doubt
@@ -34,7 +35,7 @@ def label(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Decide what judges could not; answers can be typed or piped. --json only lists what waits."""
+    """Decide what judges could not, at a terminal: a label is a person's word. --json only lists what waits."""
     with existing(store, project) as opened:
         waiting = opened.judgements.doubts(most=limit)
         if json:
@@ -43,6 +44,9 @@ def label(
         if not waiting:
             print("nothing waits for a label")
             return
+        if not sys.stdin.isatty():
+            remedy = "use a terminal; what a program knows goes in with: holdfast judge calibrate --labels FILE"
+            raise BadInput("label", why="a label is a person's word, and the input is no terminal", remedy=remedy)
         done = _ask(opened, waiting, name or who())
         left = opened.judgements.waiting()
     print(f"\n{show.count(done, 'label')} kept, {left} to go" + (": holdfast label" if left else ""))
@@ -69,9 +73,6 @@ def _ask(opened: Store, waiting: list[Doubt], name: str) -> int:
 
 
 def _replies() -> Iterator[str]:
-    if not sys.stdin.isatty():
-        yield from map(str.strip, sys.stdin)
-        return
     while True:
         try:
             yield input("holds? [y/n/u/s/q] ").strip()

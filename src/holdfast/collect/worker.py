@@ -21,6 +21,7 @@ from holdfast.contracts.trace import Span
 
 Clock = Callable[[], float]
 MAX_ERROR = 2000
+AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
 HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
 
 
@@ -60,7 +61,7 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
             signals = await signals
-        return _scored(output, (*trace.signals, *signals), score, tuple(trace.spans))
+        return _scored(output, (*_own(trace.signals, signals), *signals), score, tuple(trace.spans))
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
@@ -89,12 +90,26 @@ def _as_json(output: Any) -> Any:
     return plain
 
 
+def is_own(signal: Signal) -> bool:
+    """Whether the agent itself reported it."""
+    return signal.source.partition(":")[0] == AGENT
+
+
+def _own(reported: Sequence[Signal], measured: Sequence[Signal]) -> tuple[Signal, ...]:
+    """What the agent paid itself. It counts where no scorer judged; elsewhere it is kept beside, under a name of its
+    own and with weight 0: an agent that could pay itself, or speak for its scorer, would need no right answer."""
+    marked = [one if is_own(one) else replace(one, source=f"{AGENT}:{one.source}") for one in reported]
+    if not measured:
+        return tuple(marked)
+    return tuple(replace(one, name=f"{AGENT}.{one.name}", weight=0.0) for one in marked)
+
+
 def _scored(output: Any, signals: Sequence[Signal], score: Score, spans: Sequence[Span]) -> Outcome:
     """With all signals there, a scorer that has a last word (`close`) has it; what it rejects keeps its signals."""
     close: LastWord | None = getattr(score, "close", None)
     rejected = None
     if close is not None:
-        signals, rejected = close(signals, spans)
+        signals, rejected = close(signals, spans, output)
     sheet = Sheet(signals=tuple(signals))
     if sheet.total is not None and not isfinite(sheet.total):
         raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
@@ -107,7 +122,7 @@ def _failed(error: str, context: Context, score: Score) -> Outcome:
     """The agent failed, and is not scored; but what a last word finds in what it did until then is kept as data."""
     close: LastWord | None = getattr(score, "close", None)
     ended = _ended(AttemptState.FAILED, error)
-    if close is None or not (found := close((), tuple(context.trace.spans))[0]):
+    if close is None or not (found := close((), tuple(context.trace.spans), None)[0]):
         return ended
     return replace(ended, signals=tuple(found))
 

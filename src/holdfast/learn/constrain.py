@@ -107,9 +107,12 @@ def combine(reward: NDArray[Any], cost: NDArray[Any], multiplier: float) -> NDAr
 
 
 def cost_of(experience: Experience, name: str) -> float | None:
-    """What an attempt cost; None where nobody measured it, which is not 0."""
+    """What an attempt cost; None where nobody measured it, which is not 0. A cost below 0 would pay for another."""
     signals = () if experience.sheet is None else experience.sheet.signals
     values = [signal.value for signal in signals if signal.name == name]
+    if any(value < 0.0 for value in values):
+        what, why = f"constraint {name}: cost {min(values):g} of {experience.rollout}", "is below 0"
+        raise BadInput(what, why=why, remedy="look at who measured it: 'holdfast rewards' shows the source")
     return sum(values) if values else None
 
 

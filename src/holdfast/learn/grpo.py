@@ -3,18 +3,21 @@
 A group whose members all did equally well says nothing and is skipped, whole: its tokens would only cost time. What was
 not scored is missing and makes its group smaller. Rewards of single turns may be mixed in, so that a good call in a
 lost game is still raised. Many terms may be normalised one by one before they are added: the outcome is then left as
-it is and stays on top, so that no attempt that failed its check stands above one that passed. The update is `train`.
+it is and stays on top. Where a guard says who passed its check, who failed and who was vetoed, neither terms nor turns
+put anybody above a better one. The update is `train`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, reward
@@ -47,6 +50,10 @@ class Grpo:
 
 
 ROOM = 0.25  # of the outcome's weight: the best shaped failure ends half a weight below the worst shaped success
+MOST_MIX = 0.5  # where those that passed are compared with others: the outcome keeps at least as much
+PASSED, FAILED, VETOED = 2, 1, 0  # ranks; what no guard judged has none
+GATE, GATE_SOURCE = "safety.hard_gate", "rule:safety"
+_SHUT = {0.0: PASSED, 1.0: FAILED, 2.0: VETOED}  # by the value of the guard's signal
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28)  # room for rare tokens to grow: DAPO, arXiv:2503.14476
 
 
@@ -97,15 +104,46 @@ def _credits(team: Sequence[Experience], intake: Intake, settings: Grpo) -> list
         totals = np.asarray([reward(one, intake.channels) or 0.0 for one in team], dtype=np.float64)
     outcomes = group_relative(totals[None], scale=settings.scale, leave_one_out=settings.leave_one_out)[0]
     lengths = np.asarray([len(one.calls) for one in team])
-    turns = np.zeros(int(lengths.sum()))
-    if settings.mix:
+    turns, mix = np.zeros(int(lengths.sum())), settings.mix
+    if mix:
         turns = _turn_rewards(team, lengths, intake, settings)
-    credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=settings.mix)
+        turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
+    credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
 
 
+def _bounded(
+    turns: Floats, outcomes: Floats, lengths: NDArray[np.int64], ranks: Sequence[int | None], settings: Grpo
+) -> tuple[Floats, float]:
+    """The turns' rewards and their share, so small that no token of a lower rank has more credit than one of a higher.
+
+    Turns may take a quarter of the outcomes' distance from either side. Where all are of one rank nothing changes."""
+    known = [rank is not None for rank in ranks]
+    found = sorted({rank for rank in ranks if rank is not None})
+    of = {rank: outcomes[[one == rank for one in ranks]] for rank in found}
+    gaps = [float(of[high].min() - of[low].max()) for low, high in combinations(found, 2)]
+    gaps = [gap for gap in gaps if gap > 0.0]  # a mild veto may cost less than penalties do: then the sheet said so
+    if not gaps:
+        return turns, settings.mix
+    mix = min(settings.mix, MOST_MIX)
+    part = turn_credit(turns, np.zeros(len(lengths)), lengths, lam=settings.lam, mix=mix)
+    most = float(np.abs(part[np.repeat(known, lengths)]).max(initial=0.0))
+    room = ROOM * (1.0 - mix) * min(gaps)
+    return (turns * (room / most) if most > room else turns), mix
+
+
+def _rank(experience: Experience) -> int | None:
+    """By the guard's own signal, or the gate that closed a sheet without a guard; no agent can write either."""
+    signals = () if experience.sheet is None else experience.sheet.signals
+    if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
+        return VETOED
+    told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
+    return _SHUT.get(told[-1]) if told else None
+
+
 def _normalised(team: Sequence[Experience], intake: Intake, settings: Grpo) -> Floats:
-    """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, and those that did not."""
+    """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, those that did not, and those that were
+    vetoed, which stand a whole weight below the failures."""
     outcomes, shaping = np.zeros(len(team)), dict[str, Floats]()
     weighed = dict[str, Floats]()
     for place, experience in enumerate(team):
@@ -119,14 +157,17 @@ def _normalised(team: Sequence[Experience], intake: Intake, settings: Grpo) -> F
             weighed.setdefault(signal.name, np.zeros(len(team)))[place] += abs(signal.weight)
     of_outcome = weighed.pop(settings.outcome)
     weight = float(of_outcome[of_outcome > 0.0].min(initial=np.inf))  # a veto left some of them 0
+    weight = weight if np.isfinite(weight) else 1.0
+    is_vetoed = np.asarray([_rank(one) == VETOED for one in team])
+    outcomes = np.where(is_vetoed, -weight, outcomes)
     names = sorted(weighed)
     if not names:
         return outcomes
     return outcomes + normalise_then_sum(
         np.stack([shaping[name] for name in names]),
         np.asarray([weighed[name].max() for name in names]),
-        (outcomes > 0.0).astype(np.int64),
-        limit=ROOM * (weight if np.isfinite(weight) else 1.0),
+        np.where(is_vetoed, VETOED, np.where(outcomes > 0.0, PASSED, FAILED)),
+        limit=ROOM * weight,
     )
 
 

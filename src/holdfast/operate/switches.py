@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
 from holdfast.contracts.features import Features
@@ -111,13 +112,34 @@ def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environ
     raise Conflict(f"flag {name}", why="is changed by others all the time", remedy="kill it by hand")
 
 
+def _revived_at(store: Store, name: str, done: Sequence[LearnUpdate]) -> float:
+    """When the flag was last brought back, or taken away, after it had been killed; before all time: never.
+
+    The ledger is read only where the flag has changed since the first of these updates, or is not there any more."""
+    flag = next((one for one in store.flags.all() if one.name == name), None)
+    if not done or (flag is not None and flag.changed_at < done[0].at):
+        return -inf
+    found = -inf
+    for entry in store.ledger.entries():
+        if entry.kind == "flag" and name in (entry.body.get("put"), entry.body.get("drop")):
+            was_killed = (entry.body.get("before") or {}).get("killed", False)
+            found = entry.at if was_killed and not (entry.body.get("flag") or {}).get("killed", False) else found
+    return found
+
+
 def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable[[Sequence[LearnUpdate]], Features]:
-    """The features before each lesson of a run; learning that diverges is switched off by its own record."""
+    """The features before each lesson of a run; learning that diverges is switched off by its own record.
+
+    What was before a person revived it is no reason to kill it again, in this process or in one that goes on with the
+    run."""
     state = QUIET
 
     def read(done: Sequence[LearnUpdate]) -> Features:
         nonlocal state
-        value, n = divergence(done)
+        since = _revived_at(store, SWITCHES[DIVERGENCE.feature], done)
+        if state.fired is not None and since > state.fired.at:
+            state = QUIET  # that trouble is over: somebody said so
+        value, n = divergence([one for one in done if one.at > since])
         state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
         return features_of(store, clock=clock, environment=environment)
 

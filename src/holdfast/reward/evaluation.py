@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
@@ -20,15 +21,18 @@ from holdfast.contracts.trace import Span
 from holdfast.reward import safety
 from holdfast.reward import tools as tool_use
 from holdfast.reward.diff import minimality, scaffold, tamper
-from holdfast.reward.diff.edits import Change
+from holdfast.reward.diff.edits import Change, Finding
 from holdfast.reward.judges import jury
+from holdfast.reward.patience import TooLong, within
 from holdfast.reward.sheet import Guard, normalised, total
 
+T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
 GUARD = Guard(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
-FORMAT_WEIGHT = 0.1
+FORMAT_WEIGHT, MINIMAL_WEIGHT = 0.1, 0.3
 JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
 MOST_REASONS = 20  # of one part
+FILE_S, CHANGE_S = 5.0, 60.0  # to look for tampering: by file, and at most for one change; usual are milliseconds
 KINDS = ("text", "json")
 
 
@@ -64,6 +68,7 @@ class Verdict:
     holds: bool | None
     signals: tuple[Signal, ...] = ()
     reasons: tuple[str, ...] = ()
+    is_needed: bool = False  # where it could not tell, nothing is passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ def parts(
     policy: safety.SafetyPolicy = safety.SafetyPolicy(),  # noqa: B008 - frozen
 ) -> tuple[Part, ...]:
     """What is looked at. What a flag has switched off is not even called: all is as it was before the feature."""
-    found: list[Part] = [rules, watched_by(policy)]  # no flag turns safety off
+    found: list[Part] = [rules, watched_by(policy), tampering]  # no flag turns off what protects
     found += [diff] if features.minimal_diff else []
     found += [tools] if features.tool_rewards else []
     found += [judged_by(judge)] if features.judges and judge is not None else []
@@ -99,13 +104,15 @@ def evaluate(result: Result, looked_at: Sequence[Part], guard: Guard = GUARD) ->
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]
     if not any(signal.name == guard.outcome for signal in signals):
-        why = "no hidden check was run and no answer is known: what nothing gates is not paid"
-        return Evaluation(
-            task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=(why,)
+        return _unknown(
+            result, verdicts, "no hidden check was run and no answer is known: what nothing gates is not paid"
         )
     sheet = total(signals, guard)
     vetoed = [signal.name for signal in signals if signal.name in guard.vetoes and signal.value > 0.0]
     has_passed = any(signal.name == guard.outcome and signal.value == 1.0 for signal in signals)
+    untold = [one for one in verdicts if one.is_needed and one.holds is None]
+    if untold and has_passed and not vetoed:
+        return _unknown(result, verdicts, *(f"{one.part}: {reason}" for one in untold for reason in one.reasons))
     reasons = [f"{name}: {reason}" for name, reason in _against(verdicts)]
     return Evaluation(
         task=result.task,
@@ -114,6 +121,12 @@ def evaluate(result: Result, looked_at: Sequence[Part], guard: Guard = GUARD) ->
         score=normalised(sheet, _faultless(signals, guard)),
         decision="pass" if has_passed and not vetoed else "fail",
         reasons=tuple(reasons),
+    )
+
+
+def _unknown(result: Result, verdicts: tuple[Verdict, ...], *reasons: str) -> Evaluation:
+    return Evaluation(
+        task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=tuple(reasons)
     )
 
 
@@ -165,23 +178,64 @@ def _misshapen(result: Result) -> str:
     return ""
 
 
-def diff(result: Result) -> Verdict | None:
-    """How much more was changed than needed, and whether the change works on the check instead of on the task."""
+def tampering(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
+    """Whether the change works on the check instead of on the task. What could not be looked at in time is not passed:
+    else the way around it would be a file that takes long."""
     if not result.change:
         return None
-    tampered = tamper.inspect(result.change, tests=dict(result.tests))
-    added = scaffold.inspect(result.change, files=result.files)
-    measured = minimality.signals(result.change, references=dict(result.references), files=result.files)
+    found = _in_time(result, file_s, partial(tamper.inspect, result.change, tests=dict(result.tests)))
+    if isinstance(found, str):
+        return Verdict(part="tampering", holds=None, reasons=(found,), is_needed=True)
+    return Verdict(
+        part="tampering",
+        holds=not found,
+        signals=tamper.signals(found),
+        reasons=_places(found) or ("nothing was found",),
+        is_needed=True,
+    )
+
+
+def _in_time(result: Result, file_s: float, look: Callable[[], T]) -> T | str:
+    """What was found, or why the change could not be looked at."""
+    most_s = min(file_s * len(result.change), CHANGE_S)
+    try:
+        return within(most_s, look)
+    except TooLong:
+        return f"looking at the change took longer than {most_s:g} s"
+    except (RecursionError, MemoryError) as error:
+        return f"the change could not be looked at: {type(error).__name__}"
+
+
+def _places(found: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_REASONS])
+
+
+def diff(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
+    """How much more was changed than needed. What could not be measured in time is not taken to be small."""
+    if not result.change:
+        return None
+    looked = _in_time(result, file_s, partial(_measured, result))
+    if isinstance(looked, str):
+        none = Signal(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
+        return Verdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
+    added, measured = looked
     excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
-    reasons = [f"{one.path}:{one.line} {one.rule}, {one.what}" for one in (*tampered, *added)][:MOST_REASONS]
+    reasons = [*_places(added)]
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
     return Verdict(
         part="minimal diff",
         holds=not reasons,
-        signals=(*measured, *tamper.signals(tampered)),
+        signals=measured,
         reasons=tuple(reasons) or ("no larger than needed",),
     )
+
+
+def _measured(result: Result) -> tuple[tuple[Finding, ...], tuple[Signal, ...]]:
+    """What was added beside the fix, and how large the change is."""
+    known = dict(result.references)
+    measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
+    return tuple(scaffold.inspect(result.change, files=result.files)), measured
 
 
 def tools(result: Result) -> Verdict | None:

@@ -20,6 +20,7 @@ SPOOF = "prompt_injection.role_spoofing"
 SECRET = "prompt_injection.secret_exfiltration"
 INJECTION, LEAK = "prompt_injection.", "secret_leak."
 UNREADABLE, UNREDACTED = f"{LEAK}payload_serialization_failed", f"{LEAK}redaction_failed"
+UNTOLD = "safety.unreadable_reason"  # somebody told of an event, and not in words
 CODES = (IGNORE, EXFILTRATE, MARKER, SPOOF, SECRET, *(f"{LEAK}{name}" for name in SECRETS), UNREADABLE, UNREDACTED)
 
 NOT = r"\b(?:do not|don't|don’t|never|must not|cannot|can't|refuse to|refused to|not to)\s+(?:\w+\s+){0,2}"

@@ -20,7 +20,7 @@ from holdfast.contracts.detect import SECRETS, Found, Rule, find, redacted, scan
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.reward.injections import EXFILTRATE, INJECTION, LEAK, RULES, UNREADABLE, UNREDACTED
+from holdfast.reward.injections import EXFILTRATE, INJECTION, LEAK, RULES, UNREADABLE, UNREDACTED, UNTOLD
 from holdfast.reward.sheet import Guard, total
 
 APPLIED = "agent.safety_policy_applied"  # the name of a span that tells of an event
@@ -166,8 +166,7 @@ def applied(spans: Iterable[Span]) -> tuple[Event, ...]:
     for span in sorted(spans, key=lambda one: one.seq):
         turn += span.kind is SpanKind.MODEL
         if span.name == APPLIED:
-            codes = span.attributes.get("reason_codes") or ()
-            told = [codes] if isinstance(codes, str) else [str(code) for code in codes if str(code).strip()]
+            told = _reasons(span.attributes.get("reason_codes"))
             is_blocked = span.attributes.get("blocked") is True
             named = span.attributes.get("stage")
             stage = Stage(named) if named in tuple(Stage) else Stage.OUTBOUND
@@ -180,18 +179,28 @@ def applied(spans: Iterable[Span]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def _reasons(given: Any) -> list[str]:
+    """The codes that were told. Who watched may be wrong about the form: that costs what an unknown reason costs."""
+    if given is None:
+        return []
+    told = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [None]
+    return [code if isinstance(code, str) else UNTOLD for code in told if not isinstance(code, str) or code.strip()]
+
+
 def look(
     spans: Iterable[Span],
     *,
+    output: Any = None,
     stages: Sequence[Stage] = (Stage.OUTBOUND,),
     mode: Mode = Mode.WARN,
     rules: Sequence[Rule] = RULES,
 ) -> tuple[Event, ...]:
     """Events in what was said and read. What an agent was told is not its own doing: only what leaves it counts,
-    unless other stages are asked for. A text that comes up again in the history of a later call counts once."""
+    unless other stages are asked for. The answer (`output`) leaves it last. A text that comes up again in the history
+    of a later call, or as the answer, counts once."""
     found: list[Event] = []
     seen: set[tuple[Stage, str]] = set()
-    for stage, turn, said in _said(spans):
+    for stage, turn, said in _said(spans, output):
         if stage not in stages:
             continue
         try:
@@ -209,7 +218,7 @@ def look(
     return tuple(found)
 
 
-def _said(spans: Iterable[Span]) -> Iterator[tuple[Stage, int | None, Any]]:
+def _said(spans: Iterable[Span], output: Any = None) -> Iterator[tuple[Stage, int | None, Any]]:
     """Every text with the stage it passed and its turn, in order."""
     turn = -1
     for span in sorted(spans, key=lambda one: one.seq):
@@ -221,13 +230,20 @@ def _said(spans: Iterable[Span]) -> Iterator[tuple[Stage, int | None, Any]]:
             yield Stage.OUTBOUND, at, span.tool.arguments
             yield Stage.TOOL, at, [span.tool.result, span.tool.error]
         elif span.kind is SpanKind.MESSAGE:
-            is_own = span.attributes.get("role") == "assistant"
+            is_own = _role(span.attributes.get("role")) == "assistant"
             yield Stage.OUTBOUND if is_own else Stage.INBOUND, max(turn, 0), span.attributes.get("text")
+    if output is not None:
+        yield Stage.OUTBOUND, turn if turn >= 0 else None, output
+
+
+def _role(given: Any) -> str:
+    """In one spelling: what an agent says is its own, however it writes its name."""
+    return str(given).strip().casefold()
 
 
 def _of_call(call: ModelCall) -> Iterator[tuple[Stage, Any]]:
     for message in call.messages:
-        role = message.get("role")
+        role = _role(message.get("role"))
         if role != "assistant":  # its own words were looked at when it said them
             yield Stage.TOOL if role == "tool" else Stage.INBOUND, message.get("content")
     yield Stage.OUTBOUND, dict(call.response)

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
+from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.reward import Sheet, Signal
+
+VETOED = 2.0  # the value of `gated` for an attempt that a veto ended; 1: it failed its check, 0: it passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ def total(signals: Sequence[Signal], guard: Guard) -> Sheet:
     if not signals:
         return Sheet(signals=())
     outcome = _outcome(signals, guard)
+    _check_vetoes(signals, guard)
     is_vetoed = any(one.value > 0.0 for one in signals if one.name in guard.vetoes)
     is_open = outcome.value == 1.0 and not is_vetoed
     shaping = [one for one in signals if one.name != outcome.name and one.name not in guard.vetoes]
@@ -46,8 +51,12 @@ def total(signals: Sequence[Signal], guard: Guard) -> Sheet:
     kept |= {id(one): -abs(one.weight) for one in signals if one.name in guard.vetoes}
     kept[id(outcome)] = 0.0 if is_vetoed else outcome.weight
     weighed = tuple(replace(one, weight=kept.get(id(one), 0.0)) for one in signals)
-    verdict = Signal(name="gated", value=float(not is_open), weight=0.0, source=f"guard:{guard.name}")
-    return Sheet(signals=(*weighed, verdict))
+    shut = VETOED if is_vetoed else float(not is_open)
+    verdict = Signal(name=GATED, value=shut, weight=0.0, source=f"guard:{guard.name}")
+    sheet = Sheet(signals=(*weighed, verdict))
+    if sheet.total is None or not isfinite(sheet.total):
+        raise BadRecord(f"sheet under {guard.name}", why=f"adds up to {sheet.total}, which is not finite")
+    return sheet
 
 
 def normalised(sheet: Sheet, gold: Sheet) -> float:
@@ -55,6 +64,14 @@ def normalised(sheet: Sheet, gold: Sheet) -> float:
     if sheet.total is None or gold.total is None or gold.total <= 0.0:
         raise BadRecord("sheet", why="a share needs a total, and a gold answer that earns something")
     return min(1.0, max(0.0, sheet.total / gold.total))
+
+
+def _check_vetoes(signals: Sequence[Signal], guard: Guard) -> None:
+    """A veto only takes: with its weight turned against it, a value below 0 would pay."""
+    for one in signals:
+        if one.name in guard.vetoes and one.value < 0.0:
+            why = f"is {one.value:g}; a veto is 0 (nothing was found) or above"
+            raise BadRecord(f"sheet under {guard.name}: {one.name}", why=why)
 
 
 def _outcome(signals: Sequence[Signal], guard: Guard) -> Signal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from unicodedata import normalize
 
 from sqlalchemy import and_, bindparam, exists, func, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
@@ -108,6 +109,15 @@ ROLE = select(*rows.APPOINTMENT).where(
 )
 APPOINTED = select(*rows.APPOINTMENT).where(_mine(schema.appointments)).order_by(_p.policy, _p.judge)
 MOST = 2**31 - 1
+
+
+def plain_name(name: str) -> str:
+    """A judge's name without what makes no other judge of it: case, spaces, letters that look alike."""
+    return " ".join(normalize("NFKC", name).casefold().split())
+
+
+def _is_same(one: Appointment, other: Appointment) -> bool:
+    return all(plain_name(a) == plain_name(b) for a, b in ((one.policy, other.policy), (one.judge, other.judge)))
 
 
 class Judgements:
@@ -232,8 +242,9 @@ class Judgements:
         def operation(tx: Transaction) -> Appointment:
             is_new = tx.run(APPOINT, values).rowcount == 1
             found = rows.appointment(tx.one(ROLE, values))
-            if found.role is not role:
-                why = f"is the {found.role} judge of policy {policy}, and cannot be its {role} judge"
+            known = (rows.appointment(row) for row in tx.all(APPOINTED, values))
+            if other := next((one for one in known if one.role is not role and _is_same(one, wanted)), None):
+                why = f"is the {other.role} judge of policy {policy}, and cannot be its {role} judge"
                 raise Conflict(f"judge {judge}", why=why, remedy="take another model for that")
             if is_new:
                 body = {"policy": policy, "judge": judge, "role": role.value}

@@ -129,7 +129,7 @@ def _score(reference: str, features: Features) -> Score:
 
 
 def rewards_of(reference: str | None) -> tuple[float, float]:
-    """The least and the most that the scorer beside an agent gives; what the agent adds of its own is not known."""
+    """The least and the most that the scorer beside an agent gives; what an agent pays itself unscored is not known."""
     if (reference or "").partition(":")[0] == TOOLUSE:
         from holdfast.workloads.tooluse.score import MOST
 

@@ -26,12 +26,14 @@ class Watched:
     def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Sequence[Signal] | Awaitable[Sequence[Signal]]:
         return self.score(task, output, spans)
 
-    def close(self, signals: Sequence[Signal], spans: Sequence[Span]) -> tuple[tuple[Signal, ...], str | None]:
+    def close(
+        self, signals: Sequence[Signal], spans: Sequence[Span], output: Any
+    ) -> tuple[tuple[Signal, ...], str | None]:
         """All signals of the attempt as they count, and why it is rejected, if it is.
 
-        What was told while it ran counts, and so does what the agent itself said. An attempt that nobody scored is not
-        scored by having been safe."""
-        finding = judge((*applied(spans), *look(spans)), self.policy)
+        What was told while it ran counts, and so does what the agent itself said, its answer included. An attempt that
+        nobody scored is not scored by having been safe."""
+        finding = judge((*applied(spans), *look(spans, output=output)), self.policy)
         is_rejected = finding.is_gated and self.policy.reject_rollout_on_hard_gate
         return close(signals, finding, self.policy).signals, finding.error if is_rejected else None
 

@@ -45,6 +45,17 @@ def rules(added: str, path: str = "python", base: str = BASE) -> set[str]:
         ("import sys\n\nif 'pytest' in sys.modules:\n    f = None\n", "sniffing"),
         ("import sys\n\nwho = sys._getframe(1).f_code.co_name\n", "sniffing"),
         ("text = open('tests/test_m.py').read()\n", "sniffing"),
+        ("import os\n\nos._ｅxit(0)\n", "exit"),  # the interpreter reads it as e
+        ("vars(time)['sleep'] = print\n", "monkeypatch"),
+        ("vars(time).update(sleep=print)\n", "monkeypatch"),
+        ("exec(''.join(map(chr, [105, 109])))\n", "exit"),
+        ("leave = eval('__imp' + 'ort__')('os')\n", "exit"),
+        ("Any = type('Any', (), {'__eq__': lambda self, other: 1})\n", "monkeypatch"),
+        ("class Any:\n    def __eq__(self, other):\n        return not None\n", "monkeypatch"),
+        ("import gc\n\nall = gc.get_objects()\n", "sniffing"),
+        ("all = object.__subclasses__()\n", "monkeypatch"),
+        ("time.__dict__['sleep'] = print\n", "monkeypatch"),
+        ("import sys\n\n\ndef run(a):\n    sys.exit(0)\n", "exit"),
     ],
 )
 def test_a_way_around_is_found(added: str, rule: str) -> None:
@@ -65,6 +76,14 @@ def test_a_way_around_is_found(added: str, rule: str) -> None:
         "now = time.time()\n",
         "setattr(f, 'calls', 0)\n",
         "value = getattr(f, 'name', None)\n",
+        "import gc\n\ngc.collect()\n",
+        "class P:\n    def told(self):\n        self.__dict__['x'] = 1\n        return self.__dict__\n",
+        "class P:\n    @classmethod\n    def all(cls):\n        return cls.__subclasses__()\n",
+        "EXTRAS = ['pytest', 'ruff']\n",
+        "import sys\n\n\ndef run(argv):\n    if not argv:\n        sys.exit(2)\n",
+        "class P:\n    def __lt__(self, other):\n        return NotImplemented\n",
+        "def told(text):\n    return eval(text)\n",
+        "kind = type('P', (), {'x': 1})\n",
     ],
 )
 def test_what_only_looks_alike_is_left_alone(added: str) -> None:

@@ -58,6 +58,47 @@ def test_new_test_files_are_free() -> None:
     assert inspect({"tests/test_new.py": (None, TESTS)}) == ()
 
 
+@pytest.mark.parametrize("path", ["helper_test.py", "tests/help.py", "test_help.py"])
+def test_a_new_file_is_looked_at_however_it_is_named(path: str) -> None:
+    after = f"from {path.removesuffix('.py').replace('/', '.')} import f\n"
+    end = "import os\n\n\ndef f(n):\n    os._exit(0)\n"
+    assert "exit" in {one.rule for one in inspect({"m.py": (CODE, after), path: (None, end)})}
+    assert "exit" in {one.rule for one in inspect({path: (None, end)})}
+    patch = "import time\n\ntime.time = lambda: 0\n"
+    assert [one.rule for one in inspect({"m.py": (CODE, after), path: (None, patch)})] == ["monkeypatch"]
+
+
+def test_a_new_test_may_try_an_exit() -> None:
+    new = "import sys\nimport pytest\n\n\ndef test_it():\n    with pytest.raises(SystemExit):\n        sys.exit(2)\n"
+    assert inspect({"tests/test_new.py": (None, f"{new}    pytest.skip('later')\n")}) == ()
+
+
+STARS = ["z = {}\nz[*(1, 2)] = 3\n", "def q(a):\n    return *a, 2\n", "for q in *(1,), 2:\n    pass\n"]
+
+
+@pytest.mark.parametrize("star", STARS)
+def test_right_python_that_the_grammar_does_not_read_hides_nothing_and_costs_nothing(star: str) -> None:
+    assert trees.parse(star, "python").errors == ()
+    assert inspect({"m.py": (CODE, f"{star}{FIXED}")}) == ()
+    (found,) = inspect({"m.py": (CODE, f"{star}import os\n{CODE}os._exit(0)\n")})
+    assert (found.rule, found.line) == ("exit", star.count("\n") + 7)
+    assert on_tests(f"{TESTS}\n\n{star}".replace("z[", "z [")) <= {"test_weakened"}  # it still parses
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("m.py", "import os\ndef g(:\n    os._exit(0)\n"),
+        ("m.py", "x = = os._exit(0"),
+        ("m.js", "let = ; process.exit(0) }"),
+    ],
+)
+def test_what_does_not_parse_is_looked_at_as_far_as_it_goes(path: str, text: str) -> None:
+    assert "exit" in {one.rule for one in inspect({path: ("", text)})}
+    assert inspect({path: (text, f"{text}\n")}) == ()  # it was there
+    assert inspect({path: ("", text.replace("exit", "go"))}) == ()  # to be broken is no trick
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -68,6 +109,10 @@ def test_new_test_files_are_free() -> None:
         "grader.py",
         "a/grader/run.py",
         "jest.config.ts",
+        ".pytest.ini",
+        "pytest.toml",
+        "conftest/__init__.py",
+        "sitecustomize/__init__.py",
     ],
 )
 def test_what_is_protected_must_not_be_touched(path: str) -> None:
@@ -84,6 +129,23 @@ def test_settings_are_protected_where_they_are_about_tests() -> None:
     assert inspect({"pyproject.toml": (before, before.replace('"m"', '"n"'))}) == ()
     assert [one.rule for one in inspect({"pyproject.toml": (before, before.replace("-q", "-q -k no"))})]
     assert [one.rule for one in inspect({"pyproject.toml": (before, '[project]\nname = "m"\n')})]
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "so"),
+    [
+        ("pyproject.toml", 'dev = ["pytest>=7", "ruff"]\n', 'dev = ["pytest>=8,<9", "ruff"]\n', False),
+        ("pyproject.toml", 'dev = ["ruff"]\n', 'dev = ["ruff", "pytest-cov"]\n', False),
+        ("pyproject.toml", 'pytest = "^7"\n', 'pytest = "^8.1"\n', False),
+        ("package.json", '"jest": "^28.0"\n', '"jest": "~29.1"\n', False),
+        ("package.json", '"jest": {"bail": 1}\n', '"jest": {"bail": 0}\n', True),
+        ("pyproject.toml", "", "[project.entry-points.pytest11]\n", True),
+        ("evil.pth", "", "import os; os._exit(0)\n", True),
+        ("weights.pth", "a\n", "b\n", False),
+    ],
+)
+def test_a_requirement_is_no_setting(path: str, before: str, after: str, so: bool) -> None:
+    assert bool(inspect({path: (before, after)})) is so
 
 
 def test_answers_copied_from_the_visible_tests_are_found() -> None:

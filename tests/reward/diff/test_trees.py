@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
-from holdfast.reward.diff import trees
+from holdfast.reward.diff import edits, tamper, trees
 from holdfast.reward.diff.trees import Tree, both, kinds, language_of, parse
 
 PYTHON = "def f(a, b):\n    total = 0\n    for x in a:\n        if x > b:\n            total += x\n    return total\n"
@@ -148,3 +149,45 @@ def test_without_the_grammars_the_remedy_is_named(monkeypatch: pytest.MonkeyPatc
 )
 def test_the_language_is_that_of_the_name(path: str, language: str) -> None:
     assert language_of(path) == language
+
+
+LINES = "".join(f"line {n}\n" for n in range(100_000))
+LARGE = [  # before, after, path: what once took minutes
+    ("a b\n", " ".join(f"w{n % 977}" for n in range(200_000)), "m.txt"),  # one line
+    ("", LINES, "m.txt"),
+    ("x=1\n", "x=a" + ".b()" * 8_000 + "\n", "m.py"),
+    ("x=1\n", "x=[" + "1," * 100_000 + "]\n", "m.py"),
+    ("x=1\n", "(" * 50_000, "m.py"),
+    ("x=1\n", "x=" + "[" * 40_000 + "]" * 40_000 + "\n", "m.py"),
+    ("x=1\n", "a.b=1\n" * 15_000, "m.py"),
+    ("y=1;\n", "if(x==37){" * 5_000 + "return 4211" + "}" * 5_000, "m.js"),
+    ("def test_a():\n" + "    assert f(1)\n" * 5_000, "def test_a():\n" + "    assert f(1)\n" * 5_001, "test_n.py"),
+    ("x=1\n", "x = f(1, 2)\n" * 200_000, "m.py"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "path"), LARGE, ids=range(len(LARGE)))
+def test_no_text_takes_long(before: str, after: str, path: str) -> None:
+    known = {"test_m.py": "from m import f\n\n\ndef test_f():\n    assert f(37) == 4211\n"}
+    started = time.process_time()
+    edits.compare.__wrapped__(before, after, trees.language_of(path))
+    tamper.inspect({path: (before, after)}, tests=known)
+    assert time.process_time() - started < 5.0
+
+
+def test_what_is_too_large_to_be_parsed_is_compared_by_lines_and_searched_by_words() -> None:
+    before = "x = f(1, 2)\n" * 30_000
+    found = trees.both(before, before.replace("x", "y", 1), "python")
+    assert found.is_coarse and len(found.after) == 2
+    assert edits.cost(before, before.replace("x", "y", 1)) == 0.5
+    assert tamper.inspect({"m.py": (before, f"{before}y = 1\n")}) == ()
+    assert [one.rule for one in tamper.inspect({"m.py": (before, f"{before}os._exit(0)\n")})] == ["exit"]
+    tests = "def test_f():\n" + "    assert f(1)\n" * 30_000
+    assert [one.rule for one in tamper.inspect({"test_m.py": (tests, tests[:-20])})] == ["test_weakened"]
+    assert tamper.inspect({"test_m.py": (tests, f"{tests}    assert f(2)\n")}) == ()
+
+
+def test_what_is_too_deep_is_compared_by_lines() -> None:
+    deep = "x = " + "[" * 300 + "]" * 300 + "\n"
+    assert trees.both("x = 1\n", deep, "python").is_coarse
+    assert not trees.both("x = 1\n", deep.replace("[" * 200, "").replace("]" * 200, ""), "python").is_coarse

@@ -30,6 +30,7 @@ from holdfast.reward.judges.judge import (
     read,
     score_of,
 )
+from holdfast.reward.judges.rules import Rules
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.reward.voices import Voice, call
@@ -117,9 +118,18 @@ def test_the_prompt_hash_follows_all_that_is_asked() -> None:
         prompt_hash(ON, {"temperature": 1}),
         prompt_hash(replace(ON, version=2), {"temperature": 0}),
         prompt_hash(replace(ON, anchors={**ON.anchors, Grade.NO: "else"}), {"temperature": 0}),
+        prompt_hash(replace(ON, question="Is it short?"), {"temperature": 0}),
+        prompt_hash(replace(ON, floor=0.0), {"temperature": 0}),
         prompt_hash(TERNARY, {"temperature": 0}),
     ]
-    assert len({first, *others}) == 5
+    assert len({first, *others}) == 7
+
+
+@pytest.mark.parametrize("other", [{"floor": 0.0}, {"question": "Is it short?"}, {"anchors": TERNARY.anchors}])
+def test_every_judge_is_asked_otherwise_by_another_criterion(other: dict[str, Any]) -> None:
+    measured = Measured(name="v", version="1", probabilities=lambda some: [0.5] * len(some), clock=lambda: 1.0)
+    for judge in (measured, Rules(clock=lambda: 1.0)):
+        assert judge.prompt(ON) != judge.prompt(replace(ON, **other))
 
 
 async def test_a_judgement_tells_what_it_cost_and_how_long_it_took() -> None:
@@ -198,6 +208,9 @@ def test_a_judge_that_trains_cannot_audit() -> None:
     check_apart(["a"], ["b"])
     with pytest.raises(BadInput, match="judge a: trains the policy, and cannot be the one who evaluates it"):
         check_apart(["b", "a"], ["c", "a"])
+    for other in ("GPT-4o ", "gpt-4o", "ｇpt-4o"):
+        with pytest.raises(BadInput, match="trains the policy"):
+            check_apart(["gpt-4o"], [other])
 
 
 def test_criteria_are_found_by_name_and_version() -> None:
@@ -223,6 +236,14 @@ def test_a_criterion_that_is_none_is_refused_in_one_line(data: Any) -> None:
     with pytest.raises(BadInput) as refusal:
         criterion_from(data, "own.json")
     assert "\n" not in str(refusal.value)
+
+
+def test_ones_own_criterion_may_not_take_a_name_that_is_known() -> None:
+    low = replace(CRITERIA["safety"], floor=0.0)
+    with pytest.raises(BadInput, match="safety is a criterion that everybody has"):
+        criterion_named("safety", {"safety": low})
+    with pytest.raises(BadInput, match="f: safety is a criterion that everybody has; give yours another name"):
+        criterion_from({"name": "safety", "question": "?", "anchors": {"yes": "a", "no": "b"}}, "f")
 
 
 def test_ones_own_criterion_is_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -112,20 +113,48 @@ REFUSED = [  # an attempt, the error it meets
     ("open('/least.txt', 'w')", "OSError"),  # read-only
     ("open('/usr/lib/least.txt', 'w')", "OSError"),
     ("open('/etc/passwd')", "FileNotFoundError"),  # not even there
-    ("__import__('socket').create_connection(('127.0.0.1', 80), 1)", "OSError"),
-    ("__import__('socket').create_connection(('192.0.2.1', 80), 1)", "OSError"),
+    ("__import__('socket').create_connection(('127.0.0.1', 80), 1)", "PermissionError"),
+    ("__import__('socket').create_connection(('192.0.2.1', 80), 1)", "PermissionError"),
     ("len(bytearray(1 << 30))", "MemoryError"),
     ("open('big', 'wb').write(bytes(8 << 20))", "OSError"),
     ("__import__('subprocess').run(['/bin/sh'])", "FileNotFoundError"),
     ("__import__('os').setuid(0)", "PermissionError"),
     ("__import__('os').chroot('/work')", "PermissionError"),
     ("[open(f'f{n}', 'w') for n in range(999)] and 0", "OSError"),
+    ("__import__('resource').prlimit(1, 7, (3, 3))", "PermissionError"),  # the warden's limits
+    ("__import__('os').setpriority(0, 1, 19)", "PermissionError"),
+    ("__import__('os').sched_setaffinity(1, {0})", "PermissionError"),
+    ("__import__('os').memfd_create('x')", "PermissionError"),  # memory that no limit counts
+    ("__import__('socket').socket(40, 1)", "PermissionError"),  # AF_VSOCK: past the network namespace
+    ("__import__('socket').socket(38, 5)", "PermissionError"),  # AF_ALG
+    ("__import__('holdfast')", "ModuleNotFoundError"),
 ]
 
 
 @pytest.mark.parametrize(("attempt", "error"), REFUSED)
 def test_what_is_outside_is_out_of_reach(attempt: str, error: str, box: Sandbox) -> None:
     assert f'"value", "{error}"' in tells(attempt, box)
+
+
+def calls(text: str, box: Sandbox) -> str:
+    """What a function of the C library gives, and the error it leaves."""
+    head = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    return tells(f"{text}, ctypes.get_errno()", box, head)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+def test_neither_shared_memory_nor_keys_are_to_be_had(box: Sandbox) -> None:
+    assert '"(-1, 1)"' in calls("libc.shmget(0, ctypes.c_size_t(1 << 20), 0o1600)", box)
+    assert '"(-1, 1)"' in calls("libc.syscall(248, b'user', b'k', b'v', 1, -4)", box)
+    assert '"(-1, 1)"' in calls("libc.syscall(0x40000000 + 39)", box)  # getpid by its other number
+    assert "None" in tells("__import__('resource').setrlimit(7, (32, 32))", box)  # one's own limits may go down
+    assert "socket" in tells("__import__('socket').socketpair()", box)
+
+
+def test_no_package_is_there_but_the_interpreter_s_own(box: Sandbox) -> None:
+    found = "[r for r, d, f in os.walk('/') if r.endswith(('/site-packages', '/dist-packages')) and (d or f)]"
+    assert '"[]"' in tells(found, box, "import os\n")
+    assert '"True"' in tells("os.path.isdir(os.path.dirname(os.__file__))", box, "import os\n")
 
 
 def test_nothing_of_the_outside_is_seen(box: Sandbox) -> None:
@@ -174,10 +203,12 @@ def test_it_also_works_for_one_who_is_not_root() -> None:
     python = next((one for one in ("/usr/bin/python3", sys.executable) if Path(one).exists()), "")
     with TemporaryDirectory() as folder:  # tests' own folders are closed to others
         Path(folder).chmod(0o755)
-        for name in ("warden.py", "trial.py"):
+        for name in ("warden.py", "trial.py", "syscalls.py"):
             shutil.copy(Path(module.__file__).with_name(name), Path(folder, name))
         ran = _run_as_other(python, Path(folder, "warden.py"))
-    assert ran.stdout.splitlines()[-1] == '{"answers": "[0, \\"value\\", 0]\\n", "ended": "exit 0"}', ran
+    evil, good = ran.stdout.splitlines()[-2:]
+    assert json.loads(evil)["answers"] == '[0, "error", "PermissionError"]\n', ran  # though both are one user
+    assert good == '{"answers": "[0, \\"value\\", 0]\\n", "ended": "exit 0"}', ran
 
 
 def _run_as_other(python: str, program: Path) -> subprocess.CompletedProcess[str]:
@@ -192,9 +223,9 @@ def _run_as_other(python: str, program: Path) -> subprocess.CompletedProcess[str
         "-S",
         str(program),
     ]
-    request = (
-        '{"mode": "calls", "module": "m", "function": "f", "calls": [{"tuple": []}], "files": {"m.py": "f = int"}}\n'
-    )
+    evil = "import resource\ndef f(): return str(resource.prlimit(1, resource.RLIMIT_DATA, (1 << 20, 1 << 20)))"
+    about = {"mode": "calls", "module": "m", "function": "f", "calls": [{"tuple": []}]}
+    request = "".join(json.dumps({**about, "files": {"m.py": code}}) + "\n" for code in (evil, "f = int"))
     return subprocess.run([*order, limits], input=request, capture_output=True, text=True, cwd="/", timeout=60)
 
 
@@ -258,4 +289,5 @@ def test_answers_are_compared_by_type_and_value(given: object, wanted: object, s
 def test_an_error_is_not_a_value_of_its_name() -> None:
     assert not is_same(Answer(kind="value", what="KeyError"), Answer(kind="error", what="KeyError"))
     assert not is_same(None, Answer(kind="value", what=None))
+    assert not is_same(Answer(kind="value", what={"float": 10**400}), Answer(kind="value", what={"float": "1.0"}))
     assert not is_same(Answer(kind="value", what={"float": []}), Answer(kind="value", what={"float": "1.0"}))

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, catalogue, is_repaired, is_test, make
+from holdfast.workloads.coding.tasks import Task, catalogue, is_repaired, make
 
 
 def test_there_are_forty_functions_and_more() -> None:
@@ -34,7 +34,9 @@ def test_files_of_the_check_are_not_part_of_the_code(some: tuple[Task, ...], san
     gold = {**task.files, task.path: task.gold}
     assert is_repaired(task, {**gold, "conftest.py": "raise SystemExit", "sitecustomize.py": "1 / 0"}, sandbox)
     assert not is_repaired(task, {task.tests_path: task.tests}, sandbox)
-    assert [is_test(path) for path in ("test_a.py", "in/conftest.py", "a.py")] == [True, True, False]
+    for path in ("test_a.py", "helper_test.py", "tests/help.py", "conftest.py"):
+        files = {**some[0].files, some[0].path: f"from {path.removesuffix('.py').replace('/', '.')} import *\n"}
+        assert not is_repaired(some[0], {**files, path: some[0].gold}, sandbox)
 
 
 def test_no_tasks_and_too_many_are_refused(sandbox: Sandbox) -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 
 MOST_STEPS = 100  # lines that may differ where none is unique; beyond that they are not compared one by one
+MOST_TRIES = 200  # stretches of lines that may take so many steps; those after them are one gap each
 
 Gap = tuple[int, int, int, int]  # lines from and to before, lines from and to after
 
@@ -21,6 +22,7 @@ def changed(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
     is fast while little differs.
     """
     gaps: list[Gap] = []
+    tries = 0
     todo = [(0, len(before), 0, len(after))]
     while todo:
         b0, b1, a0, a1 = todo.pop()
@@ -35,7 +37,10 @@ def changed(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
             edges = [(b0, a0), *((b0 + b, a0 + a) for b, a in anchors), (b1, a1)]
             todo += [(p, r, q, u) for (p, q), (r, u) in zip(edges[-2::-1], edges[:0:-1], strict=True)]
         else:
-            found = _few(before[b0:b1], after[a0:a1])
+            is_long = b1 - b0 + a1 - a0 > MOST_STEPS
+            tries += is_long
+            is_over = is_long and tries > MOST_TRIES
+            found = [(0, b1 - b0, 0, a1 - a0)] if is_over else _few(before[b0:b1], after[a0:a1])
             gaps += [(b0 + i, b0 + j, a0 + k, a0 + m) for i, j, k, m in found]
     return gaps
 

@@ -392,7 +392,7 @@ def _is_abstract_member(tree: Tree, node: int) -> bool:
         return bool(decorators & {"abstractmethod", "overload"})
     while above >= 0 and tree.kind[above] not in CLASSES:
         above = tree.parent[above]
-    return above >= 0 and bool(_ABSTRACT & set(tree.words(above).split()[:6]))
+    return above >= 0 and bool(_ABSTRACT & set(tree.first_words(above, 6).split()[:6]))
 
 
 _RULES = (_unused, _forwarders, _interfaces, _swallows, _guards, _duplicates, _dead, _stubs)

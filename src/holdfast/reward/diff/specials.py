@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from holdfast.reward.diff.trees import TEXT, Tree, language_of, names, parse
 
 TRIVIAL = names("0 1 2 -1 0.0 1.0 True False None true false null undefined") | {""}
+LONGEST = 2_000  # nodes of a branch that are searched for its answer, since branches stand in branches
+DEEPEST = 20  # levels of a constant
 TABLE_SHARE = 0.75  # of the pairs of a table that are cases of the tests
 
 _LEAVES = frozenset(
@@ -40,6 +42,8 @@ class Case:
 def constant(tree: Tree, node: int) -> str | None:
     """A constant in one spelling, without quotes; None for anything that is computed."""
     kind, text = tree.kind[node], tree.text[node]
+    if tree.height[node] > DEEPEST:
+        return None
     if not tree.height[node]:
         if kind in _MANY:
             return f"{'tuple' if kind == 'expression_list' else kind}()"
@@ -210,7 +214,7 @@ def _answers(tree: Tree, node: int) -> set[str]:
         tried = parts[1:2]
     else:
         scope = parts[1:2] if tree.kind[node] in ("if_statement", "elif_clause") else parts[1:]
-        inside = [at for part in scope for at in range(part, part + tree.size[part])]
+        inside = [at for part in scope for at in range(part, part + min(tree.size[part], LONGEST))]
         tried = [tree.children(at)[-1] for at in inside if tree.kind[at] in _GIVING and tree.children(at)]
     return {one for at in tried if (one := constant(tree, at)) is not None}
 

@@ -13,12 +13,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from holdfast.contracts.errors import HoldfastError
 from holdfast.reward.diff.lines import Gap, changed, tidy
+from holdfast.reward.diff.mending import mended
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser
@@ -46,7 +48,9 @@ TEXT = "text"  # any other language: lines of words
 FOLDED = "unchanged"  # the kind of a leaf that stands for equal lines on both sides
 REMARKS = frozenset({"comment", "docstring", "html_comment", "hash_bang_line"})
 MOST_LINES = 8_000  # of both sides that differ, and
-MOST_NODES = 25_000  # of one side; beyond that lines are compared, so that time stays bounded
+MOST_NODES = 25_000  # of one side, and
+MOST_DEPTH = 250  # of nodes in nodes; beyond that lines are compared, so that time stays bounded
+MOST_BYTES = 300_000  # of a text that is parsed at all
 
 _IMPLIED = names(  # by the kind of the node they stand in
     "( ) [ ] { } , : ; . = => -> @ ` ${ \" ' \\ def class return if else elif for while try except finally with import"
@@ -98,6 +102,10 @@ class Tree:
         """The texts below a node, with spaces between: to look at and to compare, not to run."""
         return " ".join(self.text[leaf] for leaf in self.leaves(node) if self.text[leaf])
 
+    def first_words(self, node: int, most: int = 40) -> str:
+        """The same of the first leaves only: what is asked of each node must not read all that is below it."""
+        return " ".join(islice((self.text[leaf] for leaf in self.leaves(node) if self.text[leaf]), most))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Both:
@@ -116,7 +124,7 @@ def language_of(path: str) -> str:
 def parse(source: str, language: str) -> Tree:
     """The whole tree of one text. With errors it is made of lines and words, and says where they are."""
     source = tidy(source)
-    if language == TEXT:
+    if language == TEXT or is_large(source):
         return _by_lines(source, ())
     root = _parsed(source, language).root_node
     errors = _errors(root)
@@ -125,10 +133,21 @@ def parse(source: str, language: str) -> Tree:
     return _compact(root, language, {})[0]
 
 
+def partial(source: str, language: str) -> Tree:
+    """The tree with whatever the grammar made of what does not parse: to look for things in, not to compare."""
+    root = _parsed(tidy(source), language).root_node
+    return _compact(root, language, {})[0]
+
+
+def is_large(source: str) -> bool:
+    """Too large to be parsed; it is read as lines of words."""
+    return len(source) > MOST_BYTES
+
+
 def kinds(source: str, language: str) -> list[str]:
     """The grammar's own kinds of all nodes, tokens too; of any other text, a line is a line."""
     source = tidy(source)
-    if language == TEXT:
+    if language == TEXT or is_large(source):
         return ["line"] * len(source.split("\n"))
     found, todo = [], [_parsed(source, language).root_node]
     while todo:
@@ -143,10 +162,10 @@ def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
     before, after = tidy(before), tidy(after)
     lines = before.split("\n"), after.split("\n")
     gaps = changed(*lines)
-    if language == TEXT:
-        return _lines_of_both(*lines, gaps, ((), ()))
+    if language == TEXT or is_large(before) or is_large(after):
+        return _lines_of_both(*lines, gaps, ((), ()), is_coarse=language != TEXT)
     old = _parsed(before, language)
-    new = _again(old, _parser(language), *lines, gaps)
+    new = _read(_again(old, _parser(language), *lines, gaps), after, language)
     errors = _errors(old.root_node), _errors(new.root_node)
     if any(errors):
         return _lines_of_both(*lines, gaps, errors)
@@ -155,7 +174,7 @@ def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
     folds, same = _fold(old.root_node, new.root_node, gaps, len(lines[0])) if fold else (({}, {}), [])
     one, places_before = _compact(old.root_node, language, folds[0], MOST_NODES)
     two, places_after = _compact(new.root_node, language, folds[1], MOST_NODES)
-    if max(len(one), len(two)) > MOST_NODES:
+    if max(len(one), len(two)) > MOST_NODES or max(one.height[0], two.height[0]) > MOST_DEPTH:
         return _lines_of_both(*lines, gaps, errors, is_coarse=True)
     known = ((places_before.get(a), places_after.get(b)) for a, b in same)
     pairs = tuple((a, b) for a, b in known if a is not None and b is not None)
@@ -192,7 +211,16 @@ def _parser(language: str) -> Parser:
 
 @lru_cache(maxsize=4)  # the text before is compared with the text after, and with the least fix
 def _parsed(source: str, language: str) -> Parsed:
-    return _parser(language).parse(_bytes(source))
+    return _read(_parser(language).parse(_bytes(source)), source, language)
+
+
+def _read(parsed: Parsed, source: str, language: str) -> Parsed:
+    """The same tree or, where the grammar stumbled over what is right Python, that of the mended text."""
+    if language != "python" or not parsed.root_node.has_error:
+        return parsed
+    other = mended(source)
+    again = parsed if other is None else _parser(language).parse(_bytes(other))
+    return parsed if again.root_node.has_error else again
 
 
 def _bytes(source: str) -> bytes:
@@ -294,6 +322,8 @@ def _compact(root: Node, language: str, folds: Folds, most: int | None = None) -
             name, words = "operator", " ".join(_said(node).split())
         else:
             name, words, children = _named(node, name)
+            if name == "identifier" and language == "python" and not words.isascii():
+                words = normalize("NFKC", words)  # as the interpreter does
         here = len(kind)
         places[node.id] = here
         kind.append(name)
@@ -357,10 +387,29 @@ def _lines_of_both(
     *,
     is_coarse: bool = False,
 ) -> Both:
-    """Only the lines that differ, word by word; a line that is equal is no node at all, for nothing can match it."""
-    one = _line_tree([(at, before[at]) for gap in gaps for at in range(gap[0], gap[1])], errors[0], is_coarse)
-    two = _line_tree([(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])], errors[1], is_coarse)
+    """Only the lines that differ, word by word; a line that is equal is no node at all, for nothing can match it.
+
+    Where there are too many words each line is one node, and where there are too many lines several are.
+    """
+    old = [(at, before[at]) for gap in gaps for at in range(gap[0], gap[1])]
+    new = [(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])]
+    most = max(_count(old), _count(new))
+    is_coarse = is_coarse or most > MOST_NODES
+    one, two = (_line_tree(_joined(side), errors[at], is_coarse) for at, side in enumerate((old, new)))
     return Both(before=one, after=two, pairs=((0, 0),), is_coarse=is_coarse)
+
+
+def _count(numbered: Sequence[tuple[int, str]]) -> int:
+    """About how many words there are; a text without spaces may be made of as many as letters."""
+    return sum(len(content) // 4 + 1 for _, content in numbered)
+
+
+def _joined(numbered: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    step = 1 + len(numbered) // MOST_NODES
+    if step == 1:
+        return numbered
+    pieces = (numbered[at : at + step] for at in range(0, len(numbered), step))
+    return [(piece[0][0], " ".join(content for _, content in piece)) for piece in pieces]
 
 
 def _by_lines(source: str, errors: tuple[int, ...]) -> Tree:

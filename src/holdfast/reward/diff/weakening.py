@@ -38,6 +38,7 @@ _WAYS = names(
     "return_statement yield raise_statement throw_statement try_statement if_statement delete_statement"
     " global_statement nonlocal_statement break_statement continue_statement while_statement conditional_expression"
 )
+_OUTS = frozenset({"return_statement", "raise_statement", "throw_statement"})
 _FREE = names(
     "import_statement import_from_statement future_import_statement function_definition decorated_definition"
     " class_definition assignment comment docstring pass_statement type_alias_statement"
@@ -130,9 +131,10 @@ def _weaker(old: Tree, new: Tree) -> Iterator[Seen]:
 
 def _assertions(tree: Tree) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Each with its words and all that stands between it and its test."""
+    outs: dict[int, int] = {}
     for node in range(len(tree)):
         if _is_assertion(tree, node):
-            yield node, (tree.words(node), *_around(tree, node))
+            yield node, (tree.words(node), *_around(tree, node, outs))
 
 
 def _is_assertion(tree: Tree, node: int) -> bool:
@@ -148,23 +150,23 @@ def _is_assertion(tree: Tree, node: int) -> bool:
     return first in ("expect", "assert") or first.startswith(("assert", "fail"))
 
 
-def _around(tree: Tree, node: int) -> Iterator[str]:
+def _around(tree: Tree, node: int, outs: dict[int, int]) -> Iterator[str]:
+    """What stands between an assertion and its test. `outs` keeps the first way out of each block."""
     below, above = node, tree.parent[node]
     while above >= 0:
         kind = tree.kind[above]
-        row = tree.children(above)
         if kind in ("block", "statement_block"):
-            before = row[: row.index(below)]
-            if any(tree.kind[one] in ("return_statement", "raise_statement", "throw_statement") for one in before):
+            if above not in outs:
+                outs[above] = next((one for one in tree.children(above) if tree.kind[one] in _OUTS), len(tree))
+            if outs[above] < below:
                 yield "after a way out"
         elif kind in _WRAPS:
-            head = " ".join(
-                tree.words(one) for one in row if one < below and tree.kind[one] not in ("block", "statement_block")
-            )
+            before = [one for one in tree.children(above) if one < below]
+            head = " ".join(tree.words(one) for one in before if tree.kind[one] not in ("block", "statement_block"))
             if "subTest" not in head:
                 yield f"{kind} {head}"
         elif kind in ("function_definition", "class_definition"):
-            yield f"in {tree.text[row[0]]}" if kind == "class_definition" else "in a function"
+            yield f"in {tree.text[above + 1]}" if kind == "class_definition" else "in a function"
         below, above = above, tree.parent[above]
 
 

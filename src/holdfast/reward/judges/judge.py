@@ -20,7 +20,7 @@ from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, Artefact, Grade, Judgement, judgement_id
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
-from holdfast.store.judgements import Judgements
+from holdfast.store.judgements import Judgements, plain_name
 
 UNSURE = "unsure"
 LONGEST = 20_000  # characters of one part that a judge is shown; who is longer is not judged
@@ -166,9 +166,14 @@ def _printable(letter: str) -> str:
 
 def prompt_hash(criterion: Criterion, sampling: Mapping[str, Any]) -> str:
     """Of everything that decides what is asked, but for the artefact."""
-    anchors = {str(grade): text for grade, text in criterion.anchors.items()}
-    told = [INSTRUCTIONS, criterion.id, criterion.question, anchors, dict(sampling)]
+    told = [INSTRUCTIONS, said(criterion), dict(sampling)]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def said(criterion: Criterion) -> str:
+    """All of a criterion in one text: another floor is another criterion too, for it decides who counts."""
+    anchors = {str(grade): text for grade, text in criterion.anchors.items()}
+    return json.dumps([criterion.id, criterion.question, anchors, criterion.floor], sort_keys=True)
 
 
 def read(criterion: Criterion, call: ModelCall) -> tuple[Grade | None, float | None, str]:
@@ -269,7 +274,7 @@ class Measured:
     clock: Callable[[], float]
 
     def prompt(self, criterion: Criterion) -> str:
-        return hashlib.sha256(f"{self.version}\0{criterion.id}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.version}\0{said(criterion)}".encode()).hexdigest()
 
     async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
         return self.judge(criterion, [artefact])[0]
@@ -342,13 +347,14 @@ def is_failure(judgement: Judgement) -> bool:
 
 def check_apart(training: Sequence[str], audit: Sequence[str]) -> None:
     """A judge that trains the policy never evaluates it."""
-    if both := sorted(set(training) & set(audit)):
+    trains = {plain_name(name) for name in training}
+    if both := sorted(name for name in audit if plain_name(name) in trains):
         why = "trains the policy, and cannot be the one who evaluates it"
         raise BadInput(f"judge {both[0]}", why=why, remedy="take another model as the audit judge")
 
 
 def criterion_named(name: str, own: Mapping[str, Criterion] | None = None) -> Criterion:
-    known = {**CRITERIA, **(own or {})}
+    known = {**CRITERIA, **{key: _apart(one, f"criterion {one.id}") for key, one in (own or {}).items()}}
     if name.partition("@")[0] not in known or name not in (name.partition("@")[0], known[name.partition("@")[0]].id):
         raise BadInput(f"criterion {name!r}", why="is unknown", remedy=f"use {', '.join(known)}")
     return known[name.partition("@")[0]]
@@ -361,6 +367,14 @@ def criterion_from(data: Any, where: str) -> Criterion:
     try:
         anchors = {Grade(grade): str(text) for grade, text in dict(data.get("anchors") or {}).items()}
         rest = {key: value for key, value in data.items() if key != "anchors"}
-        return Criterion(**rest, anchors=anchors)
+        made = Criterion(**rest, anchors=anchors)
     except (TypeError, ValueError, AttributeError, BadRecord) as error:
         raise BadInput(where, why=f"is not a criterion: {error}", remedy="anchors are yes, partly and no") from None
+    return _apart(made, where)
+
+
+def _apart(own: Criterion, where: str) -> Criterion:
+    """One's own under a name of its own: labels and calibrations go by it."""
+    if own.name in CRITERIA and own != CRITERIA[own.name]:
+        raise BadInput(where, why=f"{own.name} is a criterion that everybody has", remedy="give yours another name")
+    return own

@@ -10,13 +10,13 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 from holdfast.contracts.detect import personal, secrets
 from holdfast.contracts.judgement import Artefact, Grade, Judgement
-from holdfast.reward.judges.judge import Criterion
+from holdfast.reward.judges.judge import Criterion, said
 
-VERSION = "1"
+VERSION = "2"
 NAME = "rules"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w])")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
@@ -26,6 +26,8 @@ TO_THE_JUDGE = re.compile(
     r"(?i)(?:ignore|disregard|forget|override)\W+(?:\w+\W+){0,4}(?:instructions?|rubric|criteri\w+|prompt|rules|question)"
     r"|(?:judge|grader|evaluator|reviewer|assessor)s?\W+(?:\w+\W+){0,4}(?:must|should|shall|please|score|grade|rate|mark|answer|give|award)"
     r"|(?:score|grade|rate|mark|judge|evaluate)\W+(?:this|the|my)\W+(?:\w+\W+){0,3}(?:as|with|at)\W+(?:yes|correct|perfect|full|10|100|1\.0|highest)"
+    r"|(?:respond|reply|answer|output|return|say|write)\W+(?:only\W+|just\W+)?(?:with\W+|by\W+saying\W+)?(?:the\W+word\W+)?[\"'`*“‘]+(?:yes|pass|correct)\b"
+    r"|(?:respond|reply|answer)\W+with\W+(?:a\W+)?(?:yes|pass)\b"
     r"|(?:verdict|confidence|grade|score)\s*[:=]\s*(?:yes|no|pass|correct|1(?:\.0)?\b|100)"
     r"|<\|?/?(?:system|assistant|im_start|im_end|end)\|?>|\[/?INST\]|^\s*(?:system|assistant)\s*:"
 )
@@ -34,10 +36,16 @@ Found = tuple[Grade, str] | None  # what a rule knows, and why
 
 def speaks_to_judge(artefact: Artefact) -> str | None:
     """The words with which an answer turns to whoever judges it; what the task itself says is no matter."""
-    for match in TO_THE_JUDGE.finditer(normalize("NFKC", artefact.output)):
-        if match.group().lower() not in artefact.task.lower():
+    asked = _seen(artefact.task).lower()
+    for match in TO_THE_JUDGE.finditer(_seen(artefact.output)):
+        if match.group().lower() not in asked:
             return " ".join(match.group().split())[:80]
     return None
+
+
+def _seen(text: str) -> str:
+    """As a reader sees it: no letters of no width, none that only look like others."""
+    return "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
 
 
 def _plain(text: str) -> str:
@@ -107,7 +115,7 @@ class Rules:
     name: str = NAME
 
     def prompt(self, criterion: Criterion) -> str:
-        return hashlib.sha256(f"{NAME}@{VERSION}\0{criterion.id}".encode()).hexdigest()
+        return hashlib.sha256(f"{NAME}@{VERSION}\0{said(criterion)}".encode()).hexdigest()
 
     def judge(self, criterion: Criterion, artefact: Artefact) -> Judgement:
         began, rule = self.clock(), RULES.get(criterion.name)

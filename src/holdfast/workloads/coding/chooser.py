@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.coding.tasks import Task, is_test
+from holdfast.reward.diff.tamper import is_check
+from holdfast.workloads.coding.tasks import Task
 
 Vector = NDArray[np.float64]
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -48,7 +49,7 @@ def features(task: Task, files: Mapping[str, str], *, is_content: bool) -> Vecto
     before, after = task.broken, files.get(task.path, "")
     added, removed = _words(before, after)
     tests_added, tests_removed = _words(task.tests, files.get(task.tests_path, ""))
-    others = [path for path in files if path not in task.files and is_test(path)]
+    others = [path for path in files if path not in task.files and is_check(path)]
     old, new = _counts(before), _counts(after)
     grown = [max(0, new[name] - old[name]) for name in new]
     comments = max(0, after.count("#") - before.count("#"))

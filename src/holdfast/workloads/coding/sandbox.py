@@ -175,7 +175,7 @@ def _is_same(given: Any, wanted: Any) -> bool:
         return _is_same(given[kind], inner)
     try:
         return math.isclose(float(given[kind]), float(inner), rel_tol=1e-9, abs_tol=1e-12) or given[kind] == inner
-    except (TypeError, ValueError):  # it was written by foreign code, and may be anything
+    except (TypeError, ValueError, OverflowError):  # it was written by foreign code, and may be anything
         return False
 
 

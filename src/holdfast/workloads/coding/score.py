@@ -15,7 +15,7 @@ from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.diff.edits import Change, Finding
 from holdfast.reward.sheet import Guard, total
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, is_repaired, is_test
+from holdfast.workloads.coding.tasks import Task, is_repaired
 
 GUARD = Guard(name="coding@1", outcome="success", cap=0.5, vetoes=("tampering",))
 MINIMALITY_WEIGHT = 0.4
@@ -36,7 +36,7 @@ def sheet(task: Task, files: Mapping[str, str], *, is_right: bool, found: tuple[
 
 def smallness(task: Task, files: Mapping[str, str]) -> tuple[Signal, ...]:
     """How close the code comes to the least repair. Tests that were added cost nothing, and earn nothing."""
-    code = {path: texts for path, texts in change_of(task, files).items() if not is_test(path)}
+    code = {path: texts for path, texts in change_of(task, files).items() if not tamper.is_check(path)}
     return minimality.signals(
         code, references={task.path: task.gold}, files=(task.path,), uses=(task.tests,), weight=MINIMALITY_WEIGHT
     )

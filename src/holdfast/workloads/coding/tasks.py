@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from holdfast.contracts.errors import BadInput
+from holdfast.reward.diff.tamper import is_check
 from holdfast.workloads.coding.breakage import Breakage, breakages
 from holdfast.workloads.coding.functions import Function, hidden_calls, source, visible_tests
 from holdfast.workloads.coding.known import dates, graphs, lists, numbers, parsing, tables, text
@@ -70,14 +71,8 @@ def make(count: int, *, seed: int, sandbox: Sandbox) -> tuple[Task, ...]:
 
 def is_repaired(task: Task, files: dict[str, str], sandbox: Sandbox) -> bool:
     """The hidden check. Tests and their settings stay outside: only code is called."""
-    code = {path: text for path, text in files.items() if not is_test(path)}
+    code = {path: text for path, text in files.items() if not is_check(path)}
     return task.path in code and sandbox.judge(code, task.hidden).is_passed
-
-
-def is_test(path: str) -> bool:
-    """Whether a file belongs to the check rather than to the code."""
-    name = path.rpartition("/")[2]
-    return name.startswith("test_") or name in ("conftest.py", "pytest.ini", "sitecustomize.py")
 
 
 def _of_function(function: Function, seed: int, sandbox: Sandbox) -> Iterator[Task]:

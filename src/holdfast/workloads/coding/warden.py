@@ -2,7 +2,8 @@
 
 It leaves for namespaces of its own (user, mount, process, network, IPC, host name), where the file system is an empty
 one with the interpreter's libraries in it, read-only. Each request is done by a fork of it that first gets a mount
-namespace and a small work tree of its own, limits, an unprivileged user and no capabilities; when it is over, whatever
+namespace and a small work tree of its own, limits, an unprivileged user, no capabilities and a filter of system calls
+(`syscalls`); when it is over, whatever
 it left running is killed. Where any of this fails it says so in one line and ends: it never goes on without.
 What runs inside is `trial`; who asks, and what the answers mean, is `sandbox`. Only the standard library is used here.
 """
@@ -32,11 +33,13 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 NOBODY = 65534  # who foreign code runs as, inside
 STAGE = "/dev"  # hidden under the new root while it is built: no interpreter lives there
 CALM = ("re", "math", "datetime", "collections", "itertools", "functools", "heapq", "bisect", "string", "statistics")
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+DEEPEST = 8  # folders below a library that they are looked for in
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def main(limits: Mapping[str, float], work: Callable[..., int]) -> None:
-    """Shut in, say so, and serve requests from stdin until it ends."""
+def main(limits: Mapping[str, float], work: Callable[..., int], calls: Any) -> None:
+    """Shut in, say so, and serve requests from stdin until it ends. `calls`: the module that filters system calls."""
     for module in (*CALM, "random", "decimal", "operator", "types", "typing", "dataclasses", "encodings.idna"):
         importlib.import_module(module)
     is_root = os.geteuid() == 0
@@ -47,6 +50,7 @@ def main(limits: Mapping[str, float], work: Callable[..., int]) -> None:
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         build_root()
+        calls.check()
         LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody inside may look into this process
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a signal with a handler would reach even process 1
     except OSError as error:
@@ -54,7 +58,7 @@ def main(limits: Mapping[str, float], work: Callable[..., int]) -> None:
         os._exit(1)
     say({"ready": os.getpid()})
     for line in sys.stdin.buffer:
-        say(serve(json.loads(line), limits, work, is_root=is_root))
+        say(serve(json.loads(line), limits, work, calls.refuse, is_root=is_root))
 
 
 def leave(is_root: bool) -> None:
@@ -102,6 +106,8 @@ def build_root() -> None:
             continue
         target.mkdir()
         mount(str(source), str(target), "", BIND | REC)
+        for inner in _installed(source):
+            mount("tmpfs", str(root / inner.relative_to("/")), "tmpfs", NOSUID | NODEV, "size=4k,nr_inodes=1,mode=755")
     (root / "work").mkdir()
     read_only(STAGE)
     os.chdir(STAGE)
@@ -112,14 +118,19 @@ def build_root() -> None:
 
 
 def serve(
-    request: Mapping[str, Any], limits: Mapping[str, float], work: Callable[..., int], *, is_root: bool
+    request: Mapping[str, Any],
+    limits: Mapping[str, float],
+    work: Callable[..., int],
+    refuse: Callable[[], None],
+    *,
+    is_root: bool,
 ) -> dict[str, Any]:
     """One request in a fork of its own: what it answered, and how it ended."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _act(request, limits, work, writing, is_root=is_root)
+        _act(request, limits, work, refuse, writing, is_root=is_root)
     os.close(writing)
     answers, cut = _listen(reading, pid, until=time.monotonic() + limits["wall_s"], most=int(limits["answer_bytes"]))
     os.close(reading)
@@ -147,7 +158,13 @@ def read_only(path: str) -> None:
 
 
 def _act(
-    request: Mapping[str, Any], limits: Mapping[str, float], work: Callable[..., int], answers: int, *, is_root: bool
+    request: Mapping[str, Any],
+    limits: Mapping[str, float],
+    work: Callable[..., int],
+    refuse: Callable[[], None],
+    answers: int,
+    *,
+    is_root: bool,
 ) -> NoReturn:
     """The fork's side: shut in further, then run what is foreign. It never returns."""
     status = 120
@@ -163,6 +180,7 @@ def _act(
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         _drop_capabilities()
+        refuse()
         status = 1
         status = work(request, 3)
     except SystemExit as error:  # as the interpreter itself would read it
@@ -255,6 +273,18 @@ def _libraries() -> list[Path]:
     return sorted(found, key=lambda one: (len(one.parts), one))
 
 
+def _installed(source: Path) -> list[Path]:
+    """Folders below one where packages lie that do not come with the interpreter: foreign code gets none of them."""
+    own, depth = Path(__file__).resolve().parents[2], len(source.parts)
+    found = [own] if own.name == "holdfast" and source in own.parents and not INSTALLED & set(own.parts) else []
+    for folder, inner, _ in os.walk(source):
+        here = Path(folder)
+        found += [here / name for name in inner if name in INSTALLED and not (here / name).is_symlink()]
+        is_deep = len(here.parts) - depth >= DEEPEST
+        inner[:] = [] if is_deep else [name for name in inner if name not in INSTALLED]
+    return found
+
+
 def _call(name: str, *arguments: Any) -> None:
     ctypes.set_errno(0)
     if getattr(LIBC, name)(*arguments) != 0:
@@ -262,8 +292,8 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
-def _load(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("trial", path)
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -271,4 +301,4 @@ def _load(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), _load(Path(__file__).with_name("trial.py")).work)
+    main(json.loads(sys.argv[1]), _load("trial").work, _load("syscalls"))
