@@ -19,6 +19,7 @@ demo: .venv/.stamp
 
 ## test: every test once, on SQLite and Postgres; fails below 80 % branch coverage
 test: .venv/.stamp-dev services
+	@$(BIN)/holdfast town run --days 0.01 > /dev/null  # its kernels are compiled once, and not by every process of the tests
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 2
 	@$(BIN)/coverage combine --quiet

@@ -35,6 +35,13 @@ class Clock:
         return self.now
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever is the first to live in a town may have to wait for its compiler."""
+    for item in items:
+        if "town" in item.path.as_posix().partition("/tests/")[2] and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
