@@ -41,6 +41,7 @@ PARTS = [
     "sources",
     "arms",
     "flags",
+    "judgements",
     "lessons",
     "recount",
     "ledger",
