@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import experiment
+from holdfast.cli.trials import newest
 from holdfast.contracts.run import Wanted
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Trial
+from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, KIND, Trial
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 from tests.workloads.scene import tiny
@@ -68,12 +69,12 @@ def test_each_seed_and_arm_is_a_run_and_a_second_call_runs_nothing_again(
 def test_a_trial_that_stopped_is_taken_up_and_a_cancelled_one_begun_anew(small: str, files: Files) -> None:
     trial = quick_of(small, CARELESS)
     with open_store(files.fresh()) as store:
-        assert experiment._newest(store, trial) is None
+        assert newest(store, trial, KIND) is None
         run = began(store, trial)
-        assert experiment._newest(store, trial) == run
-        assert experiment._newest(store, quick_of(small, GUARDED)) is None
+        assert newest(store, trial, KIND) == run
+        assert newest(store, quick_of(small, GUARDED), KIND) is None
         store.runs.want(run, Wanted.CANCELLED, who="ann", why="test", now=2.0).result()
-        assert experiment._newest(store, trial) is None
+        assert newest(store, trial, KIND) is None
 
 
 def quick_of(model: str, arm: str) -> Trial:

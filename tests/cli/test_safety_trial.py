@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import safety_trial
+from holdfast.cli.trials import newest
 from holdfast.contracts.run import Wanted
 from holdfast.store.store import open_store
-from holdfast.workloads.safety import ARMS, CONSTRAINED, UNCONSTRAINED, Trial
+from holdfast.workloads.safety import ARMS, CONSTRAINED, KIND, UNCONSTRAINED, Trial
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 from tests.workloads.scene import tiny
@@ -58,14 +59,14 @@ def test_a_trial_that_stopped_is_taken_up_and_a_cancelled_one_begun_anew(small: 
 
     trial = smallest(small, CONSTRAINED)
     with open_store(files.fresh()) as store:
-        assert safety_trial._newest(store, trial) is None
+        assert newest(store, trial, KIND) is None
         began = store.runs.begin(
             kind="safety", model_ref="local/x", settings=asdict(trial), salt="ab", who="ann", now=1.0, queue_limit=None
         ).result()
-        assert safety_trial._newest(store, trial) == began.id
-        assert safety_trial._newest(store, smallest(small, UNCONSTRAINED)) is None
+        assert newest(store, trial, KIND) == began.id
+        assert newest(store, smallest(small, UNCONSTRAINED), KIND) is None
         store.runs.want(began.id, Wanted.CANCELLED, who="ann", why="test", now=2.0).result()
-        assert safety_trial._newest(store, trial) is None
+        assert newest(store, trial, KIND) is None
 
 
 def test_a_bad_output_is_refused_before_anything_runs(cli: Cli, files: Files, tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.trials import Experiment, check, keep, run_all
 
 if TYPE_CHECKING:
-    from holdfast.store.store import Store
-    from holdfast.workloads.hacking import Estimate, Outcome, Trial, Weighed
+    from holdfast.workloads.hacking import Estimate, Outcome, Weighed
 
 EXPERIMENTS = {  # name → where it is, what it does
     "hacking": ("experiment.hacking", "Tool use: what a careless grader teaches, and what ours does."),
@@ -82,24 +81,22 @@ def hacking(
     A rollout cheats where the careless grader says right and the hidden check says wrong: several answers at once, or
     "unknown" beside a guess. Each seed and arm is a run of its own: Ctrl-C stops, a second call goes on.
     """
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None or find_spec("numba") is None:
-        why = "needs PyTorch, which is not installed"
-        raise BadInput("experiment hacking", why=why, remedy="pip install 'holdfast[learn]'")
-    if output is not None and output.exists() and not output.is_dir():
-        raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
+    check("hacking", output)
     import numpy as np
 
     from holdfast.cli.show import print_json
+    from holdfast.operate.rivals import draw
     from holdfast.store.store import open_store
-    from holdfast.workloads.hacking import ARMS, Trial, weigh
+    from holdfast.workloads.hacking import ARMS, KIND, Trial, outcome, plan_for, weigh
     from holdfast.workloads.hacking import quick as quickly
 
     trials = [Trial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
+    experiment = Experiment(
+        kind=KIND, plan_for=plan_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm} reward"
+    )
     with open_store(store, project=project) as opened:
-        found, code = _run_all(opened, trials)
+        found, code = run_all(opened, trials, experiment)
         again = _call(seeds, quick, output, opened.url, project)
         folder = opened.reports if output is None else output
     if code or len(found) < len(trials):
@@ -110,44 +107,11 @@ def hacking(
         print("no held-out task has a verdict in both arms: nothing can be said")
         raise typer.Exit(1)
     record = _record(found, weighed)
-    files = _keep(folder, record, found, weighed)
+    files = keep(folder, "hacking", record, lambda path: draw(path, found, weighed))
     if json:
         print_json(record | {"files": [str(file) for file in files]})
     else:
         _tell(found, weighed, files, quick)
-
-
-def _run_all(store: Store, trials: Sequence[Trial]) -> tuple[list[Outcome], int]:
-    """What each trial came to; those that are in the store already are not run again."""
-    from holdfast.cli.drive import drive
-    from holdfast.workloads.hacking import outcome, plan_for
-
-    found: list[Outcome] = []
-    for number, trial in enumerate(trials, 1):
-        known = _newest(store, trial)
-        told = None if known is None else outcome(trial, store.updates.of_run(known))
-        if told is None:
-            print(f"{number} of {len(trials)}: seed {trial.seed}, {trial.arm} reward", file=sys.stderr)
-            status, _, code = drive(store, plan_for(trial), known)
-            told = outcome(trial, store.updates.of_run(status.run_id))
-            if told is None:
-                return found, code or 1
-        found.append(told)
-    return found, 0
-
-
-def _newest(store: Store, trial: Trial) -> str | None:
-    """The newest run of this trial, unless somebody cancelled it."""
-    from holdfast.contracts.run import Wanted
-    from holdfast.workloads.hacking import KIND
-
-    last = None
-    while page := store.runs.newest(most=100, before=last):
-        for run in page:
-            if run.kind == KIND and dict(run.settings) == asdict(trial):
-                return None if run.wanted is Wanted.CANCELLED else run.id
-        last = page[-1].id
-    return None
 
 
 def _call(seeds: int, quick: bool, output: Path | None, store: str, project: str) -> str:
@@ -171,19 +135,6 @@ def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
         for one in found
     ]
     return {"experiment": "hacking", **asdict(weighed), "runs": runs}
-
-
-def _keep(folder: Path, record: dict[str, Any], found: Sequence[Outcome], weighed: Weighed) -> list[Path]:
-    from json import dumps
-
-    from holdfast.operate.rivals import draw
-    from holdfast.store.blobs import write_atomically
-
-    folder.mkdir(parents=True, exist_ok=True)
-    table, picture = folder / "hacking.json", folder / "hacking.png"
-    write_atomically(table, (dumps(record, indent=2, allow_nan=False) + "\n").encode())
-    draw(picture, found, weighed)
-    return [picture, table]
 
 
 def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.trials import Experiment, check, keep, run_all
 
 if TYPE_CHECKING:
-    from holdfast.store.store import Store
-    from holdfast.workloads.safety import Outcome, Trial, Weighed
+    from holdfast.workloads.safety import Outcome, Weighed
 
 
 def safety(
@@ -35,22 +34,20 @@ def safety(
     Three ways: unconstrained, a plain penalty on every unsafe call (of three weights), and under a budget. Each seed
     and arm is a run of its own: Ctrl-C stops, a second call goes on.
     """
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None or find_spec("numba") is None:
-        why = "needs PyTorch, which is not installed"
-        raise BadInput("experiment safety", why=why, remedy="pip install 'holdfast[learn]'")
-    if output is not None and output.exists() and not output.is_dir():
-        raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
+    check("safety", output)
     from holdfast.cli.show import print_json
+    from holdfast.operate.temptation import draw
     from holdfast.store.store import open_store
-    from holdfast.workloads.safety import ARMS, Trial, weigh
+    from holdfast.workloads.safety import ARMS, KIND, Trial, outcome, plan_for, weigh
     from holdfast.workloads.safety import quick as quickly
 
     trials = [Trial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
+    experiment = Experiment(
+        kind=KIND, plan_for=plan_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
+    )
     with open_store(store, project=project) as opened:
-        found, code = _run_all(opened, trials)
+        found, code = run_all(opened, trials, experiment)
         again = _call(seeds, quick, budget, output, opened.url, project)
         folder = opened.reports if output is None else output
     weighed = weigh(found)
@@ -58,44 +55,11 @@ def safety(
         print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
         raise typer.Exit(code or 1)
     record = _record(found, weighed)
-    files = _keep(folder, record, found, weighed)
+    files = keep(folder, "safety", record, lambda path: draw(path, found, weighed))
     if json:
         print_json(record | {"files": [str(file) for file in files]})
     else:
         _tell(found, weighed, files, quick)
-
-
-def _run_all(store: Store, trials: Sequence[Trial]) -> tuple[list[Outcome], int]:
-    """What each trial came to; those that are in the store already are not run again."""
-    from holdfast.cli.drive import drive
-    from holdfast.workloads.safety import outcome, plan_for
-
-    found: list[Outcome] = []
-    for number, trial in enumerate(trials, 1):
-        known = _newest(store, trial)
-        told = None if known is None else outcome(trial, store.updates.of_run(known))
-        if told is None:
-            print(f"{number} of {len(trials)}: seed {trial.seed}, {trial.arm}", file=sys.stderr)
-            status, _, code = drive(store, plan_for(trial), known)
-            told = outcome(trial, store.updates.of_run(status.run_id))
-            if told is None:
-                return found, code or 1
-        found.append(told)
-    return found, 0
-
-
-def _newest(store: Store, trial: Trial) -> str | None:
-    """The newest run of this trial, unless somebody cancelled it."""
-    from holdfast.contracts.run import Wanted
-    from holdfast.workloads.safety import KIND
-
-    last = None
-    while page := store.runs.newest(most=100, before=last):
-        for run in page:
-            if run.kind == KIND and dict(run.settings) == asdict(trial):
-                return None if run.wanted is Wanted.CANCELLED else run.id
-        last = page[-1].id
-    return None
 
 
 def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: str, project: str) -> str:
@@ -113,19 +77,6 @@ def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
     for run, one in zip(runs, found, strict=True):
         run["held_out"] = {"success": one.success, "cost": one.cost, "of": one.of}
     return {"experiment": "safety", "is_shown": weighed.is_shown, **asdict(weighed), "runs": runs}
-
-
-def _keep(folder: Path, record: dict[str, Any], found: Sequence[Outcome], weighed: Weighed) -> list[Path]:
-    from json import dumps
-
-    from holdfast.operate.temptation import draw
-    from holdfast.store.blobs import write_atomically
-
-    folder.mkdir(parents=True, exist_ok=True)
-    table, picture = folder / "safety.json", folder / "safety.png"
-    write_atomically(table, (dumps(record, indent=2, allow_nan=False) + "\n").encode())
-    draw(picture, found, weighed)
-    return [picture, table]
 
 
 def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:

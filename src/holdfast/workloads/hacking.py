@@ -7,9 +7,8 @@ came to, over several seeds, is `weigh`; which runs there are and how they are d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 
 from holdfast.collect.agent import Score
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
-from holdfast.collect.pool import Pace as PoolPace
-from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
@@ -30,8 +27,7 @@ from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.workloads.practice import practise
 from holdfast.workloads.pupil import Pupil
-from holdfast.workloads.tooluse.agent import agent
-from holdfast.workloads.tooluse.course import job
+from holdfast.workloads.tooluse.course import job, schooled
 from holdfast.workloads.tooluse.score import naive_score, score
 from holdfast.workloads.tooluse.tasks import Dials, generate
 
@@ -82,26 +78,7 @@ def grader(arm: str) -> Score:
 
 
 def plan_for(trial: Trial) -> Plan:
-    pupil = Pupil(trial.model, seed=trial.seed, slots=trial.workers)
-    home = Home(agent, grader(trial.arm), pupil.local, time.time)
-
-    def close() -> None:
-        home.close()
-        pupil.close()
-
-    return Plan(
-        kind=KIND,
-        course=Course(trial, pupil).lesson,
-        resources={},
-        model_ref=f"local/{trial.model}",
-        settings=asdict(trial),
-        seats=lambda: Seat(home.place()),
-        close=close,
-        workers=trial.workers,
-        pace=PoolPace(heartbeat_s=1.0, lease_s=10.0),
-        seed=trial.seed,
-        drain_s=10.0,
-    )
+    return schooled(KIND, trial, grader(trial.arm), lambda pupil: Course(trial, pupil).lesson)
 
 
 class Course:

@@ -8,17 +8,14 @@ and seed is a run of its own; what they came to is `weigh`, and how they are dri
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
-from holdfast.collect.pool import Pace as PoolPace
-from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
@@ -32,8 +29,7 @@ from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.practice import practise
 from holdfast.workloads.pupil import Pupil
-from holdfast.workloads.tooluse.agent import agent
-from holdfast.workloads.tooluse.course import MAX_TURNS, SAMPLING
+from holdfast.workloads.tooluse.course import MAX_TURNS, SAMPLING, schooled
 from holdfast.workloads.tooluse.tasks import Task
 from holdfast.workloads.tooluse.tempted import COST, SUCCESS, demonstrations, generate, given, score
 
@@ -81,26 +77,7 @@ def quick(trial: Trial) -> Trial:
 
 
 def plan_for(trial: Trial) -> Plan:
-    pupil = Pupil(trial.model, seed=trial.seed, slots=trial.workers)
-    home = Home(agent, partial(score, penalty=trial.penalty), pupil.local, time.time)
-
-    def close() -> None:
-        home.close()
-        pupil.close()
-
-    return Plan(
-        kind=KIND,
-        course=Course(trial, pupil).lesson,
-        resources={},
-        model_ref=f"local/{trial.model}",
-        settings=asdict(trial),
-        seats=lambda: Seat(home.place()),
-        close=close,
-        workers=trial.workers,
-        pace=PoolPace(heartbeat_s=1.0, lease_s=10.0),
-        seed=trial.seed,
-        drain_s=10.0,
-    )
+    return schooled(KIND, trial, partial(score, penalty=trial.penalty), lambda pupil: Course(trial, pupil).lesson)
 
 
 class Course:

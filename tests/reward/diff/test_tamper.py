@@ -8,32 +8,10 @@ from holdfast.contracts.reward import Signal
 from holdfast.reward.diff import trees
 from holdfast.reward.diff.tamper import inspect, is_test, signals
 from holdfast.reward.sheet import Guard, total
+from tests.reward.diff.asked import TESTS
 
 CODE = "def f(n):\n    result = 1\n    for k in range(n):\n        result *= k\n    return result\n"
 FIXED = CODE.replace("range(n)", "range(1, n + 1)")
-TESTS = """import pytest
-
-from m import f
-
-CASES = [(1, 1), (2, 2)]
-
-
-def test_seven():
-    assert f(7) == 5040
-
-
-@pytest.mark.parametrize(("n", "wanted"), CASES)
-def test_small(n, wanted):
-    assert f(n) == wanted
-
-
-class TestErrors:
-    def test_it_refuses(self):
-        with pytest.raises(TypeError):
-            f("a")
-        for n in range(100):
-            assert f(n) >= 1
-"""
 
 
 def on_tests(after: str | None, before: str = TESTS, path: str = "tests/test_m.py") -> set[str]:

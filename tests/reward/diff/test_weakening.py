@@ -6,30 +6,8 @@ import pytest
 
 from holdfast.reward.diff.trees import language_of, parse
 from holdfast.reward.diff.weakening import weakened
+from tests.reward.diff.asked import TESTS
 
-TESTS = """import pytest
-
-from m import f
-
-CASES = [(1, 1), (2, 2)]
-
-
-def test_seven():
-    assert f(7) == 5040
-
-
-@pytest.mark.parametrize(("n", "wanted"), CASES)
-def test_small(n, wanted):
-    assert f(n) == wanted
-
-
-class TestErrors:
-    def test_it_refuses(self):
-        with pytest.raises(TypeError):
-            f("a")
-        for n in range(100):
-            assert f(n) >= 1
-"""
 JEST = "test('seven', () => {\n  expect(f(7)).toBe(5040);\n});\n\ntest('zero', () => {\n  expect(f(0)).toBe(1);\n});\n"
 
 

@@ -119,7 +119,7 @@ REFUSED = [  # an attempt, the error it meets
     ("open('big', 'wb').write(bytes(8 << 20))", "OSError"),
     ("__import__('subprocess').run(['/bin/sh'])", "FileNotFoundError"),
     ("__import__('os').setuid(0)", "PermissionError"),
-    ("__import__('os').chroot('/work')", "PermissionError"),
+    ("__import__('os').chroot('/attempt')", "PermissionError"),
     ("[open(f'f{n}', 'w') for n in range(999)] and 0", "OSError"),
     ("__import__('resource').prlimit(1, 7, (3, 3))", "PermissionError"),  # the warden's limits
     ("__import__('os').setpriority(0, 1, 19)", "PermissionError"),
@@ -159,14 +159,14 @@ def test_no_package_is_there_but_the_interpreter_s_own(box: Sandbox) -> None:
 
 def test_nothing_of_the_outside_is_seen(box: Sandbox) -> None:
     shown = tells("(sorted(__import__('os').listdir('/')), dict(__import__('os').environ))", box)
-    assert "work" in shown
+    assert "attempt" in shown
     assert not any(name in shown for name in ("home", "etc", "proc", "dev", "tmp", "HOME", "PATH"))
-    assert str(Path(__file__).name) not in tells("[f for _, _, f in __import__('os').walk('/work')]", box)
+    assert str(Path(__file__).name) not in tells("[f for _, _, f in __import__('os').walk('/attempt')]", box)
 
 
 def test_files_of_one_request_are_gone_in_the_next(box: Sandbox) -> None:
-    assert '"1"' in tells("open('/work/kept', 'w').write('x')", box)
-    assert "FileNotFoundError" in tells("open('/work/kept')", box)
+    assert '"1"' in tells("open('/attempt/kept', 'w').write('x')", box)
+    assert "FileNotFoundError" in tells("open('/attempt/kept')", box)
 
 
 def test_nobody_stays_behind_or_harms_the_warden(box: Sandbox) -> None:

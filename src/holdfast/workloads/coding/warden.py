@@ -108,7 +108,7 @@ def build_root() -> None:
         mount(str(source), str(target), "", BIND | REC)
         for inner in _installed(source):
             mount("tmpfs", str(root / inner.relative_to("/")), "tmpfs", NOSUID | NODEV, "size=4k,nr_inodes=1,mode=755")
-    (root / "work").mkdir()
+    (root / "attempt").mkdir()
     read_only(STAGE)
     os.chdir(STAGE)
     mount(".", "/", "", MOVE)
@@ -171,8 +171,8 @@ def _act(
     try:
         os.setsid()
         _call("unshare", NEWNS | NEWIPC)
-        mount("tmpfs", "/work", "tmpfs", NOSUID | NODEV, f"size={int(limits['tree_bytes'])},nr_inodes=512,mode=777")
-        os.chdir("/work")
+        mount("tmpfs", "/attempt", "tmpfs", NOSUID | NODEV, f"size={int(limits['tree_bytes'])},nr_inodes=512,mode=777")
+        os.chdir("/attempt")
         _keep_only(answers)
         _limit(limits)
         if is_root:
@@ -194,7 +194,7 @@ def _act(
 def _keep_only(answers: int) -> None:
     """No file of the warden's stays open: its own streams become a file in the work tree, answers become 3."""
     os.dup2(answers, 200)
-    noise = os.open("/work/.noise", os.O_RDWR | os.O_CREAT, 0o666)
+    noise = os.open("/attempt/.noise", os.O_RDWR | os.O_CREAT, 0o666)
     for stream in (0, 1, 2):
         os.dup2(noise, stream)
     os.dup2(200, 3)

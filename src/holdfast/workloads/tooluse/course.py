@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
+from holdfast.collect.agent import Score
 from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.pool import Pace as PoolPace
 from holdfast.collect.seats import Home, Seat
@@ -54,6 +55,19 @@ CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spr
 BASELINE, WARM_UP, PRACTICE, TRAINED = "baseline", "warm-up", "grpo", "trained"
 
 
+class Schooling(Protocol):
+    """What every such course is told, whatever else it is told: a dataclass with these."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quickstart:
     """The dials of the course, and how many of everything."""
@@ -79,16 +93,23 @@ QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1
 
 
 def plan_for(settings: Quickstart, features: Features = ALL_ON) -> Plan:
+    return schooled("quickstart", settings, scorer(features), lambda pupil: Course(settings, pupil).lesson)
+
+
+def schooled(
+    kind: str, settings: Schooling, score: Score, course: Callable[[Pupil], Callable[[Standing], Lesson | None]]
+) -> Plan:
+    """A local model that is taught to use tools: its plan, of whatever lessons the course has."""
     pupil = Pupil(settings.model, seed=settings.seed, slots=settings.workers)
-    home = Home(agent, scorer(features), pupil.local, time.time)
+    home = Home(agent, score, pupil.local, time.time)
 
     def close() -> None:
         home.close()
         pupil.close()
 
     return Plan(
-        kind="quickstart",
-        course=Course(settings, pupil).lesson,
+        kind=kind,
+        course=course(pupil),
         resources={},
         model_ref=f"local/{settings.model}",
         settings=asdict(settings),
