@@ -5,7 +5,7 @@ BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check coverage mutate bench peers drill clean services
+.PHONY: help setup demo test check coverage fuzz mutate bench peers drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +37,10 @@ coverage: .venv/.stamp-dev
 	@test -f .coverage || $(MAKE) test
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report
+
+## fuzz: the properties alone, on examples that differ every time (make test takes the same ones)
+fuzz: .venv/.stamp-dev services
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile fuzz
 
 ## mutate: how many of a seeded sample of mutants the tests kill, room by room; at most 30 minutes
 mutate: .venv/.stamp-dev services

@@ -16,11 +16,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 
 from holdfast.store.store import Store, open_store
 from tests.postgres import postgres_server
 
 TEMPLATE = "migrated"
+settings.register_profile("same", derandomize=True, deadline=None)  # whether the tests pass depends on the code alone
+settings.register_profile("fuzz", deadline=None, print_blob=True)  # make fuzz: other examples every time
+settings.load_profile("same")
 os.environ["OMP_NUM_THREADS"] = "1"  # two test processes on two cores: more threads only wait for one another
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast.town.rules import DEFAULT, TABLES, TOP, BadRules, checked, load
 
@@ -385,10 +383,8 @@ def places(value: Any, way: tuple[str, ...] = ()) -> list[str]:
     return [".".join(way), *inner] if way else inner
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    path=st.sampled_from(places(DEFAULTS)), value=st.sampled_from((None, 3, -5, "x", True, [], {}, [1], float("nan")))
-)
-def test_nothing_that_is_written_anywhere_breaks_the_check(path: str, value: Any) -> None:
-    with suppress(BadRules):
-        checked(changed((path, value)))
+@pytest.mark.parametrize("value", [None, 3, -5, "x", True, [], {}, [1], float("nan")], ids=repr)
+def test_nothing_that_is_written_anywhere_breaks_the_check(value: Any) -> None:
+    for path in places(DEFAULTS):
+        with suppress(BadRules):
+            checked(changed((path, value)))

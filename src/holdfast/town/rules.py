@@ -411,7 +411,7 @@ class _Check:
         for where, entry in self.listed("affordance"):
             if not self.keys(where, entry, needed, optional):
                 continue
-            self.name(f"{where}: object", entry["object"], types)
+            known = self.name(f"{where}: object", entry["object"], types)
             self.number(f"{where}: duration", entry["duration"], (1, 10_000))
             self.table(f"{where}: effects", entry["effects"], dict.fromkeys(NEEDS, (-1.0, 2.0)), partial=True)
             for part in ("takes", "gives"):
@@ -423,7 +423,7 @@ class _Check:
                 self.bad(f"{where}: per_tick", f"{entry['per_tick']!r} is not true or false", "write true or false")
             if "until_full" in entry:
                 self.name(f"{where}: until_full", entry["until_full"], NEEDS)
-            if entry.get("uses") and entry["object"] not in self.values["stock"]:
+            if known and entry.get("uses") and entry["object"] not in self.values["stock"]:
                 self.bad(f"{where}: uses", f"{entry['object']} has no stock", f"give [stock] {entry['object']}")
             for hook in entry.get("hooks", []) if self.names(f"{where}: hooks", entry.get("hooks", [])) else ():
                 self.name(f"{where}: hooks", hook, HOOKS)
