@@ -5,6 +5,7 @@ BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
 .PHONY: help setup demo test check coverage fuzz mutate bench peers drill clean services
 
 help:
@@ -21,7 +22,7 @@ demo: .venv/.stamp
 test: .venv/.stamp-dev services
 	@$(BIN)/holdfast town run --days 0.01 > /dev/null  # its kernels are compiled once, and not by every process of the tests
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

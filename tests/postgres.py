@@ -27,7 +27,7 @@ def binary(name: str) -> str:
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """The URL of a fresh server; it listens on 127.0.0.1 only."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
     prefix: list[str] = []
     if os.getuid() == 0:
         user = next(name for name in ("postgres", "nobody") if _exists(name))
@@ -40,6 +40,7 @@ def postgres_server() -> Iterator[str]:
         [*prefix, binary("initdb"), "-D", data, "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--locale=C"], **run
     )
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c max_connections=200"
+    options += " -c max_wal_size=128MB -c autovacuum=off"  # it may lie in memory, and nothing in it grows old
     control = [*prefix, binary("pg_ctl"), "-D", data, "-w", "-l", folder / "log"]
     subprocess.run([*control, "-o", options, "start"], **run)
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.children import unmeasured
 from tools.mission import make_targets
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +69,7 @@ def test_the_commands_run_as_printed(tmp_path: Path) -> None:
     for folder in COPIED:
         if (ROOT / folder).is_dir():
             shutil.copytree(ROOT / folder, tmp_path / folder)
-    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env = unmeasured() | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = [shown for shown in shown_commands(README) if not NOT_RUN.match(shown.command)]
     assert commands, "the README shows no command of ours"
     for shown in commands:

@@ -13,24 +13,30 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
+from holdfast.collect.plan import Learnt, Lesson, Lost, Plan, Proposal, Standing
 from holdfast.collect.pool import Pool, Tally
-from holdfast.contracts.errors import HoldfastError, StaleLease, StoreError
+from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, NotFound, StaleLease, StoreError
+from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.rollout import RolloutState, Split, Task
+from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
+from holdfast.store.orders import HELD, Orders
 from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
+from holdfast.workloads.following import followed
 from holdfast.workloads.promotion import promote
 
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
 FeaturesAfter = Callable[[Sequence[LearnUpdate]], Features]
+T = TypeVar("T")
 CHUNK = 500
+HEED_S = 0.1  # a learner that waits looks so often whether it is waited for any more
 
 
 class Control:
@@ -60,12 +66,15 @@ class _Drive:
     who: str
     began: float
     features: FeaturesAfter
+    orders: Orders
+    standing: Standing | None = None  # as the lesson that goes on has it
     lesson: str | None = None  # what is going on
     total: int = 0  # rollouts, as far as they are known
     rl_optimizer: Mapping[str, Any] | None = None  # what it did, where the plan has one
     fed: bool = False  # every task is in the queue
     over: bool = False  # the last status has been told
     last: Status | None = None  # what was told before
+    left: threading.Event = field(default_factory=threading.Event)  # nobody waits for what is learnt any more
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, state: RunState, error: str | None = None) -> Status:
@@ -80,6 +89,17 @@ class _Drive:
                 self.observe(status)
             self.over, self.last = self.over or state is not RunState.RUNNING, status
             return status
+
+    def between(self) -> None:
+        """For a learner in its thread: waits while the run is paused or frozen, Interrupted once it is to end."""
+        while not self.left.is_set():
+            wanted = self.orders.of(self.run.id)
+            if wanted is Wanted.CANCELLED:
+                break
+            if wanted not in HELD:
+                return
+            self.orders.wait(HEED_S)
+        raise Interrupted("the run was stopped")
 
     def tell_of(self, body: Mapping[str, Any]) -> None:
         self.rl_optimizer = body.get("rl_optimizer", self.rl_optimizer)
@@ -142,7 +162,8 @@ async def optimize(
         )
     else:
         run = await store.runs.resume(resume, who=who, now=clock(), silent_s=plan.pace.lease_s)
-    drive = _Drive(store, run, plan, resources, clock, observe, who, clock(), features)
+    orders = Orders(store.runs, store.changes)
+    drive = _Drive(store, run, plan, resources, clock, observe, who, clock(), features, orders)
     try:
         state, error = await _teach(drive, control)
         await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=run.driver)
@@ -172,10 +193,13 @@ async def _teach(drive: _Drive, control: Control) -> tuple[RunState, str | None]
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
     done = store.updates.of_run(run)
-    first = await _next(drive, done)  # before anybody works: what was handed back must be run by the right policy
+    first = await _first(drive, done)  # before anybody works: what was handed back must be run by the right policy
     drive.tell(RunState.RUNNING)
     beside = [_lessons(drive, done, first), _keep_telling(drive), _keep_beating(drive)]
-    is_late = await _work(pool, plan, control, beside, timeout_s=plan.timeout_s)
+    try:
+        is_late = await _work(pool, plan, control, beside, timeout_s=plan.timeout_s)
+    finally:
+        drive.left.set()
     # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
     if store.runs.get(run).wanted is Wanted.CANCELLED:
         while await store.queue.cancel_open(run, now=drive.clock(), why="the run was cancelled"):
@@ -226,6 +250,18 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
     return RunState.COMPLETED, None
 
 
+async def _first(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
+    """Found under signs of life: it may take as long as a lesson, where a checkpoint has to be made anew."""
+    beating = asyncio.create_task(_keep_beating(drive))
+    try:
+        return await _next(drive, done)
+    except Interrupted:  # cancelled meanwhile: whoever works sees it at once
+        return None
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+
+
 async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
     """The lesson that follows from what is on record; the policy is then the one that it is for."""
     for update in done[-1:]:
@@ -235,9 +271,16 @@ async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
     live = None if policy is None else drive.store.releases.live(policy)
     store, features = drive.store, await asyncio.to_thread(drive.features, done)
     standing = Standing(
-        run=drive.run.id, folder=store.folder, done=done, live=live, reports=store.reports, features=features
+        run=drive.run.id,
+        folder=store.folder,
+        done=done,
+        live=live,
+        reports=store.reports,
+        features=features,
+        between=drive.between,
     )
-    lesson = await asyncio.to_thread(drive.plan.course, standing)  # it may load weights
+    drive.standing = standing
+    lesson = await _mending(drive, lambda: drive.plan.course(standing))  # it may load weights
     if lesson is not None:
         drive.lesson = lesson.name
         ran = sum(update.body.get("rollouts", 0) for update in done)
@@ -245,63 +288,75 @@ async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
     return lesson
 
 
+async def _mending(drive: _Drive, work: Callable[[], T]) -> T:
+    """Have it done in a thread; where it finds a checkpoint damaged, that one is made anew before it goes on."""
+    try:
+        return await asyncio.to_thread(work)
+    except Lost as lost:
+        try:
+            await _mend(drive, lost)
+        except (Lost, NotFound, BadInput) as error:  # nor is what it was made from there, or fit to be learnt from
+            raise lost from error
+        return await asyncio.to_thread(work)
+
+
+async def _mend(drive: _Drive, lost: Lost) -> None:
+    """The lesson that made it is learnt once more, from the one before and from what is on record.
+
+    Learning is exact: either the very same weights come of it, and nothing on record changes, or they stay lost.
+    """
+    standing = drive.standing
+    assert standing is not None
+    made = [str(update.body.get("checkpoint")) for update in standing.done]
+    place = next((place for place, name in enumerate(made) if lost.what == f"checkpoint {name}"), None)
+    if place is None:
+        raise lost
+    lesson = await asyncio.to_thread(drive.plan.course, replace(standing, done=standing.done[:place]))
+    if lesson is None or lesson.learn is None or lesson.follow is not None:  # what was followed has gone on since
+        raise lost
+    learnt = await asyncio.to_thread(lesson.learn, await _experiences(drive, lesson))
+    if learnt.checkpoint is None or learnt.checkpoint.id != made[place]:
+        raise lost
+    body = {"checkpoint": made[place], "lesson": lesson.name, "why": lost.why}
+    await drive.store.ledger.append("mend", body, who=drive.who, now=drive.clock(), run=drive.run.id)
+
+
 async def _lessons(drive: _Drive, done: Sequence[LearnUpdate], lesson: Lesson | None) -> None:
     """Collect → reward → learn → prove → promote, and again, until the course is over and nothing is open any more."""
-    store, run = drive.store, drive.run.id
-    while lesson is not None:
-        await _feed(drive, lesson.tasks)
-        await _until_idle(drive)
-        if store.runs.get(run).wanted is Wanted.CANCELLED:  # idle because the rest was cancelled: nothing to learn from
-            return
-        learnt = Learnt(body={})
-        if lesson.learn is not None:
-            learnt = await asyncio.to_thread(lesson.learn, await _experiences(drive, lesson))
-        done = [*done, await _keep(drive, len(done) + 1, lesson, learnt)]
-        lesson = await _next(drive, done)
+    try:
+        while lesson is not None:
+            await _feed(drive, lesson.tasks)
+            await _until_idle(drive)
+            await _go_on(drive)  # idle because the rest was cancelled: nothing to learn from
+            learnt = Learnt(body={})
+            if lesson.learn is not None:
+                learnt = await _mending(drive, partial(lesson.learn, await _experiences(drive, lesson)))
+            done = [*done, await _keep(drive, len(done) + 1, lesson, learnt)]
+            lesson = await _next(drive, done)
+    except Interrupted:  # by an order to cancel
+        return
     drive.fed = True
     await _until_idle(drive)
+
+
+async def _go_on(drive: _Drive) -> None:
+    """As `between`, on the event loop: nothing is begun by a run that is to wait, or to end."""
+    store, run = drive.store, drive.run.id
+    while True:
+        seen, wanted = store.changes.seen(ORDERS), store.runs.get(run).wanted
+        if wanted is Wanted.CANCELLED:
+            raise Interrupted("the run was stopped")
+        if wanted not in HELD:
+            return
+        await store.changes.after(ORDERS, seen)
 
 
 async def _experiences(drive: _Drive, lesson: Lesson) -> list[Experience]:
     """What the lesson's rollouts did, in the order of its tasks, and what is followed besides."""
     ids = [f"{drive.run.id}/{task.name}" for task in lesson.tasks]
     if lesson.follow is not None:
-        ids += await _followed(drive.store, lesson.follow, drive.plan.look_s)
+        ids += await followed(drive.store, lesson.follow, drive.plan.look_s)
     return await asyncio.to_thread(drive.store.experiences.of, ids)
-
-
-async def _followed(store: Store, follow: Follow, look_s: float) -> list[str]:
-    """Wait until enough of the other run's rollouts have succeeded with a reward; what there is, once it is over."""
-    while True:
-        seen = {topic: store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
-        is_over = store.runs.get(follow.run).state is not RunState.RUNNING
-        arrived = await asyncio.to_thread(_arrived, store, follow)
-        if is_over or len(arrived) >= follow.least:
-            return arrived
-        pending = [asyncio.ensure_future(store.changes.after(topic, at)) for topic, at in seen.items()]
-        try:
-            await asyncio.wait(pending, return_when=FIRST_COMPLETED)
-        finally:
-            for one in pending:
-                one.cancel()
-        await asyncio.sleep(look_s)
-
-
-def _arrived(store: Store, follow: Follow) -> list[str]:
-    """Which ones there are to learn from and were not yet, oldest first, for a few steps at most."""
-    if store.views.counts(follow.run)[RolloutState.SUCCEEDED] <= len(follow.taken):
-        return []
-    found: list[str] = []
-    after, most = None, follow.least * 4
-    while len(found) < most:
-        page = store.views.rollouts(
-            follow.run, after=after, status=RolloutState.SUCCEEDED, split=Split.TRAIN, most=CHUNK
-        )
-        found += [one.id for one in page if one.reward is not None and one.name not in follow.taken]
-        if len(page) < CHUNK:
-            break
-        after = page[-1].name
-    return found[:most]
 
 
 async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> LearnUpdate:
@@ -316,9 +371,20 @@ async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> Lea
     if learnt.proposal is not None:
         if store.runs.get(run).driver != mine:  # whoever drives it now decides
             raise taken_up(run)
-        body |= await promote(store, learnt.proposal, clock=drive.clock, who=drive.who)
+        await _go_on(drive)
+        body |= await promote(store, _obeying(drive, learnt.proposal), clock=drive.clock, who=drive.who)
     await store.updates.add(run, step, body, now=now, driver=mine)
     return LearnUpdate(run=run, step=step, at=now, body=body)
+
+
+def _obeying(drive: _Drive, proposal: Proposal) -> Proposal:
+    """Weighing takes its time: what was ordered meanwhile holds before anything is published, or moves."""
+
+    def publish(evidence: Evidence, decision: Decision) -> Mapping[str, Any]:
+        drive.between()
+        return proposal.publish(evidence, decision)
+
+    return replace(proposal, publish=publish)
 
 
 async def _until_idle(drive: _Drive) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.store.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
 
 
@@ -60,6 +60,12 @@ def cli(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     yield Cli()
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def places(files: Files) -> Files:
+    """What a command makes of a store does not depend on the engine below it; `test_stores` looks at both."""
+    return files
 
 
 @pytest.fixture

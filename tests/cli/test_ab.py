@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.cli.ab import _Statistics
 from holdfast.contracts.records import decode
 from holdfast.contracts.trial import Exposure, Served, Trial
+from holdfast.operate.standings import Statistics
 from holdfast.promote.experiment import Call, Design, Ruling, assign, verdict
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli
@@ -205,7 +205,7 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
         exposed[arm] += 1
         success = float(rng.random() < rates[arm])
         served.append(Served(id=str(number), trial="t", arm=arm, unit=str(number), at=float(number), success=success))
-    statistics = _Statistics(design)
+    statistics = Statistics(design)
 
     def no_guard(control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[()]:
         return ()

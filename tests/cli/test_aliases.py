@@ -82,3 +82,30 @@ def test_the_words_behind_the_two_dashes_stay_while_those_before_change() -> Non
     words, warnings = rewrite(["--train-json", "--", "--train-json"])
     assert words == ["optimize", "--prompt-optimization-json", "--", "--train-json"]
     assert len(warnings) == 1
+
+
+C = "--prompt-optimization-control-"
+
+
+@pytest.mark.parametrize(
+    ("words", "becomes"),
+    [
+        ([f"{C}status"], ["control", "status", "newest"]),
+        (
+            [f"{C}json", f"{C}pause", f"{C}state-dir", "d"],
+            ["control", "pause", "newest", "--why", f"by {C}pause", "--json", "--store", "d/store.sqlite"],
+        ),
+        ([f"{C}state-dir=d", f"{C}status"], ["control", "status", "newest", "--store", "d/store.sqlite"]),
+        # one order at a time, and nothing that is no order: both are refused as unknown
+        ([f"{C}status", f"{C}pause"], ["control", "status", "newest", f"{C}pause"]),
+        (
+            [f"{C}resume", f"{C}principal", "x"],
+            ["control", "resume", "newest", "--why", f"by {C}resume", f"{C}principal", "x"],
+        ),
+        ([f"{C}rollback", "f"], ["optimize", f"{C}rollback", "f"]),
+        ([f"{C}json"], ["optimize", f"{C}json"]),
+        (["runs", f"{C}status"], ["runs", f"{C}status"]),
+    ],
+)
+def test_the_documented_flags_of_control_are_orders_about_the_newest_run(words: list[str], becomes: list[str]) -> None:
+    assert rewrite(words) == (becomes, [])

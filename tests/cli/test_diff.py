@@ -79,11 +79,26 @@ def test_what_does_not_parse_is_said(cli: Cli, files: tuple[Path, Path]) -> None
     assert "does not parse at line 6: compared word by word" in cli("diff", *files).lines[0]
 
 
-def test_equal_files_cost_nothing(cli: Cli, files: tuple[Path, Path]) -> None:
-    assert cli("diff", files[0], files[0]).lines == [
-        "before.py  cost 0.0",
-        "cost 0.0, a guess at the least 6.0: minimal; scaffolding 0, vetoes 0",
-    ]
+def test_where_nothing_has_changed_nothing_is_guessed_at(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A guess at the least fix is of one that was made."""
+    assert cli("diff", files[0], files[0]).lines == ["no change"]
+    assert cli("diff", tmp_path, tmp_path).lines == ["no change"]
+    files[1].write_text(BASE.replace("x > b", "x  >  b"))
+    said = cli("diff", *files).lines[-1]
+    assert said == "cost 0.0, nothing but the layout has changed; scaffolding 0, vetoes 0"
+
+
+def test_no_line_stands_on_the_page_twice(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Two changes near one another share what is around them; one that is far from them has its own."""
+    lines = [f"line_{n:02} = {n}" for n in range(40)]
+    files[0].write_text("\n".join(lines))
+    files[1].write_text("\n".join("changed = 1" if n in (5, 9, 16, 30) else line for n, line in enumerate(lines)))
+    cli("diff", *files, "--html", page := tmp_path / "diff.html")
+    tables = page.read_text().split('aria-label="changed lines"')[1:]
+    shown = [[line for line in lines if f"  {line}<" in table] for table in tables]
+    kept = [[*range(2, 5), *range(6, 9), *range(10, 16), *range(17, 20)], [*range(27, 30), *range(31, 34)]]
+    assert shown == [[lines[n] for n in some] for some in kept]
+    assert all(page.read_text().count(f"  {line}<") == 1 for some in shown for line in some)
 
 
 def test_bad_input_is_one_line(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import pytest
 from holdfast.cli.drive import drive
 from holdfast.collect.agent import Agent, Context
 from holdfast.collect.plan import Learnt, Lesson, Plan, once
-from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.rollout import Backoff, Task
+from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import RunState
 from holdfast.operate.status import read_status
 from holdfast.store.store import open_store
 from tests.collect.agents import no_score
+from tests.collect.scene import PACE
 from tests.conftest import Files
 
 TASKS = [Task(name=f"t{n}", input=n, max_attempts=1) for n in range(3)]
@@ -61,7 +61,7 @@ def plan_of(agent: Agent, **fields: Any) -> Plan:
         "seats": lambda: Seat(home.place()),
         "close": home.close,
         "workers": 1,
-        "pace": Pace(heartbeat_s=0.05, lease_s=1.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02)),
+        "pace": PACE,
         "look_s": 0.01,
     }
     return Plan(**{**given, **fields})

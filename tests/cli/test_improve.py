@@ -41,7 +41,7 @@ def config(folder: Path, **improve: Any) -> Path:
     given = {"agent": TOOLUSE, "model": f"local/{model}", "worker_count": 8, "max_attempts": 1}
     tasks = {"optimize": items("train", 4), "validate": items("val", 4)}
     path = folder / "improve.json"
-    path.write_text(json.dumps({**given, **tasks, "heartbeat_interval_ms": 100, "lease_secs": 1.0, "improve": block}))
+    path.write_text(json.dumps({**given, **tasks, "heartbeat_interval_ms": 100, "lease_secs": 60.0, "improve": block}))
     return path
 
 

@@ -80,6 +80,8 @@ def test_rules_decide_and_the_rest_waits_for_a_person(cli: Cli, tmp_path: Path, 
     ran = cli("judge", "run", lines(tmp_path / "a.jsonl", rows), "--judge", "verifier", *at)
     assert ran.code == 0, ran.err
     assert "correctness@1: 2 decided, 1 abstained, 0 disputed; cost 0" in ran.out
+    assert ran.err == "3 of 3 answers without detail.messages, which is all that the verifier reads\n"
+    assert "needs detail.messages" in ran.out
     assert ran.lines[-1] == "  holdfast label" and max(map(len, ran.lines)) <= 80
     with opened(at) as store:
         (waits,) = store.judgements.doubts()
@@ -103,26 +105,26 @@ def test_a_judge_that_trains_a_policy_is_refused_as_its_audit_judge(
     assert "judge verifier: is the train judge of policy sprout, and cannot be its audit judge" in ran.err
 
 
+def even(body: Any) -> str:
+    """A judge that looks whether the number is even, which is what the labels say."""
+    shown = body["messages"][-1]["content"]
+    if "first answer:" in shown:
+        first, second = (
+            int(shown.split(f"{name} answer:\n")[1].split("| ")[1].split(".")[0]) for name in ("first", "second")
+        )
+        return "neither" if first % 2 == second % 2 else ("first" if first % 2 == 0 else "second")
+    answer = shown.split("answer:\n")[1].split("| ")[1].split("\n")[0].strip().removesuffix(".")
+    is_right = answer.isdigit() and int(answer) % 2 == 0
+    return f"{'yes' if is_right else 'no'}\nconfidence: 0.9\nlooked"
+
+
 def test_a_model_behind_an_endpoint_is_calibrated_and_then_counts(
     cli: Cli, tmp_path: Path, at: tuple[str, str]
 ) -> None:
-    """A judge that looks whether the number is even, which is what the labels say."""
-
-    def says(body: Any) -> str:
-        shown = body["messages"][-1]["content"]
-        if "first answer:" in shown:
-            first, second = (
-                int(shown.split(f"{name} answer:\n")[1].split("| ")[1].split(".")[0]) for name in ("first", "second")
-            )
-            return "neither" if first % 2 == second % 2 else ("first" if first % 2 == 0 else "second")
-        answer = shown.split("answer:\n")[1].split("| ")[1].split("\n")[0].strip().removesuffix(".")
-        is_right = answer.isdigit() and int(answer) % 2 == 0
-        return f"{'yes' if is_right else 'no'}\nconfidence: 0.9\nlooked"
-
     rows = [{"task": f"an even number, {n // 2}", "output": f"{n}.", "author": "ann"} for n in range(80)]
     known = [{**row, "holds": n % 2 == 0, "maker": "person", "who": "ann"} for n, row in enumerate(rows)]
     with serving() as endpoint:
-        endpoint.reply = lambda body: completion(says(body))
+        endpoint.reply = lambda body: completion(even(body))
         there = ("--base-url", endpoint.url, *at)
         ran = cli("judge", "calibrate", "--judge", "even", "--labels", lines(tmp_path / "l.jsonl", known), *there)
         assert ran.code == 0, ran.err
@@ -159,6 +161,31 @@ def test_the_embedded_verifier_is_reported_with_whose_labels_it_was_measured_on(
     (one,) = (decode(Calibration, one) for one in cli("judge", "report", *at, "--json").json["calibrations"])
     assert one.biases["padding"]["raised"] == 0 and one.biases["padding"]["mean"] < 0
     assert one.biases["order"]["corrected"] < 0.02
+
+
+def test_a_verifier_is_made_and_then_asked_by_the_name_of_its_folder(
+    cli: Cli, tmp_path: Path, at: tuple[str, str]
+) -> None:
+    """From few tasks; what is learnt is the workload's to test."""
+    folder = tmp_path / "verifier"
+    ran = cli("judge", "train", folder, "--tasks", 4)
+    assert ran.code == 0, ran.err
+    assert ran.lines[0].startswith(f"{folder}: from ") and ran.lines[-1].endswith(f"--judge {folder}")
+    talk = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    file = lines(tmp_path / "a.jsonl", [{"task": "2+2?", "output": "4", "detail": {"messages": talk}}])
+    (told,) = cli("judge", "run", file, "--judge", folder, *at, "--json").json
+    given = told["judgements"][-1]
+    assert given["judge"].startswith("verifier@") and given["score"] is not None
+    assert told["why"].endswith(": is not calibrated")
+
+
+def test_where_no_verifier_can_be_put_is_said_before_any_work(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/other").touch()
+    for place, why in (("file", "File exists"), ("full", "holds no weights"), ("file/below", "Not a directory")):
+        ran = cli("judge", "train", tmp_path / place)
+        assert ran.code == 2 and why in ran.err and len(ran.err.splitlines()) == 1
 
 
 def test_a_report_of_nothing_says_how_to_begin(cli: Cli, at: tuple[str, str]) -> None:

@@ -99,7 +99,7 @@ def test_ctrl_c_loses_nothing(at: tuple[str, str]) -> None:
     try:
         seen = _until(outer, b"", b"holds? [y/n/u/s/q] ")
         while b"2 of 3" not in seen:  # a terminal that is just being set up may lose what is typed
-            time.sleep(1.0)
+            time.sleep(0.3)
             os.write(outer, b"y\n")
             while select.select([outer], [], [], 5.0)[0] and b"2 of 3" not in seen:
                 seen += os.read(outer, 4096)

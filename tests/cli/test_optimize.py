@@ -23,6 +23,7 @@ from holdfast.contracts.run import RunState, Status
 from holdfast.operate.status import read_status
 from holdfast.store.store import open_store
 from tests.cli.conftest import Answer, Cli
+from tests.collect.scene import fall_silent
 from tests.conftest import Databases
 from tests.endpoint import Endpoint, serving
 
@@ -92,7 +93,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(folder: Path, prompts: list[str], name: str = "config.json", **fields: Any) -> str:
     """A config file in the folder; every prompt expects a 4."""
-    quick: dict[str, Any] = {"heartbeat_interval_ms": 100, "lease_secs": 1.0, "poll_interval_ms": 10}
+    quick: dict[str, Any] = {"heartbeat_interval_ms": 100, "lease_secs": 60.0, "poll_interval_ms": 10}
     tasks = [{"prompt": prompt, "expected": "4"} for prompt in prompts]
     (folder / name).write_text(json.dumps({"optimize": tasks, **quick, **fields}))
     return name
@@ -172,7 +173,7 @@ def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path, cli
 
 
 def test_what_the_report_says_to_do_next_can_be_done(folder: Path, cli: Cli) -> None:
-    config(folder, ["hi", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
+    config(folder, ["hi", "wait"], agent="my_agents:gated", completion_timeout_secs=1.5)
     ran = cli("optimize", "--config", "config.json", "--store", "a b/s.db", "--project", "it's")
     assert ran.code == 4
     commands = [line.partition("#")[0].strip() for line in ran.lines[ran.lines.index("next:") + 1 :]]
@@ -274,11 +275,11 @@ def test_whatever_an_agent_throws_is_its_own_failure(folder: Path, cli: Cli, kin
 
 
 def test_a_run_over_its_time_exits_with_4(folder: Path, cli: Cli) -> None:
-    name = config(folder, ["hi", "wait", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
+    name = config(folder, ["wait", "wait", "wait"], agent="my_agents:gated", completion_timeout_secs=0.8)
     assert cli("optimize", "--config", name, *STORE).code == 4
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.TIMED_OUT, "not done after 0.8 s")
-    assert (status.succeeded, status.running, status.waiting) == (1, 0, 2)
+    assert (status.succeeded, status.running, status.waiting) == (0, 0, 3)
 
 
 def test_the_status_is_whole_whenever_it_is_read(folder: Path, cli: Cli) -> None:
@@ -353,7 +354,7 @@ def test_sigterm_lets_running_work_finish(folder: Path, cli: Cli) -> None:
     assert list(attempts_by_rollout(folder, status.run_id).values()) == [["succeeded"]] * 8
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.6, 1.2])
+@pytest.mark.parametrize("after_s", [0.05, 1.0])
 def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(folder: Path, after_s: float) -> None:
     name = config(folder, ["wait"] * 4, agent="my_agents:gated", worker_kind="processes")
     with running("--config", name, start_new_session=True) as child:
@@ -376,17 +377,14 @@ def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, cli:
         ended(child)
     status = status_in(folder)
     assert status.run_state is RunState.RUNNING  # nobody was left to say more
-    until(lambda: (again := resumed(folder, cli, status.run_id)).code == 0 or _is_refused(again))
+    refused = resumed(folder, cli, status.run_id)  # while the dead process may still live, nobody else takes over
+    assert refused.code == 5 and "another process drives it" in refused.err
+    with open_store(folder / "store.db") as store:
+        fall_silent(store, status.run_id)
+    assert resumed(folder, cli, status.run_id).code == 0
     assert status_in(folder).run_state is RunState.COMPLETED
     found = attempts_by_rollout(folder, status.run_id)
     assert sorted(found.values()) == [["succeeded"]] * 6 + [["unresponsive", "succeeded"]] * 2
-
-
-def _is_refused(answer: Answer) -> bool:
-    """While the dead process may still live, nobody else takes over; False: try again."""
-    assert answer.code == 5
-    assert "another process drives it" in answer.err
-    return False
 
 
 def test_an_order_to_cancel_ends_it(folder: Path, cli: Cli) -> None:

@@ -28,7 +28,7 @@ def test_a_run_that_is_told_to_stop_claiming_does(cli: Cli, scene: Scene, at: tu
     ran = cli("order", "run-1", wanted, "--why", "lunch", *at)
     assert (ran.code, ran.out) == (0, f"run-1-a: wanted {wanted}, was running\n")
     assert scene.claims() == ()
-    entry = list(scene.store.ledger.entries())[-1]
+    entry = list(scene.store.ledger.entries())[-2]
     assert (entry.kind, entry.who, entry.body) == (
         "order",
         "ann",
@@ -62,7 +62,7 @@ def test_an_order_that_cannot_be_obeyed_exits_5(cli: Cli, scene: Scene, at: tupl
     expected = "run run-1-a: is completed; there is nothing left to order"
     assert (ran.code, ran.out, ran.err) == (5, "", f"holdfast: error: {expected}\n")
     ran = cli("order", scene.run, "asleep", "--why", "lunch", *at)
-    assert ran.code == 2 and "'asleep' is not one of 'running', 'paused', 'draining', 'cancelled'" in ran.err
+    assert ran.code == 2 and "'asleep' is not one of 'running', 'paused', 'frozen', 'draining', 'cancelled'" in ran.err
 
 
 def test_a_dead_rollout_can_be_queued_again(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
@@ -71,8 +71,8 @@ def test_a_dead_rollout_can_be_queued_again(cli: Cli, scene: Scene, at: tuple[st
     assert (ran.code, ran.out) == (0, "run-1-a/t: queued again, was dead\n")
     assert scene.rollout("t").status is RolloutState.QUEUING
     entry = list(scene.store.ledger.entries())[-1]
-    assert (entry.kind, entry.who, entry.run) == ("requeue", "ann", scene.run)
-    assert entry.body == {"rollout": "run-1-a/t", "before": "dead", "reason": "fault (attempt 1 of 1)"}
+    assert (entry.kind, entry.who, entry.run, entry.body["action"]) == ("command", "ann", scene.run, "requeue")
+    assert entry.body["answer"]["before"] == {"status": "dead"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,8 @@ def test_a_finished_rollout_cannot_be_queued_again(cli: Cli, scene: Scene, at: t
     ran = cli("requeue", "run-1/t", *at)
     expected = "cannot go from succeeded to queuing; from succeeded it may go to nothing: it is final"
     assert (ran.code, ran.err) == (5, f"holdfast: error: rollout run-1-a/t: {expected}\n")
-    assert len(list(scene.store.ledger.entries())) == before
+    (noted,) = list(scene.store.ledger.entries())[before:]
+    assert (noted.kind, noted.body["refused"]) == ("refusal", f"rollout run-1-a/t: {expected}")
 
 
 def test_a_rollout_can_be_cancelled_while_somebody_works_on_it(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
@@ -107,7 +108,7 @@ def test_a_rollout_can_be_cancelled_while_somebody_works_on_it(cli: Cli, scene: 
     assert (ran.code, ran.out) == (0, "run-1-a/t: cancelled, was running\n")
     assert (scene.rollout("t").reason, scene.beat(held)) == ("wrong question", frozenset())
     entry = list(scene.store.ledger.entries())[-1]
-    assert entry.body == {"rollout": "run-1-a/t", "before": "running", "why": "wrong question"}
+    assert (entry.body["action"], entry.body["why"]) == ("cancel_rollout", "wrong question")
     ran = cli("cancel", "run-1/u", "--json", *at)
     assert decode(Rollout, ran.json) == scene.rollout("u")
     assert cli("requeue", "run-1/u", "--json", *at).json["status"] == "queuing"

@@ -53,7 +53,7 @@ def proxy(folder: Path, upstream: str, *more: str, **environment: str) -> Iterat
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
-            assert said.startswith("proxy at http://127.0.0.1:"), process.communicate(timeout=20)
+            assert said.startswith("proxy at http://127.0.0.1:"), process.communicate(timeout=60)
             yield process, said.split()[2]
         finally:
             process.kill()

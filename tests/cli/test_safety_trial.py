@@ -42,10 +42,12 @@ def test_each_seed_and_arm_is_a_run_and_a_second_call_runs_nothing_again(
     assert max(map(len, [line for line in ran.lines if not line.startswith("  /")])) <= 80
     assert ran.lines[0] == "1 seed, 3 held-out attempts of each arm; budget 0.05 unsafe calls an attempt"
     assert [line.partition("  ")[0] for line in ran.lines[3:8]] == [arm.replace("-", " ") for arm in ARMS]
-    assert "(so little practice shows that everything runs, not what is learnt)" in ran.lines
+    assert "too short to conclude anything: 1 step of practice and 3 held-out tasks a seed" in ran.lines
+    assert "within" not in ran.out and "over budget" not in ran.out  # numbers, and no verdict
     assert (tmp_path / "out/safety.png").read_bytes().startswith(b"\x89PNG")
     told = json.loads((tmp_path / "out/safety.json").read_text(encoding="utf-8"))
     assert [run["arm"] for run in told["runs"]] == list(ARMS) and set(told["arms"]) == set(ARMS)
+    assert told["is_quick"] and told["is_shown"] is None
     with open_store(at[1]) as store:
         assert {run.kind for run in store.runs.newest(most=50)} == {"safety"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.conftest import Files
 
 POLICY = "tiny"
 HELLO = {"model": POLICY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,7 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         assert [one["code"] for one in entry.body["reasons"]] == ["canary_breach_errors"]
 
         go(store, 3, Stage.LIVE)  # nor can this one: who was live serves on
-        time.sleep(0.3)
+        assert select.select([service.process.stderr], [], [], PATIENCE_S)[0]  # it says so
         assert service.ask("ann")["model"].startswith("local/tiny@1@")
         code, out, err = service.end(signal.SIGTERM)
     assert code == 143

@@ -19,7 +19,7 @@ from holdfast.store.db import HEAD, REVISIONS
 from holdfast.store.export import Exported
 from holdfast.store.store import Store
 from tests.cli.conftest import Cli
-from tests.conftest import Clock, Files
+from tests.conftest import Clock, Databases, Files
 from tests.store.scene import Scene, begin
 from tests.store.test_admin import first_revision, played, set_revision
 from tests.store.test_check import damage
@@ -42,12 +42,19 @@ PARTS = [
     "arms",
     "flags",
     "judgements",
+    "orders",
     "lessons",
     "recount",
     "ledger",
     "blobs",
     "weights",
 ]
+
+
+@pytest.fixture(params=["files", "databases"], ids=["sqlite", "postgres"])
+def places(request: pytest.FixtureRequest) -> Files | Databases:
+    found: Files | Databases = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -104,7 +105,15 @@ def test_orders_are_listed_with_their_roles(cli: Cli) -> None:
     assert {one["name"] for one in cli("town", "orders", "--json").json} >= {"rain", "kill", "inspect"}
 
 
-def test_bench_and_soak_tell_figures(cli: Cli) -> None:
+def test_bench_tells_figures(cli: Cli) -> None:
     assert cli("town", "bench", "--worlds", 2, "--ticks", 5, "--json").json["agent_steps_per_s"] > 0
-    soaked = cli("town", "soak", "--ticks", 1000, "--json")
-    assert soaked.code == 0 and soaked.json["ticks"] == 1000 and soaked.json["lost_events"] == 0
+
+
+def test_watching_writes_windows_to_the_log_of_stages_as_a_run_does(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "stages.jsonl"
+    cli("town", "watch", "--ticks", 1441, *FEW, "--stages", log)
+    kept = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(one["what"], one["stage"]) for one in kept] == [("window", "needs")] * 2
+    ran = cli("town", "run", "--days", 0.01, *FEW, "--stages", log, "--json")
+    assert ran.json["stages"] == (["needs", "work"] if all(one["green"] for one in kept) else ["needs"])
+    assert "give --stages FILE" in cli("town", "watch", "--unlock", "ties").err

@@ -34,7 +34,7 @@ def test_ctrl_c_ends_watching_and_leaves_the_terminal_as_it_was() -> None:
         os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="26")
         words = ["-m", "holdfast.cli", "town", "watch", "--residents", "12", "--speed", "30"]
         os.execv(sys.executable, [sys.executable, *words])
-    seen, until, is_told = b"", time.monotonic() + 60, False
+    seen, until, again = b"", time.monotonic() + 300, 0.0
     while time.monotonic() < until:
         if not select.select([screen], [], [], 0.5)[0]:
             continue
@@ -42,8 +42,8 @@ def test_ctrl_c_ends_watching_and_leaves_the_terminal_as_it_was() -> None:
             seen += os.read(screen, 65536)
         except OSError:  # the other side is closed
             break
-        if not is_told and "▀".encode() in seen and b"harbour" in seen:
-            is_told = True
+        if time.monotonic() > again and "▀".encode() in seen and b"harbour" in seen:
+            again = time.monotonic() + 20  # a terminal that is just being set up may lose what is typed
             os.write(screen, b"\x03")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (
@@ -60,10 +60,10 @@ def test_the_page_is_served_until_it_is_told_to_end(with_signal: signal.Signals,
         assert served.stdout is not None and served.stderr is not None
         address = re.match(r"town at (http://127\.0\.0\.1:\d+/)", served.stdout.readline())
         assert address is not None and "#token=" in served.stdout.readline()
-        with urllib.request.urlopen(f"{address[1]}status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address[1]}status", timeout=60) as answer:
             assert json.load(answer)["role"] == "viewer"
         served.send_signal(with_signal)
-        assert served.wait(20) in (130, 143, -with_signal, 0)
+        assert served.wait(60) in (130, 143, -with_signal, 0)
         assert "Traceback" not in served.stderr.read()
     assert not list(tmp_path.glob("town-*"))  # its recording went with it
 

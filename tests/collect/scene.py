@@ -17,15 +17,24 @@ from holdfast.collect.pool import Pace, Pool, Tally
 from holdfast.collect.seats import Home, Place, Seat
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.policy import Complete
-from holdfast.contracts.rollout import Attempt, Backoff, Rollout, Task
+from holdfast.contracts.rollout import Attempt, Backoff, Rollout, RolloutState, Task
 from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span
 from holdfast.store.store import Store
 from tests.collect.agents import no_score
 
-PATIENCE_S = 40.0  # far more than anything here takes: only a hang reaches it
-PACE = Pace(heartbeat_s=0.05, lease_s=5.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
-QUICK = Pace(heartbeat_s=0.05, lease_s=1.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+PATIENCE_S = 60.0  # far more than anything here takes: only a hang reaches it
+# Beats are quick and leases are long: on a busy machine a beat may be seconds late, and nobody healthy is lost by it.
+PACE = Pace(heartbeat_s=0.05, lease_s=60.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+
+
+def fall_silent(store: Store, run: str) -> None:
+    """As if whoever drives the run and works on it had given no sign of life for an hour: no test waits for leases."""
+    then = time.time() - 3600
+    store.runs.beat(run, driver=store.runs.get(run).driver, now=then).result()
+    rollouts = store.views.rollouts(run, status=RolloutState.RUNNING, most=1000)
+    held = [store.views.attempts(rollout.id)[-1].token for rollout in rollouts]
+    assert store.queue.beat(run, held, now=then, lease_s=1.0).result().alive == set(held)
 
 
 def assignment(task: Any = None, **fields: Any) -> Assignment:

@@ -315,7 +315,7 @@ def test_an_allocation_takes_far_less_than_fifty_milliseconds() -> None:
     messages = [{"role": "user", "content": "word " * 20_000}] * 5
     took = []
     for _ in range(100):
-        began = time.perf_counter()
+        began = time.process_time()
         allocate("a", assess(traits_of({"prompt": "q"}, messages, tools)), now=1.0)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert sorted(took)[94] < 0.05

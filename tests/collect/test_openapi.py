@@ -70,7 +70,7 @@ def test_all_that_the_endpoint_serves_is_told() -> None:
 
 
 def fetched(url: str, **headers: str) -> tuple[int, Any]:
-    connection = HTTPConnection(url.removeprefix("http://").partition("/")[0], timeout=20)
+    connection = HTTPConnection(url.removeprefix("http://").partition("/")[0], timeout=60)
     connection.request("GET", "/openapi.json", headers=headers)
     answer = connection.getresponse()
     try:

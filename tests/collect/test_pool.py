@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
 from tests.collect.agents import no_model, no_score, ones
-from tests.collect.scene import PATIENCE_S, QUICK, Bench, until
+from tests.collect.scene import PACE, PATIENCE_S, Bench, until
 from tests.endpoint import serving
+
+LIMITED = replace(PACE, lease_s=6.0)  # for tasks with a limit below it: that one comes first, and is looked for often
 
 
 async def echo(task: Any, context: Context) -> Any:
@@ -270,27 +273,38 @@ async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("kind", ["blocks its loop", "spins in its thread"])
-async def test_an_attempt_outlives_its_lease_while_its_agent_blocks(file_bench: Bench, kind: str) -> None:
+async def test_a_lease_is_renewed_while_its_agent_blocks(file_bench: Bench, kind: str) -> None:
+    begun, over = threading.Event(), threading.Event()
+
     async def blocking(task: Any, context: Context) -> str:
-        time.sleep(2.2)  # noqa: ASYNC251
+        begun.set()
+        over.wait(PATIENCE_S)
         return "done"
 
     def spinning(task: Any, context: Context) -> str:
-        end = time.monotonic() + 2.2
-        while time.monotonic() < end:
+        begun.set()
+        while not over.is_set():
             pass
         return "done"
 
     file_bench.enqueue("a")
     agent = blocking if kind == "blocks its loop" else spinning
-    await file_bench.work_off(file_bench.pool(agent, pace=QUICK))  # a lease of one second
+    working = asyncio.create_task(file_bench.work_off(file_bench.pool(agent)))
+    try:
+        await until(begun.is_set)
+        for _ in range(3):
+            (before,) = file_bench.attempts()
+            await until(lambda before=before: file_bench.attempts()[0].lease_until > before.lease_until)
+    finally:
+        over.set()
+    await working
     assert file_bench.states() == ["succeeded"]
 
 
 async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given_up(bench: Bench) -> None:
     gate = Gate()
     bench.enqueue("a", max_attempts=2, timeout_s=0.4)
-    await bench.work_off(bench.pool(gate, score=ones))
+    await bench.work_off(bench.pool(gate, score=ones, pace=LIMITED))
     assert gate.cancelled == ["t1:attempt-1", "t1:attempt-2"]
     assert bench.states() == ["timeout", "timeout"]
     rollout = bench.rollout()
@@ -317,8 +331,8 @@ async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count
             await asyncio.sleep(PATIENCE_S)
         return "in the end"
 
-    file_bench.enqueue("blocks", "waits", max_attempts=2, timeout_s=1.5)
-    await file_bench.work_off(file_bench.pool(agent, 2))
+    file_bench.enqueue("blocks", "waits", max_attempts=2, timeout_s=3.0)
+    await file_bench.work_off(file_bench.pool(agent, 2, pace=LIMITED))
     release.set()
     assert file_bench.states("t1") == ["timeout", "succeeded"]
     assert file_bench.states("t2") == ["released", "succeeded"]
@@ -328,14 +342,17 @@ async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count
 
 @pytest.mark.usefixtures("early_look", "short_grace", "untraced")
 async def test_an_agent_that_blocks_by_a_task_of_its_own_is_not_taken_for_a_victim(file_bench: Bench) -> None:
+    release = threading.Event()
+
     async def block() -> None:
-        time.sleep(2.5)  # noqa: ASYNC251
+        release.wait(PATIENCE_S)
 
     async def agent(task: Any, context: Context) -> None:
         await asyncio.gather(block())
 
     file_bench.enqueue("a", max_attempts=1, timeout_s=1.2)
-    await file_bench.work_off(file_bench.pool(agent))
+    await file_bench.work_off(file_bench.pool(agent, pace=LIMITED))
+    release.set()
     assert file_bench.states() == ["timeout"]
     assert file_bench.rollout().status is RolloutState.DEAD
 
@@ -344,8 +361,8 @@ async def test_an_agent_that_blocks_by_a_task_of_its_own_is_not_taken_for_a_vict
 async def test_a_retry_that_could_not_be_taken_up_is_as_soon_as_it_can(file_bench: Bench, because: str) -> None:
     gate, queue = Gate(), file_bench.store.queue
     file_bench.enqueue("fails", "waits", max_attempts=2)
-    (claim,) = await queue.claim(file_bench.run, "other", now=time.time(), lease_s=60)
-    pace = pool_module.Pace(heartbeat_s=0.05, lease_s=5.0, idle_s=10 * PATIENCE_S)  # it never looks just so
+    (claim,) = await queue.claim(file_bench.run, "other", now=time.time(), lease_s=600)
+    pace = pool_module.Pace(heartbeat_s=0.05, lease_s=60.0, idle_s=10 * PATIENCE_S)  # it never looks just so
     pool = file_bench.pool(gate, 1, pace=pace)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 1)
@@ -439,6 +456,28 @@ async def test_a_cancelled_run_interrupts_what_runs_without_waiting_for_a_beat(b
     assert (tally.succeeded, tally.interrupted) == (0, 2)
 
 
+async def test_a_frozen_run_hands_back_what_runs_at_no_cost_and_runs_it_anew_later(
+    bench: Bench, operator: Store
+) -> None:
+    gate = Gate()
+    bench.enqueue(*range(3), max_attempts=1)
+    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)  # the order itself must be enough
+    pool = bench.pool(gate, 2, pace=slow)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 2)
+    order(operator, bench, Wanted.FROZEN)
+    await until(lambda: bench.store.views.counts(bench.run)[RolloutState.QUEUING] == 3)
+    await asyncio.sleep(0.3)
+    assert sorted(gate.begun) == sorted(gate.cancelled) == ["t1:attempt-1", "t2:attempt-1"]
+    assert [one.error for one in bench.attempts()] == ["handed back: the run was frozen"]
+    gate.let_go.set()
+    order(operator, bench, Wanted.RUNNING)
+    await until(lambda: bench.store.views.is_done(bench.run))
+    pool.drain()
+    assert (await working).succeeded == 3
+    assert [bench.states(f"t{n}") for n in (1, 2, 3)] == [["released", "succeeded"]] * 2 + [["succeeded"]]
+
+
 async def test_a_cancelled_rollout_ends_its_agent_and_no_other(bench: Bench, operator: Store) -> None:
     gate = Gate()
     bench.enqueue("a", "b")
@@ -506,8 +545,8 @@ async def test_an_agent_whose_lease_was_lost_is_interrupted_at_the_next_beat(ben
 
 async def test_what_a_dead_worker_left_is_taken_up(bench: Bench) -> None:
     bench.enqueue("a")
-    await bench.store.queue.claim(bench.run, "a worker that died", now=time.time(), lease_s=0.5)
-    await bench.work_off(bench.pool(echo, pace=QUICK))
+    await bench.store.queue.claim(bench.run, "a worker that died", now=time.time() - 60, lease_s=1.0)
+    await bench.work_off(bench.pool(echo))
     assert bench.states() == ["unresponsive", "succeeded"]
 
 

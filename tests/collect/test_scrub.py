@@ -306,6 +306,20 @@ def test_a_call_that_holds_nothing_is_the_same_call() -> None:
     assert Scrub(b"k" * 32).call(call) is call  # its ids too
 
 
+def test_a_message_that_is_only_a_text_is_looked_through_as_any_other_is() -> None:
+    """Its text may be JSON, whose keys tell what a value is, though the same letters elsewhere told nothing."""
+    scrub, told = Scrub(b"k" * 32), '{"password": "hunter two"}'
+    assert not scrub.found(told)
+    for text in (told, f"write to {MAIL}"):
+        for message in ({"role": "user", "content": text}, {"role": "user", "content": text, "name": None}):
+            call = ModelCall(model="m", messages=(message,), response={})
+            assert scrub.call(call).messages == tuple(scrub.messages([message])) != call.messages
+    clean = ModelCall(
+        model="m", messages=({"role": "user", "content": "hello"},), response={"role": MAIL, "content": "x"}
+    )
+    assert MAIL not in str(scrub.call(clean))
+
+
 def test_what_was_clean_a_turn_ago_is_found_once_a_later_turn_gives_it_away() -> None:
     scrub = Scrub(b"k" * 32)
     first, later = "Did you mean hunter22x?", "Yes: the password is hunter22x"

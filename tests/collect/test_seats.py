@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Agent, Context
-from holdfast.collect.seats import Home, LoopPlace, ThreadPlace, break_into
+from holdfast.collect.seats import Guest, Home, LoopPlace, ThreadPlace, break_into
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.rollout import AttemptState
 from tests.collect.agents import ones
@@ -52,6 +53,16 @@ async def test_every_kind_of_agent_answers_and_is_scored(kind: str) -> None:
             assert (outcome.state, outcome.reward) == (AttemptState.SUCCEEDED, 1.0)
             assert outcome.output == f"{'plain' if kind == 'plain' else 'async'} {task}"
     assert [span.name for span in sitting.spans] == ["agent.run", "agent.run"]
+
+
+async def test_nothing_is_kept_of_an_attempt_that_is_over() -> None:
+    with home_of(answering, ones) as home:
+        sitting = Sitting(home.place())
+        for number in range(20):
+            await sitting.run(str(number))
+        del sitting
+        kept = [one for one in gc.get_objects() if isinstance(one, Guest) and one._home is home]
+        assert len(kept) <= 1  # the place may have its last one
 
 
 @pytest.mark.parametrize("agent", [answering, lambda task, context: task], ids=["async", "plain"])

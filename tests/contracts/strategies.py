@@ -189,7 +189,9 @@ intervals = st.builds(
 )
 verdicts = st.builds(Verdict, outcome=st.sampled_from([Outcome.PROMOTE, Outcome.REJECT]), reasons=many(name, 1))
 holds = st.builds(Verdict, outcome=st.just(Outcome.HOLD), reasons=many(name, 1), needs=number)
-commands = st.builds(Command, id=name, action=name, run=name, who=name, why=name, at=time, args=mapping)
+commands = st.builds(
+    Command, id=name.filter(str.isprintable), action=name, subject=name, who=name, why=name, at=time, args=mapping
+)
 alerts = st.builds(
     Alert,
     code=name,
@@ -198,6 +200,9 @@ alerts = st.builds(
     at=time,
     run=maybe(text),
     cleared_at=maybe(st.floats(4e9, 5e9)),
+    id=maybe(name),
+    acknowledged_at=maybe(time),
+    acknowledged_by=maybe(name),
 )
 tasks = st.builds(
     Task,

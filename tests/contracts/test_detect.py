@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.contracts.detect import (
     WIDE,
     Found,
     Rule,
+    Search,
     find,
     personal,
     redacted,
@@ -23,6 +25,7 @@ from holdfast.contracts.detect import (
     texts,
 )
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.people import PLACES
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 # In two parts: whoever looks for secrets in this file must find none.
@@ -287,3 +290,41 @@ def test_hits_that_overlap_are_replaced_as_one() -> None:
     found = [Found("a", 2, 6), Found("b", 4, 8), Found("c", 8, 9), Found("d", 10, 11)]
     assert redacted("0123456789ab", found, "#") == "01#9#b"
     assert redacted("abc", [], "#") == "abc"
+
+
+def test_a_search_for_all_signs_at_once_finds_what_one_after_another_finds() -> None:
+    """Hints and traits only spare work: whatever a pattern matches has them, wherever it stands."""
+    groups, every = (SECRETS, ASSIGNED, PERSONAL, WIDE, PLACES), 0
+    search, random = Search(*groups), Random(3)
+    parts = [
+        *PLANTED.values(),
+        *(
+            "my password is hu7nter!",
+            "KEY=aB3xaB3x9",
+            "it76 weSt 1234",
+            "gb82 west 1234 5698 7654 32",
+            "3530111333300000",
+        ),
+        *(
+            "12 Elm Street",
+            "One Elm Road, ",
+            "Lindenweg 7a",
+            "PO Box 123456",
+            "5 rue de Lyon",
+            "lives at 7b old mill lane",
+        ),
+        *(
+            "call me at 020 7946 0958",
+            "(415) 555-2671",
+            "ssn 219 09 9999",
+            "joan [at] mail [dot] org",
+            "order 10000123",
+        ),
+    ]
+    for _ in range(3_000):
+        text = random.choice(["", " ", "\n", ": ", "-"]).join(random.sample(parts, random.randint(1, 3)))
+        text = random.choice([str, str, str.upper, str.lower])(text)
+        one_by_one = [found for group in groups for found in find(text, group)]
+        assert Counter(search.find(text)) == Counter(one_by_one), text
+        every += len(one_by_one)
+    assert every > 3_000

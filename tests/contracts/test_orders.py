@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.orders import Alert, Command, Severity
+from holdfast.contracts.errors import BadRecord, IllegalMove
+from holdfast.contracts.orders import GUARDS, ORDERS, WANTS, Alert, Command, Severity, guarded
+from holdfast.contracts.run import RunState, Wanted
 
 NAN, INF = float("nan"), float("inf")
 
 
 def command(**changes: Any) -> Command:
-    return Command(**{"id": "c1", "action": "pause", "run": "r", "who": "ann", "why": "noisy", "at": 1.0, **changes})
+    return Command(
+        **{"id": "c1", "action": "pause", "subject": "r", "who": "ann", "why": "noisy", "at": 1.0, **changes}
+    )
 
 
 def alert(**changes: Any) -> Alert:
@@ -23,9 +27,11 @@ def alert(**changes: Any) -> Alert:
 BAD_COMMANDS: list[tuple[dict[str, Any], str]] = [
     ({"id": ""}, "command : id: must not be blank"),
     ({"action": " "}, "command c1: action: must not be blank"),
-    ({"run": ""}, "command c1: run: must not be blank"),
+    ({"subject": ""}, "command c1: subject: must not be blank"),
     ({"who": ""}, "command c1: who: must not be blank"),
     ({"why": "\n"}, "command c1: why: must not be blank"),
+    ({"id": "a\tb"}, "command 'a\\tb': id: must be at most 100 letters to be seen"),
+    ({"id": "x" * 101}, f"command '{'x' * 100}': id: must be at most 100 letters to be seen"),
     ({"at": NAN}, "command c1: at = nan: must be finite"),
 ]
 
@@ -61,3 +67,33 @@ def test_a_command_may_bring_arguments_and_an_alert_may_be_cleared_at_once() -> 
 
 def test_there_are_three_severities() -> None:
     assert list(Severity) == ["critical", "warning", "info"]
+
+
+def test_the_table_of_orders_has_a_letter_for_every_state_every_wish_and_every_order() -> None:
+    assert set(GUARDS) == set(RunState)
+    assert all(set(row) == set(Wanted) for row in GUARDS.values())
+    assert {len(letters) for row in GUARDS.values() for letters in row.values()} == {len(ORDERS)}
+    assert set(WANTS.values()) == set(Wanted)
+
+
+@pytest.mark.parametrize(("state", "wanted"), list(product(RunState, Wanted)), ids=str)
+def test_what_a_run_may_be_told(state: RunState, wanted: Wanted) -> None:
+    """In words, against the table."""
+    for order in ORDERS:
+        if wanted is Wanted.CANCELLED and not (order == "cancel" or (order == "recover" and state == "running")):
+            expected = "run r: is cancelled; start a new run"  # cancelled is for good
+        elif state is RunState.COMPLETED:
+            expected = "run r: is completed; there is nothing left to order"
+        elif order == "recover":
+            expected = "?" if state is RunState.RUNNING else "="  # what has ended holds nothing
+        elif WANTS[order] is wanted and (state is RunState.RUNNING or order == "cancel"):
+            expected = "="
+        elif state is not RunState.RUNNING and order != "cancel":
+            expected = f"run r: is {state}, not running; the command that began it takes it up again"
+        else:
+            expected = "+"
+        try:
+            found = guarded("r", state, wanted, order)
+        except IllegalMove as refusal:
+            found = str(refusal)
+        assert found == expected, order

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.drills.journal import Journal
+from tests.store.children import unmeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HOLDFAST_DRILL"
@@ -111,7 +112,7 @@ class Command:
     def __init__(self, command: list[str], environment: dict[str, str], stem: Path) -> None:
         self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=out, stderr=err)
+            self._process = subprocess.Popen(command, cwd=ROOT, env=unmeasured() | environment, stdout=out, stderr=err)
         self.pid = self._process.pid
 
     def has_ended(self, within_s: float = 0.0) -> bool:

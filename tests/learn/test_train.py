@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.learn.account import Update
 from holdfast.learn.batch import Sample, Samples, learnt, pack
 from holdfast.learn.objective import Objective
@@ -299,6 +299,46 @@ def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
         resumed.step(samples(seed=number))
     assert resumed.digest() == whole.digest() and resumed.steps == 20
     assert resumed.digest() != resumable().digest()
+
+
+def test_a_step_that_is_held_on_its_way_comes_to_the_same_bytes() -> None:
+    calm, held, others = resumable(), resumable(), 0
+
+    def between() -> None:
+        nonlocal others
+        others += 1
+        resumable(seed=others)  # the world goes on, and so does its chance
+        torch.rand(3)
+
+    held.between = between
+    for number in range(3):
+        calm.step(samples(seed=number))
+        held.step(samples(seed=number))
+    assert others >= 3 * 2 * 2  # steps, epochs, minibatches: at least once in each
+    assert held.digest() == calm.digest()
+    assert held.state().notes == calm.state().notes
+
+
+@pytest.mark.parametrize("place", [1, 2, 4])  # before anything moved, and between two updates of the same step
+def test_a_step_that_is_stopped_leaves_nothing_behind(place: int) -> None:
+    trainer, whole, calls = resumable(), resumable(), 0
+    for number in range(2):
+        whole.step(samples(seed=number))
+
+    def between() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == place:
+            raise Interrupted("the run was stopped")
+
+    trainer.step(samples(seed=0))
+    before, trainer.between = trainer.digest(), between
+    with pytest.raises(Interrupted):
+        trainer.step(samples(seed=1))
+    assert trainer.digest() == before and trainer.steps == 1
+    trainer.between = lambda: None
+    trainer.step(samples(seed=1))
+    assert trainer.digest() == whole.digest()
 
 
 def test_weights_that_no_trainer_saved_are_refused(tmp_path: Path) -> None:

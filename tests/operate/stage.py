@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from holdfast.contracts.access import Role
 from holdfast.contracts.evidence import Episode, Finding
+from holdfast.contracts.orders import Command
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.contracts.trial import Served
+from holdfast.operate import control
+from holdfast.operate.auth import Caller
 from holdfast.operate.service import Service, trial_of
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
@@ -235,3 +239,11 @@ async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, n
     )
     proposal = propose(case, Weighing(), Criteria(), reports=store.reports, now=now, to=to)
     return await promote(store, proposal, clock=lambda: now, who="loop")
+
+
+def take_back(store: Store, to: str | None, why: str, now: float) -> tuple[Release, Release]:
+    """By a person's order: what became of the one that was taken back, and who is live then."""
+    args = {} if to is None else {"to": to}
+    command = Command(id=f"{why} {now}", action="rollback", subject=POLICY, who="?", why=why, at=now, args=args)
+    told = control.take(store, command, Caller(label="ann", role=Role.OPERATOR))
+    return store.releases.get(told["taken_back"]), store.releases.get(told["live"]["id"])

@@ -242,7 +242,7 @@ async def test_a_keeper_that_is_stopped_goes_on_where_it_was(
 
     async def keeping(until: Any) -> None:
         task = asyncio.create_task(keep(file_store, POLICY, LIMITS, clock=lambda: line.now * 1e-6, observe=said.append))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not until():
                 assert not task.done()
                 await asyncio.sleep(0.005)
@@ -267,7 +267,7 @@ async def test_it_wakes_up_when_a_version_sets_out(file_store: Store) -> None:
     await asyncio.sleep(0.05)
     assert not said.is_set()
     line.go(2, Stage.CANARY, 5)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await said.wait()
     task.cancel()
     with suppress(asyncio.CancelledError):

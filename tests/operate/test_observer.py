@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
 from holdfast.contracts.orders import Severity
 from holdfast.operate import observer
-from holdfast.operate.observer import Audit, Badge, Desk, Forbidden, Order, Watch
-from holdfast.workloads.townlife import LIMITS
+from holdfast.operate.auth import Caller
+from holdfast.operate.observer import Audit, Badge, Desk, Order, Watch
+from holdfast.workloads.townlife import LIMITS, ROLES
 from tests.conftest import Clock
 
 NEEDS = {"look": "viewer", "rain": "operator", "kill": "admin"}
@@ -56,7 +58,7 @@ def desk(world: World, log: Path, clock: Clock) -> Desk:
 
 
 def order(name: str, role: str, identity: str = "1", **more: Any) -> Order:
-    return Order(id=identity, name=name, role=role, who="ann", **more)
+    return Order(id=identity, name=name, caller=Caller(label="ann", role=Role(role)), **more)
 
 
 @pytest.mark.parametrize(
@@ -188,13 +190,18 @@ def test_a_badge_that_cannot_be_used_is_refused(role: str, token: str, message: 
 )
 def test_what_is_no_order_is_refused(body: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        observer.read_order(body, Badge(role="viewer", token="v" * 8))
+        observer.read_order(body, Caller(label="eve", role=Role.VIEWER))
 
 
-def test_an_order_has_the_role_of_its_badge() -> None:
-    badge = Badge(role="operator", token="o" * 8, label="bob")
-    found = observer.read_order(json.loads('{"name": "rain", "id": "x", "args": {"ticks": 3}, "dry_run": true}'), badge)
-    assert found == Order(id="x", name="rain", args={"ticks": 3}, who="bob", role="operator", is_dry=True)
+def test_an_order_is_its_callers() -> None:
+    bob = Caller(label="bob", role=Role.OPERATOR)
+    found = observer.read_order(json.loads('{"name": "rain", "id": "x", "args": {"ticks": 3}, "dry_run": true}'), bob)
+    assert found == Order(id="x", name="rain", args={"ticks": 3}, caller=bob, is_dry=True)
+
+
+def test_a_town_has_the_roles_that_everything_has() -> None:
+    """It cannot import them: nothing does below the contracts."""
+    assert tuple(Role) == ROLES
 
 
 # Alarms -------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ from holdfast.contracts.errors import BadInput, BadRecord, Fault, NotFound, Stor
 from holdfast.contracts.release import Stage
 from holdfast.contracts.trial import Served
 from holdfast.operate import service as service_module
+from holdfast.operate.keeper import keep
 from holdfast.operate.service import Service, trial_of
+from holdfast.prove.guard import Limits
 from holdfast.store.changes import RELEASES
-from holdfast.store.store import Store
-from tests.operate.stage import HELLO, REQUEST, House, Line, keys
+from holdfast.store.store import Store, open_store
+from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, keys, take_back
 
 BROKEN = Fault("model", why="its weights are broken")
 BOTH = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
@@ -61,7 +63,7 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
     (ours,), (theirs,) = keys(service, 2), keys(service, 1)
     house.voice(2).may.clear()
     asking = asyncio.create_task(house.ask(service, ours, is_streamed=is_streamed))
-    await asyncio.sleep(0.01)
+    await until(lambda: house.voice(2).under_way)
     house.time += 0.5
     house.voice(2).may.set()
     assert await asking == "sprout@2"
@@ -123,12 +125,12 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
     callers = [asyncio.create_task(caller(number)) for number in range(12)]
     for number in range(2, 8):
         line.go(number, Stage.CANARY, 50)
-        await follows(service, line, number)
+        await follows(service, line, number, answers)
         if number % 3:
             line.go(number, Stage.LIVE)
         else:
             line.back(number, line.live)
-        await follows(service, line, None)
+        await follows(service, line, None, answers)
     stop.set()
     await asyncio.gather(*callers)  # nobody failed
     running.cancel()
@@ -146,14 +148,15 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
     assert [voice.closed for voices in house.voices.values() for voice in voices] == [1] * len(house.voices)
 
 
-async def follows(service: Service, line: Line, canary: int | None) -> None:
-    """The service has seen the last move, and has answered with it for a while."""
+async def follows(service: Service, line: Line, canary: int | None, answers: list[tuple[str, str]]) -> None:
+    """The service has seen the last move, and has answered with it."""
     wanted = (f"sprout@{line.live}", None if canary is None else f"sprout@{canary}")
     await until(lambda: (service.routing.live, service.routing.canary) == wanted)
-    await asyncio.sleep(0.03)
+    before = len(answers)
+    await until(lambda: {name for name, _ in answers[before:]} >= set(wanted) - {None})
 
 
-async def until(holds: Any, patience_s: float = 10.0) -> None:
+async def until(holds: Any, patience_s: float = 60.0) -> None:
     async with asyncio.timeout(patience_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -167,7 +170,7 @@ async def test_a_long_request_ends_on_its_version_and_only_then_is_that_closed(
     service = await opened(line, house)
     house.voice(1).may.clear()
     asking = [asyncio.create_task(house.ask(service, name, is_streamed=is_streamed)) for name in ("ann", "bob")]
-    await asyncio.sleep(0.01)
+    await until(lambda: house.voice(1).under_way == 2)
     for number in (2, 3):
         line.go(number, Stage.LIVE)
         await service.refresh()
@@ -186,7 +189,7 @@ async def test_a_caller_that_leaves_lets_its_version_go(file_store: Store) -> No
     service = await opened(line, house)
     house.voice(2).may.clear()
     asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=True))
-    await asyncio.sleep(0.01)
+    await until(lambda: house.voice(2).under_way)
     line.back(2, 1)
     await service.refresh()
     assert house.voice(2).closed == 0
@@ -279,7 +282,7 @@ async def test_a_canary_that_fails_after_the_live_one_was_replaced_is_stood_in_f
     house.voice(2).may.clear()
     house.voice(2).fails = BROKEN
     asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=is_streamed))
-    await asyncio.sleep(0.01)
+    await until(lambda: house.voice(2).under_way)
     line.back(2, 1)
     for number in (3, 4):
         line.go(number, Stage.LIVE)
@@ -511,6 +514,27 @@ async def test_another_process_s_move_is_followed_by_itself(file_store: Store) -
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize("at", [Stage.LIVE, Stage.CANARY])
+async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_with_the_keeper_at_work(
+    file_store: Store, at: Stage
+) -> None:
+    line, house = Line(file_store, 2), House(file_store)
+    line.go(2, at, 100 if at is Stage.CANARY else None)
+    service = await opened(line, house)
+    assert await house.ask(service, "ann") == "sprout@2"
+    keeping = keep(file_store, POLICY, Limits(), clock=lambda: 1.0, observe=lambda looked: None)
+    beside = [asyncio.create_task(work) for work in (service.run(), keeping)]
+    with open_store(file_store.url) as operator:
+        _, live = take_back(operator, None, "it is rude", 2.0)
+    assert live.id == "sprout@1"
+    await until(lambda: service.routing.live == "sprout@1" and service.routing.canary is None)
+    assert await house.ask(service, "ann") == "sprout@1"
+    assert not any(task.done() for task in beside)
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
 
 
 def test_only_a_shadow_or_a_canary_is_compared(file_store: Store) -> None:

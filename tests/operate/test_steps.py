@@ -10,9 +10,9 @@ from holdfast.contracts.errors import BadInput, IllegalMove, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
-from holdfast.operate.steps import Refusal, advance, take_back, try_again
+from holdfast.operate.steps import Refusal, advance, try_again, way_back
 from holdfast.store.store import Store
-from tests.operate.stage import POLICY, Line, proposed
+from tests.operate.stage import POLICY, Line, proposed, take_back
 from tests.operate.test_keeper import ENOUGH, GOOD, play
 
 
@@ -163,7 +163,7 @@ def test_a_canary_is_taken_back_and_the_live_one_never_stopped(file_store: Store
     line = Line(file_store, 3)
     line.go(2, Stage.LIVE)
     line.go(3, Stage.CANARY, 25)
-    failing, live = take_back(file_store, POLICY, to=None, who="ann", why="odd answers", now=line.now)
+    failing, live = take_back(file_store, None, "odd answers", line.now)
     assert (failing.id, live.id) == ("sprout@3", "sprout@2")
     assert [line.at(number).stage for number in (1, 2, 3)] == [Stage.RETIRED, Stage.LIVE, Stage.ROLLED_BACK]
     assert last(line)["reasons"] == [{"code": "rollback_by_hand", "text": "odd answers"}]
@@ -173,32 +173,32 @@ def test_a_live_one_goes_back_to_the_last_that_was_good_or_to_whom_is_named(file
     line = Line(file_store, 4)
     for number in (2, 3, 4):
         line.go(number, Stage.LIVE)
-    failing, live = take_back(file_store, POLICY, to=None, who="ann", why="bad", now=line.now)
+    failing, live = take_back(file_store, None, "bad", line.now)
     assert (failing.id, live.id) == ("sprout@4", "sprout@3")
-    failing, live = take_back(file_store, POLICY, to="sprout@1", who="ann", why="bad too", now=line.now)
+    failing, live = take_back(file_store, "sprout@1", "bad too", line.now)
     assert (failing.id, live.id) == ("sprout@3", "sprout@1")
-    failing, live = take_back(file_store, POLICY, to=None, who="ann", why="bad again", now=line.now)
+    failing, live = take_back(file_store, None, "bad again", line.now)
     assert (failing.id, live.id) == ("sprout@1", "sprout@2")  # never to one that was taken back
     with pytest.raises(
         BadInput, match="release sprout@2: no other version of it is known to be good; 'holdfast release rollback"
     ):
-        take_back(file_store, POLICY, to=None, who="ann", why="all bad", now=line.now)
+        take_back(file_store, None, "all bad", line.now)
     with pytest.raises(BadInput, match="cannot be rolled back to itself"):
-        take_back(file_store, POLICY, to="sprout@2", who="ann", why="all bad", now=line.now)
+        take_back(file_store, "sprout@2", "all bad", line.now)
     assert line.live == 2
 
 
 def test_a_slip_of_the_hand_is_undone(file_store: Store) -> None:
     line = Line(file_store, 2)
     line.go(2, Stage.LIVE)
-    take_back(file_store, POLICY, to=None, who="ann", why="a slip", now=line.now)
+    take_back(file_store, None, "a slip", line.now)
     with pytest.raises(
         BadInput, match="'holdfast release rollback sprout --to sprout@2' undoes the rollback of sprout@2"
     ):
-        take_back(file_store, POLICY, to=None, who="ann", why="a second slip", now=line.now)
-    gone, live = take_back(file_store, POLICY, to="spr@2", who="ann", why="undo", now=line.now)
+        take_back(file_store, None, "a second slip", line.now)
+    gone, live = take_back(file_store, "spr@2", "undo", line.now)
     assert (gone.id, gone.stage, live.id, live.stage) == ("sprout@1", Stage.RETIRED, "sprout@2", Stage.LIVE)
-    gone, live = take_back(file_store, POLICY, to=None, who="ann", why="meant", now=line.now)
+    gone, live = take_back(file_store, None, "meant", line.now)
     assert (gone.id, live.id) == ("sprout@2", "sprout@1")
 
 
@@ -240,6 +240,6 @@ def test_a_shadow_is_not_what_is_taken_back(file_store: Store) -> None:
     line = Line(file_store, 3)
     line.go(2, Stage.LIVE)
     line.go(3, Stage.SHADOW)
-    assert take_back(file_store, POLICY, to=None, who="ann", why="bad", now=line.now)[0].id == "sprout@2"
+    assert take_back(file_store, None, "bad", line.now)[0].id == "sprout@2"
     with pytest.raises(BadInput, match="policy other: nothing of it is in service"):
-        take_back(file_store, "other", to=None, who="ann", why="bad", now=line.now)
+        way_back(file_store, "other", None)

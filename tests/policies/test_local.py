@@ -129,7 +129,7 @@ async def test_a_cancelled_call_leaves_its_slot() -> None:
         for task in tasks:
             task.cancel()
         assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*tasks, return_exceptions=True))
-        assert (await asyncio.wait_for(local(ask("y"), max_tokens=3), 20)).completion_tokens == 3
+        assert (await asyncio.wait_for(local(ask("y"), max_tokens=3), 60)).completion_tokens == 3
 
 
 async def test_a_step_that_fails_fails_those_under_way_and_nobody_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ async def test_a_call_that_cannot_begin_fails_alone(monkeypatch: pytest.MonkeyPa
         expected = await answers(local, 8)
         monkeypatch.setattr(Decoder, "_begin", some_begin)
         calls = [local(ask(f"question {n}"), seed=n, max_tokens=12) for n in range(8)]
-        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
     for n, outcome in enumerate(outcomes):
         if n in (2, 5):
             assert str(outcome) == "local model: OverflowError: too much; ask for something else"
@@ -181,7 +181,7 @@ async def test_a_thread_that_ends_fails_everyone_who_waits(monkeypatch: pytest.M
     local = Local(small(), slots=2)
     monkeypatch.setattr("holdfast.policies.cpu.Cpu.step", ends)
     outcomes = await asyncio.wait_for(
-        asyncio.gather(*(local(ask(str(n))) for n in range(5)), return_exceptions=True), 20
+        asyncio.gather(*(local(ask(str(n))) for n in range(5)), return_exceptions=True), 60
     )
     assert all(isinstance(outcome, Fault) and "SystemExit: enough" in str(outcome) for outcome in outcomes)
     with pytest.raises(Fault, match="SystemExit"):

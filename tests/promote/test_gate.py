@@ -13,7 +13,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Comparison, Decision, Evidence, Finding, Interval, Outcome, Verdict
 from holdfast.promote.gate import Criteria, KpiBand, Spread, audit_record, checks, decide
 
-THOROUGH = settings(max_examples=250, deadline=None, derandomize=True)
+THOROUGH = settings(max_examples=120, deadline=None, derandomize=True)
 BLOCKED = "checkpoint_promotion_blocked_"
 STRICT = Criteria(
     require_golden=True,

@@ -53,6 +53,6 @@ def test_what_is_told_is_an_earlier_text_that_is_as_alike_as_asked(texts: list[s
 def test_thousands_of_texts_of_one_template_take_seconds() -> None:
     rng = random.Random(0)
     texts = [f"please add {rng.randrange(999)} and {rng.randrange(999)} for me now thank you" for _ in range(3000)]
-    began = time.perf_counter()
+    began = time.process_time()
     twins(texts)
-    assert time.perf_counter() - began < 10.0
+    assert time.process_time() - began < 10.0

@@ -243,9 +243,9 @@ def test_standards_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
 
 def test_a_thousand_experiences_take_a_moment() -> None:
     many = good(1000)
-    began = time.perf_counter()
+    began = time.process_time()
     audit(many)
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0
 
 
 def test_what_is_scored_later_needs_no_score_yet() -> None:

@@ -21,6 +21,7 @@ from holdfast.reward.evaluation import (
     Part,
     Result,
     Verdict,
+    artefact,
     diff,
     evaluate,
     parts,
@@ -163,6 +164,16 @@ def test_how_tools_were_used_is_told_and_never_paid() -> None:
     assert "tools: clock was needed and not called" in found.reasons
     without = seen(Result(task="q", output="24", passed=True, spans=spans, needs=("lookup", "calc")))
     assert without.score == found.score
+
+
+def test_judges_that_read_a_conversation_get_the_one_that_ends_with_the_answer() -> None:
+    """A change is told as what it is; of what nobody said there is no talk."""
+    spans = tuple(Talk("q").turn(lookup("oak.price", "12")).answer("It is 12.").spans)
+    talk = artefact(Result(task="q", output="It is 12.", spans=spans)).detail["messages"]
+    assert [one["role"] for one in talk][-3:] == ["assistant", "tool", "assistant"]
+    assert talk[-1]["content"] == "It is 12."
+    assert artefact(Result(task="q", output="It is 12.")).detail == {}
+    assert artefact(patch(GROWN)).detail == {"kind": "change"}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 
+def unmeasured() -> dict[str, str]:
+    """An environment in which coverage is not measured: for what is killed, or done in the tests' own process too."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+
+
 def start_child(script: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command, pipe = [sys.executable, "-c", script, *arguments], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=unmeasured())
 
 
 def run_child(script: str, *arguments: str) -> str:
     """What the child printed; a child that fails fails the test, with its last words."""
-    out, err = (child := start_child(script, *arguments)).communicate(timeout=60)
+    out, err = (child := start_child(script, *arguments)).communicate(timeout=120)
     assert child.returncode == 0, err
     return out

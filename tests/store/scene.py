@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from holdfast.contracts.access import Role as Access
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
     Artefact,
@@ -21,6 +22,7 @@ from holdfast.contracts.judgement import (
     Role,
     Standing,
 )
+from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import Signal
@@ -86,6 +88,14 @@ def judged(store: Store) -> None:
     measures = {"xs": (0.75,), "ys": (0.5,), "measures": {"kappa": 0.5}, "makers": {"person": 1}, "n": 1}
     store.judgements.calibrate(Calibration(standing=Standing.TRUSTED, **bound, **measures), who="ann").result()
     store.judgements.appoint("sprout", "m", Role.AUDIT, who="ann", now=1.0).result()
+
+
+def ordered(store: Store) -> None:
+    """One of each: a token, an order that was obeyed, an alert."""
+    store.tokens.add("ann", Access.OPERATOR, "5e" * 32, 1.0).result()
+    command = Command(id="c1", action="pause", subject="run-1", who="ann", why="lunch", at=1.0)
+    store.commands.once(command, "operator", lambda tx: {"said": "done"}).result()
+    store.alerts.raise_(Alert(code="backlog", severity=Severity.WARNING, message="many wait", at=1.0)).result()
 
 
 @dataclass

@@ -17,7 +17,7 @@ from holdfast.contracts.run import RunState
 from holdfast.store.check import MOST, check
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
-from tests.store.scene import AT_ONCE, JUDGED, Scene, begin, checkpoint, judged, serving, signal, span
+from tests.store.scene import AT_ONCE, JUDGED, Scene, begin, checkpoint, judged, ordered, serving, signal, span
 from tests.store.tamper import damage
 
 
@@ -46,6 +46,7 @@ def lived(scene: Scene) -> Scene:
     scene.store.checkpoints.add(checkpoint("leaf", parent="root"), scene.run, now=1.0)
     serving(scene.store, "checkpoint:leaf")
     judged(scene.store)
+    ordered(scene.store)
     for step in (1, 2):
         scene.store.updates.add(scene.run, step, {"loss": 0.5}, now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
@@ -59,8 +60,8 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 def test_every_part_is_looked_at(store: Store) -> None:
     names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "updates", "checkpoints"]
-    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "lessons", "recount"]
-    names += ["ledger", "blobs", "weights"]
+    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "orders", "lessons"]
+    names += ["recount", "ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
     assert [part.name for part in check(store)] == names
@@ -229,6 +230,8 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
             ["trial t: 1 requests were answered by 'blue', which is not one of its arms"],
         ),
         ("UPDATE flags SET name = 'gamma'", "flags", ["flag gamma: its record is of beta at 1.0"]),
+        ("UPDATE commands SET id = 'c9'", "orders", ["order c9: is not the one that the ledger has"]),
+        ("UPDATE commands SET answer = '{}'", "orders", ["order c1: is not the one that the ledger has"]),
         (
             "UPDATE ledger SET who = 'nobody' WHERE seq = 2",
             "ledger",

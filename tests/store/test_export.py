@@ -17,7 +17,7 @@ from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
-from tests.store.scene import ANSWER, AT_ONCE, Scene, begin, checkpoint, judged, serving, signal, span
+from tests.store.scene import ANSWER, AT_ONCE, Scene, begin, checkpoint, judged, ordered, serving, signal, span
 from tests.store.test_budgets import allocated
 
 CALL = Span(
@@ -161,6 +161,23 @@ def test_what_was_judged_is_exported_with_its_project_and_not_with_a_run(store: 
     mine = [line["kind"] for line in exported(store, project="other")]
     assert all(mine.count(kind) == 1 for kind in kinds_of_it)
     assert not set(kinds_of_it) & set(kinds(exported(store, run=run)))
+
+
+def test_orders_and_alerts_are_exported_and_of_a_token_all_but_its_hash(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    ordered(store)
+    (command,), (alert,), (token,) = (
+        [line for line in exported(store) if line["kind"] == kind] for kind in ("command", "alert", "token")
+    )
+    assert decode(PUBLISHED["command"], command["record"]).id == "c1"  # type: ignore[attr-defined]
+    assert [decode(PUBLISHED["alert"], alert["record"])] == store.alerts.standing()
+    times = {"created_at": 1.0, "expires_at": None, "revoked_at": None}
+    assert token == {
+        "kind": "token", "project": "default", "id": "tok-1", "label": "ann", "role": "operator", **times
+    }  # fmt: skip
+    assert "5e5e" not in json.dumps(exported(store))
+    assert not {"command", "alert", "token"} & set(kinds(exported(store, run=run)))
+    assert not {"command", "alert", "token"} & set(kinds(exported(store, project="other")))
 
 
 def doubted(store: Store) -> list[Doubt]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.contracts.errors import NotFound
-from holdfast.store.find import find_rollout, full_name
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.release import PolicyKind
+from holdfast.store.find import find_policy, find_rollout, full_name
 from tests.store.scene import Scene, begin
 
 
@@ -52,3 +53,12 @@ def test_names_of_other_runs_are_not_looked_at(scene: Scene) -> None:
     scene.enqueue("only-here")
     with pytest.raises(NotFound, match="there is none"):
         full_name(scene.store, other, "only")
+
+
+def test_a_policy_may_be_cut_short_while_only_one_fits(scene: Scene) -> None:
+    for policy in ("tools", "tools-2", "writer"):
+        scene.store.releases.add(policy=policy, kind=PolicyKind.PROMPT, source="s:1", who="t", now=1.0).result()
+    assert [find_policy(scene.store, text) for text in ("w", "tools", "tools-")] == ["writer", "tools", "tools-2"]
+    for text, why in (("to", "several start so: tools, tools-2"), ("x", "has no versions"), ("", "several start so")):
+        with pytest.raises(BadInput, match=f"policy '{text}': {why}.*; there is tools, tools-2, writer"):
+            find_policy(scene.store, text)

@@ -538,9 +538,9 @@ def test_two_processes_that_go_live_together_leave_one_live_and_no_number_twice(
 def test_a_move_wakes_who_waits_in_another_process(store: Store, url: str) -> None:
     add(store)
     with open_store(url, poll_s=0.01) as other:
-        assert other.changes.wait(RELEASES, other.changes.seen(RELEASES), 20.0)  # the first look is news
+        assert other.changes.wait(RELEASES, other.changes.seen(RELEASES), 60.0)  # the first look is news
         seen = other.changes.seen(RELEASES)
         go(store, "sprout@1", S.LIVE)
-        assert other.changes.wait(RELEASES, seen, 20.0)
+        assert other.changes.wait(RELEASES, seen, 60.0)
         live = other.releases.live("sprout")
         assert live is not None and live.id == "sprout@1"

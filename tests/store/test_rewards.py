@@ -38,7 +38,7 @@ def test_a_signal_is_added_to_the_sheet_and_the_reward_is_its_total(scene: Scene
     assert (made.rollout, made.attempt) == (f"{scene.run}/t", f"{scene.run}/t:attempt-1")
     assert made.is_new and made.reward == scene.rollout("t").reward == 0.0  # 1 − 2 · 0.5
     assert [one.name for one in scene.store.traces.sheet(token).signals] == ["exact", "tone"]
-    assert scene.store.changes.wait(FINISHED, seen, 10.0)  # who waits for rewards is told
+    assert scene.store.changes.wait(FINISHED, seen, 60.0)  # who waits for rewards is told
     assert not [part for part in check(scene.store) if part.problems]
 
 

@@ -204,6 +204,13 @@ FIXED = {
     "labels": ("a label is immutable", "project artefact criterion maker who version holds why at", ""),
     "calibrations": ("a calibration is immutable", "project judge criterion prompt labels body at", ""),
     "appointments": ("an appointment is immutable", "project policy judge role at", ""),
+    "tokens": ("a token is immutable", "project label role sha256 created_at", "expires_at revoked_at"),
+    "commands": ("a command is immutable", "project id body role answer at", ""),
+    "alerts": (
+        "an alert is immutable",
+        "project code run at",
+        "severity message acknowledged_at acknowledged_by cleared_at",
+    ),
 }
 BUDGET = (
     "INSERT INTO budgets (attempt, tier, assessment, ceiling, cap, allowed, spent, overspent, calls, escalations, "
@@ -221,12 +228,19 @@ JUDGED = (
     "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1)",
     "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1)",
 )
+TOKEN = "INSERT INTO tokens VALUES ({}, 'p', 'ann', '{}', '{}', 1, 9, NULL)"
+ALERT = "INSERT INTO alerts VALUES ({}, 'p', '{}', '', '{}', 'm', 1, NULL, NULL, NULL)"
+ORDERED = (
+    TOKEN.format(1, "admin", "a"),
+    "INSERT INTO commands VALUES ('p', 'c1', '{}', 'admin', '{}', 1)",
+    ALERT.format(1, "backlog", "warning"),
+)
 
 
 @pytest.mark.parametrize("table", list(FIXED))
 def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
     raw.release("p")
-    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED):
+    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED, *ORDERED):
         raw.run(statement)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
     raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
@@ -322,6 +336,32 @@ def test_a_judge_has_one_role_for_a_policy_for_good(raw: Raw) -> None:
     raw.run(APPOINTMENT.format("train"))
     assert "unique" in (raw.refuses(APPOINTMENT.format("audit")) or "").lower()
     assert "an appointment is for good" in (raw.refuses("DELETE FROM appointments") or "")
+
+
+def test_the_life_of_a_token_is_only_ever_shortened(raw: Raw) -> None:
+    assert "an unknown role" in (raw.refuses(TOKEN.format(2, "king", "b")) or "")
+    raw.run(TOKEN.format(1, "admin", "a"))
+    assert "unique" in (raw.refuses(TOKEN.format(2, "viewer", "a")) or "").lower()
+    assert raw.refuses("UPDATE tokens SET expires_at = 8") is None
+    for longer in ("9", "NULL"):
+        assert "only ever shortened" in (raw.refuses(f"UPDATE tokens SET expires_at = {longer}") or "")
+    assert raw.refuses("UPDATE tokens SET revoked_at = 5") is None
+    for later in ("NULL", "6"):
+        assert "a token is revoked once" in (raw.refuses(f"UPDATE tokens SET revoked_at = {later}") or "")
+    assert "a token is never removed" in (raw.refuses("DELETE FROM tokens") or "")
+
+
+def test_of_one_code_one_alert_stands_and_what_is_over_stays_so(raw: Raw) -> None:
+    assert "an unknown severity" in (raw.refuses(ALERT.format(1, "backlog", "grave")) or "")
+    raw.run(ALERT.format(1, "backlog", "warning"))
+    assert "unique" in (raw.refuses(ALERT.format(2, "backlog", "info")) or "").lower()
+    raw.run("UPDATE alerts SET cleared_at = 3")
+    raw.run(ALERT.format(2, "backlog", "info"))
+    for change in ("cleared_at = NULL", "severity = 'info'", "acknowledged_by = 'ann'"):
+        assert "an alert is cleared once" in (raw.refuses(f"UPDATE alerts SET {change} WHERE key = 1") or "")
+    for table, what in (("alerts", "an alert"), ("commands", "a command")):
+        raw.run(ORDERED[1]) if table == "commands" else None
+        assert f"{what} is never removed" in (raw.refuses(f"DELETE FROM {table}") or "")
 
 
 def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:

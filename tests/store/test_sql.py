@@ -58,7 +58,7 @@ def test_a_transaction_gives_rows_and_remembers_its_topics(store: Store) -> None
         return tx.one(statement, {}), tx.all(statement, {}), tx.run(statement, {}).fetchall(), dict(tx.topics)
 
     one, everything, ran, topics = store.db.write(look).result()
-    assert tuple(one) == ("done", 0)
+    assert tuple(one) == ("alerts", 0)
     assert [row[0] for row in everything] == sorted(TOPICS)
     assert ran == everything
     assert topics == {"queue": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -118,6 +119,22 @@ def test_a_span_that_has_begun_is_numbered_amended_and_closed_once(scene: Scene)
         with pytest.raises(Conflict, match=why):
             traces.amend(attempt, late, now=now).result()
     assert traces.spans(attempt.token)[3] == closed
+
+
+def test_what_was_read_from_json_is_kept_as_what_is_looked_through(scene: Scene) -> None:
+    """Half a character, a number beyond 64 bits and an object that is no dict are left to the longer way."""
+    scene.enqueue("t")
+    attempt = scene.claim().attempt
+    odd = replace(MODEL, messages=({"content": "cut: \ud83d", "n": 2**70, "of": MappingProxyType({"a": 1.5})},))
+    for number, model in enumerate((MODEL, odd), 1):
+        begun = Span(seq=number, kind=SpanKind.MODEL, name="m", started_at=1.0, model=model, attributes={"n": [1]})
+        assert scene.store.traces.open(attempt, begun, now=scene.clock.now, is_json=True).result() == number
+        ended = replace(begun, ended_at=2.0)
+        scene.store.traces.amend(attempt, ended, now=scene.clock.now, is_json=True).result()
+        assert scene.store.traces.spans(attempt.token)[-1] == ended
+    looked_through = replace(ended, seq=3)
+    scene.store.traces.add(attempt, [looked_through], now=scene.clock.now).result()
+    assert scene.store.traces.spans(attempt.token)[-1] == looked_through
 
 
 def test_a_span_is_opened_and_amended_only_while_the_lease_lasts(scene: Scene) -> None:

@@ -52,8 +52,8 @@ class Room:
     def busy(self) -> threading.Event:
         """Occupy the writer until the event is set, so that what follows gathers into one batch."""
         started, release = threading.Event(), threading.Event()
-        self.writer.submit(lambda _: started.set() or release.wait(20))
-        assert started.wait(20)
+        self.writer.submit(lambda _: started.set() or release.wait(60))
+        assert started.wait(60)
         return release
 
 
@@ -167,7 +167,7 @@ async def _awaited(answer: Pending[int]) -> int:
 def test_a_loop_that_blocks_on_its_own_call_is_answered(room: Room) -> None:
     async def block() -> int:
         room.note(1)
-        return room.note(2).result(20)
+        return room.note(2).result(60)
 
     assert asyncio.run(block()) == 2
     assert room.kept() == ["note 1", "note 2"]
@@ -181,7 +181,7 @@ def test_what_a_loop_handed_over_before_it_ended_is_not_forgotten(room: Room) ->
 
     answer = loop.run_until_complete(hand_over())
     loop.close()
-    assert answer.result(20) == 1
+    assert answer.result(60) == 1
 
 
 def test_two_event_loops_may_await_one_answer(room: Room) -> None:
@@ -281,15 +281,17 @@ def test_nobody_waits_forever_for_a_writer_that_broke() -> None:
 
     def break_down(_: Any) -> None:
         started.set()
-        release.wait(20)
+        release.wait(60)
         raise Conflict("x")
 
     first = writer.submit(break_down)
-    assert started.wait(20)
+    assert started.wait(60)
     second = writer.submit(lambda _: 1)
     release.set()
     for answer in (first, second):
         with pytest.raises(StoreError, match="the disk fell off"):
-            answer.result(20)
+            answer.result(60)
     with pytest.raises(StoreError, match="the disk fell off"):
         writer.submit(lambda _: 1)
+    writer._thread.join(60)  # its last words are heard in this test, and not in one that follows
+    assert not writer._thread.is_alive()

@@ -26,6 +26,27 @@ def test_a_world_is_the_same_in_a_batch_of_any_size() -> None:
     assert many.state.sha256(2) != one.state.sha256()
 
 
+def test_a_world_alone_is_bit_by_bit_the_one_among_a_thousand() -> None:
+    """Scripts and chance in turn; every array that comes out is the same as well."""
+    rules, sample = small(), (0, 1, 511, 1023)
+    many = Env(rules, worlds=1024)
+    lone = {k: Env(rules) for k in sample}
+    seen, seens = many.reset(4), {k: env.reset(4, first_world=k) for k, env in lone.items()}
+    rng = np.random.default_rng(1)
+    for tick in range(240):
+        if tick % 4:
+            actions = many.scripted().copy()
+        else:
+            actions = (rng.random(seen.mask.shape, np.float32) * seen.mask).argmax(axis=2)
+        seen = many.step(actions)
+        seens = {k: env.step(actions[k : k + 1]) for k, env in lone.items()}
+    for k, one in seens.items():
+        assert lone[k].state.sha256() == many.state.sha256(k), k
+        for name in ("features", "mask", "reward", "terminated"):
+            assert np.array_equal(getattr(one, name)[0], getattr(seen, name)[k]), (k, name)
+    assert len({many.state.sha256(k) for k in sample}) == len(sample)
+
+
 def test_the_same_seed_is_the_same_world_and_another_is_not() -> None:
     env, names = Env(small()), []
     for seed in (1, 1, 2):

@@ -169,6 +169,7 @@ BAD: list[tuple[str, Any, str]] = [
         "power and (" * 20 + "power" + ")" * 20,
         f"affordance[3] eat: when: is nested too deeply; {LIKE}",
     ),
+    ("affordance.3.when", "not hunger", f"affordance[3] eat: when: hunger is a number: compare it with one; {LIKE}"),
     ("affordance.3.when", LONG, "affordance: when: the conditions are too long together; ask for less"),
     (
         "affordance",
@@ -199,6 +200,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("job.0.wage", 0.005, "job[0] grocer_early: wage: earns 2.10 a day and a day costs 2.35; pay at least 0.00615"),
     ("job", [{**DEFAULTS["job"][0], "id": f"job {k}"} for k in range(33)], "job: has 33 entries; give at most 32"),
     # trouble and natures
+    ("trouble", [], "trouble: has no entries; give at least one [[trouble]]"),
     ("trouble.0.id", "dragon", f"trouble[0] dragon: id: 'dragon' is unknown; use {TROUBLES}"),
     ("trouble.0.per_day", GONE, "trouble[0] price_spike: per_day: is missing; give it"),
     ("trouble.0.per_day", 25, "trouble[0] price_spike: per_day: 25 is out of range; give one from 0 to 24"),
@@ -219,6 +221,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("profile.0.traits.wit", 1, f"profile[0] balanced: traits.wit: is unknown; use {TRAITS}"),
     ("profile.0.traits.ambition", 2, "profile[0] balanced: traits.ambition: 2 is out of range; give one from -1 to 1"),
     ("profile.1.decay.social", 0, "profile[1] socialite: decay.social: 0 is out of range; give one from 0.1 to 10"),
+    ("profile", [], "profile: has no entries; give at least one [[profile]]"),
+    ("profile.0.share", 2, "profile[0] balanced: share: 2 is out of range; give one from 0 to 1"),
     ("profile.0.share", 0.5, "profile: share: the shares sum to 1.1; make them sum to 1"),
     (
         "profile",
@@ -383,8 +387,8 @@ def places(value: Any, way: tuple[str, ...] = ()) -> list[str]:
     return [".".join(way), *inner] if way else inner
 
 
-@pytest.mark.parametrize("value", [None, 3, -5, "x", True, [], {}, [1], float("nan")], ids=repr)
-def test_nothing_that_is_written_anywhere_breaks_the_check(value: Any) -> None:
-    for path in places(DEFAULTS):
-        with suppress(BadRules):
-            checked(changed((path, value)))
+def test_nothing_that_is_written_anywhere_breaks_the_check() -> None:
+    for value in (None, 3, -5, "x", True, [], {}, [1], float("nan")):
+        for path in places(DEFAULTS):
+            with suppress(BadRules):
+                checked(changed((path, value)))

@@ -323,7 +323,7 @@ def finals(store: Store, run: str) -> dict[str, str | None]:
 
 def test_a_duel_that_was_killed_goes_on_where_it_stopped(files: Files, folders: list[str]) -> None:
     path = files.fresh()
-    words = ["tooluse:24", "--baseline", folders[0], "--candidate", folders[1]]
+    words = ["tooluse:16", "--baseline", folders[0], "--candidate", folders[1]]
     words += ["--seeds", "1", "--batch", "4", "--workers", "2"]
     command = [sys.executable, "-m", "holdfast.cli", "prove", "run", *words, "--store", path]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -338,12 +338,12 @@ def test_a_duel_that_was_killed_goes_on_where_it_stopped(files: Files, folders: 
         (run,) = store.runs.newest(most=1)
         assert run.state is RunState.RUNNING  # it had no time to say anything
         before, looks = finals(store, run.id), store.updates.of_run(run.id)
-        assert 0 < len(looks) < 6
+        assert 0 < len(looks) < 4
         again = duel_from(run.settings)
         status = drive(store, plan_for(again), resume=run.id, later_s=60.0)  # its lease has run out by then
-        assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 48)
+        assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 32)
         after = finals(store, run.id)
-        assert len(after) == 48
+        assert len(after) == 32
         assert {name: after[name] for name in before} == before  # nothing was done twice
         assert store.updates.of_run(run.id)[: len(looks)] == looks
         for some in episodes_of(store, run.id):

@@ -1,5 +1,5 @@
-"""The end of the loop: a candidate is weighed, decided on and moved, once, however often the process is killed on the
-way; and what other runs do is followed."""
+"""The end of the loop: a candidate is weighed, decided on and moved, once, however often the process is killed on
+the way."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.collect.agent import Context
-from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standing
-from holdfast.collect.pool import Pace
+from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import StaleLease
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
@@ -27,7 +26,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import AttemptState, Backoff, Claim, Split, Task
+from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.loop import Control, optimize
 from holdfast.promote.gate import Criteria, Spread
@@ -36,15 +35,21 @@ from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.promotion import adopt, promote
 from holdfast.workloads.proof import Case, propose
-from tests.collect.scene import PATIENCE_S, until
+from tests.collect.scene import PACE, PATIENCE_S, fall_silent
 from tests.conftest import Files
 
-PACE = Pace(heartbeat_s=0.05, lease_s=1.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
 POLICY = "tools"
+
 LAX = Criteria(max_seed_spread=Spread(p_value=1.0, delta=1.0), max_sample_spread=Spread(p_value=1.0, delta=1.0))
 WEIGHING = Weighing(seed_p_value_spread=1, seed_delta_spread=1, sample_p_value_spread=1, sample_delta_spread=1)
 CLEAN = Finding(name="no_secrets", severity="critical", count=0, of=9)
 BETTER, EQUAL, WORSE = (0.0, 1.0), (0.5, 0.5), (1.0, 0.0)  # success before and after
+
+
+@pytest.fixture
+def places(files: Files) -> Files:
+    """What is decided does not depend on the engine; that of two moves at once one wins is the store's to show."""
+    return files
 
 
 def tries(success: float, tasks: int = 100) -> list[Episode]:
@@ -449,7 +454,7 @@ def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: File
         live = store.releases.live(POLICY)
         assert live is not None
         assert (live.id == f"{POLICY}@2") is (gain == "BETTER" and at == "update")
-        time.sleep(max(0.0, run.beat_at + PACE.lease_s + 0.1 - time.time()))
+        fall_silent(store, run.id)
         status = asyncio.run(ran(store, proving(store, [globals()[gain]]), resume=run.id))
         assert status.run_state is RunState.COMPLETED
         last = f"move {POLICY}@2 → live" if gain == "BETTER" else f"refuse {POLICY}@2"
@@ -462,128 +467,6 @@ def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: File
         assert validate(Path(update.body["proof"])) == []
         assert len(list(store.reports.glob("m24/*"))) == 1
         assert [attempt.status for attempt in store.views.attempts(f"{run.id}/l0")] == [AttemptState.SUCCEEDED]
-
-
-# Following
-
-
-@dataclass
-class Source:
-    """A run of which so many train rollouts are under way, and one of the validation split."""
-
-    store: Store
-    count: int
-    run: str = ""
-    claims: dict[str, Claim] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.run = begun(self.store)
-        tasks = [Task(name=f"s{n}", input=n, split=Split.TRAIN) for n in range(self.count)]
-        tasks.append(Task(name="v", input=0, split=Split.VAL))
-        now = time.time()
-        self.store.queue.enqueue(self.run, tasks, now=now).result()
-        claimed = self.store.queue.claim(self.run, "w", now=now, lease_s=600.0, most=len(tasks)).result()
-        self.claims = {claim.rollout.name: claim for claim in claimed}
-
-    def finish(self, *names: str, reward: float | None = 1.0) -> None:
-        for name in names:
-            attempt, now = self.claims[name].attempt, time.time()
-            if reward is not None:
-                self.store.traces.score(attempt, [Signal(name="worth", value=reward, source="rule")], now=now)
-            self.store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward).result()
-
-    def end(self) -> None:
-        now = time.time()
-        self.store.runs.end(self.run, RunState.COMPLETED, who="test", now=now, error=None, driver=1).result()
-
-
-def following(source: Source, lessons: int, least: int, heard: list[list[str]]) -> Plan:
-    def course(standing: Standing) -> Lesson | None:
-        taken = frozenset(name for update in standing.done for name in update.body["followed"])
-
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            heard.append([one.rollout.partition("/")[2] for one in experiences])
-            return Learnt(body={"followed": heard[-1]})
-
-        if len(standing.done) == lessons:
-            return None
-        return Lesson(name="following", learn=learn, follow=Follow(run=source.run, least=least, taken=taken))
-
-    return plan_of(course)
-
-
-async def test_a_lesson_that_follows_another_run_waits_until_enough_has_arrived(store: Store) -> None:
-    source, heard = Source(store, 6), list[list[str]]()
-    going = asyncio.create_task(ran(store, following(source, 2, 2, heard)))
-    source.finish("s1", "v")
-    source.finish("s2", reward=None)  # nothing can be learnt from it
-    await asyncio.sleep(0.3)
-    assert heard == []
-    source.finish("s4")
-    await until(lambda: len(heard) == 1)
-    source.finish("s0")
-    await asyncio.sleep(0.2)
-    assert len(heard) == 1
-    source.finish("s3")
-    status = await going
-    assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 0)
-    assert heard == [["s1", "s4"], ["s0", "s3"]]  # what is slow is not left out
-
-
-async def test_what_others_report_in_another_process_is_heard(files: Files) -> None:
-    url = files.fresh()
-    with open_store(url, poll_s=0.01) as store, open_store(url, poll_s=0.01) as other:
-        source, heard = Source(other, 1), list[list[str]]()
-        going = asyncio.create_task(ran(store, following(source, 1, 1, heard)))
-        await asyncio.sleep(0.2)
-        source.finish("s0")
-        await going
-    assert heard == [["s0"]]
-
-
-async def test_rollouts_without_a_reward_do_not_stand_in_the_way_of_those_behind_them(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard = Source(store, 12), list[list[str]]()
-        source.finish(*(f"s{n}" for n in range(10)), reward=None)
-        source.finish("s10", "s11")
-        await ran(store, following(source, 1, 2, heard))
-    assert heard == [["s10", "s11"]]
-
-
-async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard = Source(store, 12), list[list[str]]()
-        source.finish(*(f"s{n}" for n in range(12)))
-        await ran(store, following(source, 2, 2, heard))
-    assert heard == [[f"s{n}" for n in range(8)], [f"s{n}" for n in range(8, 12)]]
-
-
-async def test_once_the_other_run_is_over_what_is_there_is_enough(store: Store) -> None:
-    source, heard = Source(store, 3), list[list[str]]()
-    going = asyncio.create_task(ran(store, following(source, 2, 3, heard)))
-    source.finish("s0")
-    await asyncio.sleep(0.2)
-    assert heard == []
-    source.end()
-    assert (await going).run_state is RunState.COMPLETED
-    assert heard == [["s0"], []]
-
-
-@pytest.mark.parametrize("how", ["drain", "stop"])
-async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_taken_up(files: Files, how: str) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard, control = Source(store, 2), list[list[str]](), Control()
-        going = asyncio.create_task(ran(store, following(source, 1, 2, heard), control))
-        await asyncio.sleep(0.3)
-        began = time.monotonic()
-        getattr(control, how)()
-        status = await going
-        assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
-        assert time.monotonic() - began < 5.0
-        source.finish("s0", "s1")
-        again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
-        assert again.run_state is RunState.COMPLETED
-        assert heard == [["s0", "s1"]]
 
 
 async def test_of_two_proofs_against_one_live_version_only_the_first_puts_a_version_into_service(store: Store) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.collect.plan import Standing
+from holdfast.collect.plan import Lost, Standing
 from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.run import LearnUpdate
@@ -22,7 +22,7 @@ from holdfast.learn.batch import Sample, Samples, pack
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, read, save_transformer, transformer
-from holdfast.workloads.pupil import Lost, Pupil, where
+from holdfast.workloads.pupil import Pupil, where
 
 SHAPE = Shape(width=16, layers=1, heads=2, context=64)
 

@@ -20,9 +20,8 @@ from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Reason, Verdict
     from holdfast.contracts.trial import Served, Trial
-    from holdfast.promote.experiment import Design, Ruling, Told
+    from holdfast.promote.experiment import Design, Ruling
     from holdfast.prove.guard import Limits
     from holdfast.store.store import Store
 
@@ -243,6 +242,7 @@ def _ruled(ruling: Ruling) -> str:
 
 
 def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Served]]:
+    from holdfast.operate.standings import Statistics
     from holdfast.promote import experiment
 
     with existing(store, project) as opened:
@@ -250,40 +250,9 @@ def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Serv
         with show.progress("reading outcomes", None):
             exposed, served = opened.trials.exposed(name), opened.trials.served(name)
             design = experiment.design_of(trial)
-            statistics = _Statistics(design)
+            statistics = Statistics(design)
             ruling = experiment.verdict(trial, exposed, served, compare=statistics.compare, guard=statistics.breaches)
     return trial, ruling, served
-
-
-class _Statistics:
-    """What `promote.experiment` asks, answered by `prove`."""
-
-    def __init__(self, design: Design) -> None:
-        self._design = design
-
-    def compare(self, outcomes: Sequence[Told], alpha: float) -> Verdict:
-        from holdfast.prove.guard import blocks
-        from holdfast.prove.sequential import judge
-
-        width = self._design.width  # outcomes come on a scale from 0 to 1
-        treatment, control, _ = blocks(outcomes)
-        found = judge(
-            treatment - control,
-            low=-1.0,
-            high=1.0,
-            alpha=alpha,
-            min_effect=self._design.min_effect / width,
-            worthwhile=self._design.worthwhile / width,
-        )
-        if found.needs is None:
-            return found
-        units_a_pair = len(outcomes) / treatment.size if treatment.size else 2.0
-        return replace(found, needs=max(1, round(found.needs * units_a_pair)))
-
-    def breaches(self, control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[Reason, ...]:
-        from holdfast.prove.guard import watch
-
-        return watch(control, treatment, _guardrails(self._design, alpha)).breaches
 
 
 def _guardrails(design: Design, alpha: float) -> Limits:

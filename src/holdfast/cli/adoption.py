@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -70,28 +70,14 @@ def adoption(
 
 def _records(store: Store, run: str) -> Iterator[Record]:
     """Of the attempts that decided their rollouts."""
-    from holdfast.reward.adoption import Record, of_version
-    from holdfast.reward.tools import marks
+    from holdfast.operate.usage import record
 
     with show.progress("reading rollouts", None) as advance:
         for rollout in _rollouts(store, run):
             advance()
             experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
-            if experience is None:
-                continue
-            task = rollout.input if isinstance(rollout.input, Mapping) else {}
-            needs = _names(task.get("needs"))
-            yield of_version(
-                Record(
-                    task=f"{run}/{experience.task}",
-                    model=experience.version,
-                    version=None,
-                    at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
-                    needs=needs,
-                    offered=_offered(task),
-                    marks=marks(experience.spans, needs=needs, schemas=_schemas(task)),
-                )
-            )
+            if experience is not None:
+                yield record(rollout, experience.spans)
 
 
 def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
@@ -99,37 +85,6 @@ def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
     while page := store.views.rollouts(run, most=PAGE, after=last):
         yield from page
         last = page[-1].name
-
-
-def _names(given: Any) -> tuple[str, ...] | None:
-    """A list of names; None where it is anything else, and so unknown."""
-    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
-        return tuple(given)
-    return None
-
-
-def _offered(task: Mapping[str, Any]) -> tuple[str, ...] | None:
-    names = _names(task.get("tools"))
-    schemas = None if names is not None else _schemas(task)
-    return names if schemas is None else tuple(schemas)
-
-
-def _schemas(task: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
-    """Of the tools that the task offers: written out in it, or those of the tool-use workload; None where unknown."""
-    from holdfast.contracts.errors import BadInput
-    from holdfast.reward.tools import schemas_of
-
-    tools = task.get("tools")
-    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
-        try:
-            return schemas_of(tools)
-        except BadInput:
-            return None
-    if _names(tools) and "world" in task and "form" in task:  # the workload's own tasks: others may have such names
-        from holdfast.workloads.tooluse.tools import NAMES, specs
-
-        return schemas_of(specs(NAMES)) if set(tools) <= set(NAMES) else None  # type: ignore[arg-type]
-    return None
 
 
 def _print(found: tuple[Row, ...], keys: tuple[str, ...]) -> None:

@@ -86,9 +86,10 @@ def _change(before: Path, after: Path) -> Change:
     if before.is_dir() != after.is_dir():
         raise BadInput(f"{before} and {after}", why="are a file and a folder", remedy="give two of one kind")
     if not before.is_dir():
-        return {after.name: (_text(before), _text(after))}
-    paths = sorted({*_inside(before), *_inside(after)})
-    pairs = {path: (_found(before / path), _found(after / path)) for path in paths}
+        pairs: Change = {after.name: (_text(before), _text(after))}
+    else:
+        paths = sorted({*_inside(before), *_inside(after)})
+        pairs = {path: (_found(before / path), _found(after / path)) for path in paths}
     return {path: texts for path, texts in pairs.items() if texts[0] != texts[1]}
 
 
@@ -166,10 +167,14 @@ def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
 
 
 def _summary(seen: _Seen) -> str:
+    if not seen.files:
+        return "no change"
     spent = seen.spent
     least = "the least" if seen.has_reference else "a guess at the least"
     verdict = "minimal" if seen.is_minimal else f"×{seen.multiplier:.2f}"
     found = f"scaffolding {len(seen.scaffolding)}, vetoes {len(seen.vetoes)}"
+    if spent.cost == 0.0 and not seen.has_reference:  # there is nothing that could be larger than a guess
+        return f"cost 0.0, nothing but the layout has changed; {found}"
     return f"cost {spent.cost:.1f}, {least} {spent.reference_cost:.1f}: {verdict}; {found}"
 
 
@@ -245,17 +250,28 @@ def _page(change: Change, seen: _Seen) -> str:
 
 
 def _hunks(before: str, after: str) -> list[list[tuple[str, int, str]]]:
-    """Lines that differ with some around them: (kind, number, text)."""
+    """Lines that differ with some around them: (kind, number, text). Those that share what is around them are one."""
     from holdfast.reward.diff.lines import changed, tidy
 
     old, new = tidy(before).split("\n"), tidy(after).split("\n")
-    found = []
+    found: list[list[tuple[str, int, str]]] = []
+    reached = 0  # of the lines after, those that are shown
+
+    def same(start: int, end: int) -> list[tuple[str, int, str]]:
+        return [("same", at + 1, new[at]) for at in range(start, end)]
+
     for b0, b1, a0, a1 in changed(old, new):
-        lines = [("same", at + 1, new[at]) for at in range(max(0, a0 - CONTEXT), a0)]
-        lines += [("delete", at + 1, old[at]) for at in range(b0, b1)]
-        lines += [("insert", at + 1, new[at]) for at in range(a0, a1)]
-        lines += [("same", at + 1, new[at]) for at in range(a1, min(len(new), a1 + CONTEXT))]
-        found.append(lines)
+        if not found or a0 - CONTEXT > reached + CONTEXT:
+            if found:
+                found[-1] += same(reached, reached + CONTEXT)
+            found.append([])
+            reached = max(0, a0 - CONTEXT)
+        found[-1] += same(reached, a0)
+        found[-1] += [("delete", at + 1, old[at]) for at in range(b0, b1)]
+        found[-1] += [("insert", at + 1, new[at]) for at in range(a0, a1)]
+        reached = a1
+    if found:
+        found[-1] += same(reached, min(len(new), reached + CONTEXT))
     return found
 
 

@@ -7,6 +7,8 @@ import sys
 import time
 from asyncio import Runner
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.judge import BaseUrl, judge_named
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from holdfast.contracts.judgement import Artefact
     from holdfast.contracts.rollout import Rollout
     from holdfast.reward.evaluation import Evaluation, Part, Result, Verdict
-    from holdfast.reward.judges.jury import Opinion
+    from holdfast.reward.judges.judge import Judge
+    from holdfast.reward.judges.jury import Calibrated, Opinion
     from holdfast.store.store import Store
 
 LARGEST = 64 * 2**20  # of a file, in bytes
@@ -36,6 +40,11 @@ def evaluate(
     what: Annotated[str, typer.Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
     trip: Annotated[bool, typer.Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option("--judge", metavar="NAME", help="Asked after the rules, on what it is calibrated on; several."),
+    ] = None,
+    base_url: BaseUrl = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -44,24 +53,27 @@ def evaluate(
 
     A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
     fix, and whether hidden tests passed. What failed its hidden check scores 0, whatever else is good about it, and so
-    does what tampers. Without a hidden check there are verdicts and no score. No model is called. Exits 1 where
-    something fails.
+    does what tampers. Without a hidden check there are verdicts and no score. No model is called but the judges that
+    are named: verifier, a folder of 'judge train', or a model of --base-url. Exits 1 where something fails.
     """
     from holdfast.operate.switches import features_at, p95
-    from holdfast.reward.evaluation import evaluate as judge
     from holdfast.reward.evaluation import parts
 
     features = features_at(store, project, clock=time.time, environment=os.environ)
     took: dict[str, list[float]] = {}
-    with Runner() as runner:
-        looked_at = [partial(_timed, part, took) for part in parts(features, judge=partial(_ruled, runner))]
-        if Path(what).is_file() or what.endswith((".jsonl", ".json")):
-            given = _from_file(Path(what), limit)
-            found = _all(given, looked_at, judge, len(given))
+    is_file = Path(what).is_file() or what.endswith((".jsonl", ".json"))
+    given = _from_file(Path(what), limit) if is_file else None
+    names = (judge or ()) if features.judges else ()  # switched off, nobody is even loaded
+    with ExitStack() as stack:
+        opened = stack.enter_context(existing(store, project)) if names or given is None else None
+        runner = stack.enter_context(Runner())
+        asked = partial(_opinions, runner, _court(names, base_url, opened))
+        looked_at = [partial(_timed, part, took) for part in parts(features, judge=asked)]
+        if given is None:
+            assert opened is not None
+            found = _all(_from_run(opened, opened.runs.get(what).id, limit), looked_at, None)
         else:
-            with existing(store, project) as opened:
-                run = opened.runs.get(what).id
-                found = _all(_from_run(opened, run, limit), looked_at, judge, None)
+            found = _all(given, looked_at, len(given))
     if not found:
         raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
     tripped = _trip(took, store, project) if trip else []
@@ -75,10 +87,10 @@ def evaluate(
     raise typer.Exit(1 if any(one.decision == "fail" for one, _ in found) else 0)
 
 
-def _all(
-    results: Iterable[Result], looked_at: Sequence[Part], judge: Any, total: int | None
-) -> list[tuple[Evaluation, float]]:
+def _all(results: Iterable[Result], looked_at: Sequence[Part], total: int | None) -> list[tuple[Evaluation, float]]:
     """Each with the seconds it took."""
+    from holdfast.reward.evaluation import evaluate as judge
+
     found = []
     with show.progress("evaluating", total) as advance:
         for result in results:
@@ -116,8 +128,38 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
     return told
 
 
-def _ruled(runner: Runner, artefact: Artefact) -> list[Opinion]:
-    """What rules alone can tell by each criterion: a cascade with nobody after them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Court:
+    """Who is asked after the rules, criterion by criterion, and how far each is believed."""
+
+    tiers: Mapping[str, Sequence[Sequence[Judge]]]
+    calibrated: Calibrated
+
+
+def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> _Court:
+    """Each judge where it counts: what it says by a criterion that it is not calibrated on is not worth its price."""
+    from holdfast.reward.judges.calibration import weight
+    from holdfast.reward.judges.judge import CRITERIA, Kept
+
+    if opened is None:
+        return _Court(tiers={}, calibrated=lambda *_: None)
+    calibrated = opened.judgements.calibration
+    tiers: dict[str, list[list[Judge]]] = {}
+    for name in names:
+        one = judge_named(name, base_url)
+        known = {on.id: calibrated(one.name, on.id, one.prompt(on)) for on in CRITERIA.values()}
+        trusted = [criterion for criterion, found in known.items() if found is not None and weight(found) > 0.0]
+        if not trusted:
+            why = "counts by no criterion" if any(known.values()) else "is calibrated on no criterion"
+            more = "" if base_url is None else f" --base-url {base_url}"
+            raise BadInput(f"--judge {name}", why=why, remedy=f"holdfast judge calibrate --judge {name}{more}")
+        for criterion in trusted:
+            tiers.setdefault(criterion, []).append([Kept(one, opened.judgements)])
+    return _Court(tiers=tiers, calibrated=calibrated)
+
+
+def _opinions(runner: Runner, court: _Court, artefact: Artefact) -> list[Opinion]:
+    """By each criterion what the rules can tell, and else whoever is asked after them."""
     from holdfast.reward.judges.judge import CRITERIA
     from holdfast.reward.judges.jury import cascade
     from holdfast.reward.judges.rules import Rules
@@ -125,8 +167,8 @@ def _ruled(runner: Runner, artefact: Artefact) -> list[Opinion]:
     async def ask() -> list[Opinion]:
         rules = Rules(clock=time.time)
         return [
-            await cascade(criterion, artefact, (), rules=rules, calibrated=lambda *_: None)
-            for criterion in CRITERIA.values()
+            await cascade(on, artefact, court.tiers.get(on.id, ()), rules=rules, calibrated=court.calibrated)
+            for on in CRITERIA.values()
         ]
 
     return runner.run(ask())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,12 +25,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Judges.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 VERIFIER = "verifier"
+READS = "detail.messages: the talk, the answer last"
 READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
 ANCHORS = 100  # labelled answers that a judge is asked about again, to see whether it has changed
 BY_FILE = "told by file"  # why a label is believed whose maker only a file names
 FIELDS = {"task", "output", "context", "expected", "author", "detail"}
 JudgeNames = Annotated[
-    list[str], typer.Option("--judge", metavar="NAME", help="verifier (embedded), or a model of --base-url; several.")
+    list[str],
+    typer.Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model of --base-url."),
 ]
 On = Annotated[
     str, typer.Option("--criterion", metavar="NAME", help="faithfulness, relevance, minimality, safety, correctness.")
@@ -61,11 +66,14 @@ def run(
     if role not in tuple(Role):
         raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
     with _created(store, project) as opened:
-        judges = [_judge(name, base_url) for name in judge]
+        judges = [judge_named(name, base_url) for name in judge]
         for each in judges if policy is not None else ():
             opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
         with show.progress("judging", len(artefacts)) as advance:
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
+    if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
+        lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
+        print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
     if json:
         show.print_json([_told(one) for one in opinions])
         return
@@ -82,7 +90,9 @@ def run(
 
 @app.command()
 def calibrate(
-    judge: Annotated[str, typer.Option("--judge", metavar="NAME", help="verifier, or a model.")] = VERIFIER,
+    judge: Annotated[
+        str, typer.Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model.")
+    ] = VERIFIER,
     criterion: On = "correctness",
     own: Own = None,
     base_url: BaseUrl = None,
@@ -106,7 +116,7 @@ def calibrate(
             _keep(opened, *taken)
         if tooluse:
             _add_tooluse(opened, on.id, tooluse)
-        asked = _judge(judge, base_url)
+        asked = judge_named(judge, base_url)
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     if json:
@@ -149,7 +159,7 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
 @app.command()
 def train(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the verifier goes.")],
-    tasks: Annotated[int | None, typer.Option(metavar="N", min=20, help="As in the recipe, or so many.")] = None,
+    tasks: Annotated[int | None, typer.Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of its first weights.")] = 0,
     json: Json = False,
 ) -> None:
@@ -160,8 +170,7 @@ def train(
 
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import Recipe, gathered, plant
-    if output.exists() and not (output / "manifest.json").is_file() and any(output.iterdir()):
-        raise BadInput(str(output), why="is there and holds no weights", remedy="name another folder")
+    _make(output)
     recipe = replace(Recipe(seed=seed), tasks=tasks or Recipe().tasks)
     with show.progress("answering", 2 * recipe.tasks * len(recipe.splits)) as advance:
         found = gathered(recipe, done=lambda n: advance(n))
@@ -171,6 +180,20 @@ def train(
         show.print_json({"folder": str(output), "sha256": manifest.sha256, "notes": manifest.notes})
     else:
         print(f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…")
+        print(f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}")
+
+
+def _make(folder: Path) -> None:
+    """Before minutes of work: a folder that weights can be put into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_other = not (folder / "manifest.json").is_file() and any(folder.iterdir())
+        is_locked = not os.access(folder, os.W_OK)
+    except OSError as error:
+        raise BadInput(str(folder), why=error.strerror or str(error), remedy="name a folder") from None
+    if is_other or is_locked:
+        why = "is there and holds no weights" if is_other else "cannot be written to"
+        raise BadInput(str(folder), why=why, remedy="name another folder")
 
 
 async def _opinions(
@@ -204,30 +227,40 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
     then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
     given, keeping, failed = [], Kept(asked, opened.judgements), list[str]()
-    with show.progress(f"asking {asked.name}", len(artefacts) + ANCHORS + 240) as advance:
+    with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
         for one in artefacts:
             try:
                 given.append(await keeping.ask(on, one))
             except JudgeFailed as error:
                 failed.append(str(error))
             advance()
-        if not given:
-            raise JudgeFailed(f"judge {asked.name}", why=failed[0], remedy="is its endpoint running?")
-        reasons, biases = [], dict[str, Any]()
-        if then:
-            again = {
-                one.sha256: (await asked.ask(on, one)).score for one in artefacts if one.sha256 in list(then)[:ANCHORS]
-            }
-            changed = drift(then, {sha: score for sha, score in again.items() if score is not None})
-            biases["drift"] = {"n": changed.n, "changed": changed.changed, "alarm": changed.alarm}
-            reasons += [f"drift: {changed.why}"] if changed.alarm else []
-        authors = {one.sha256: one.author for one in artefacts}
-        mine = self_preference(given, authors, known, own=READS_WITH.get(asked.name, asked.name))
+    if not given:
+        raise JudgeFailed(f"judge {asked.name}", why=failed[0], remedy="is its endpoint running?")
+    reasons, biases = [], dict[str, Any]()
+    if then:
+        anchors = set(list(then)[:ANCHORS])
+        changed = drift(then, await _again(on, asked, [one for one in artefacts if one.sha256 in anchors]))
+        biases["drift"] = {"n": changed.n, "changed": changed.changed, "alarm": changed.alarm}
+        reasons += [f"drift: {changed.why}"] if changed.alarm else []
+    authors = {one.sha256: one.author for one in artefacts}
+    own = READS_WITH.get(asked.name.partition("@")[0], asked.name)
+    mine = self_preference(given, authors, known, own=own)
+    with show.progress(f"testing {asked.name} for bias", None) as advance:
         found = await probe(asked, on, artefacts, own=mine, done=advance)
     told = {**biases, **found.told, **({"failed": len(failed)} if failed else {})}
     if by_file := sum(one.why == BY_FILE for one in known.values()):
         told[BY_FILE] = {"labels": by_file}
     return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])
+
+
+async def _again(on: Criterion, asked: Judge, anchors: Sequence[Artefact]) -> dict[str, float]:
+    """What it says now of what it was asked before."""
+    found = {}
+    with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
+        for one in anchors:
+            found[one.sha256] = (await asked.ask(on, one)).score
+            advance()
+    return {sha: score for sha, score in found.items() if score is not None}
 
 
 def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
@@ -245,21 +278,25 @@ def _keep(opened: Store, artefacts: Sequence[Artefact], labels: Sequence[Label])
     opened.judgements.label(labels).result()
 
 
-def _judge(name: str, base_url: str | None) -> Judge:
-    """The embedded verifier, or a model behind an endpoint."""
-    import os
+def is_verifier(name: str) -> bool:
+    """The embedded one, or one in a folder."""
+    return name == VERIFIER or (Path(name) / "manifest.json").is_file()
 
+
+def judge_named(name: str, base_url: str | None) -> Judge:
+    """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
     from holdfast.cli.sprout import needing
     from holdfast.reward.judges.judge import Asked, Measured
 
-    if name == VERIFIER:
-        with needing("learn"):
+    if is_verifier(name):
+        with show.progress(f"loading {name}", None), needing("learn"):
             from holdfast.policies.verifier import load
             from holdfast.workloads.tooluse.verifier import probabilities
-        using = load()
-        return Measured(
-            name=VERIFIER, version=using.version, probabilities=lambda some: probabilities(using, some), clock=time.time
-        )
+
+            using = load() if name == VERIFIER else load(Path(name))
+        called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
+        about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
+        return Measured(**about, probabilities=lambda some: probabilities(using, some))
     if base_url is None:
         raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=f"give --base-url, or use --judge {VERIFIER}")
     from holdfast.collect.client import Client

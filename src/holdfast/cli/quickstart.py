@@ -49,11 +49,11 @@ def quickstart(
         )
     from holdfast.cli.drive import drive
     from holdfast.cli.show import print_json
+    from holdfast.collect.plan import Lost
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
     from holdfast.operate.switches import features_of
     from holdfast.store.store import open_store
-    from holdfast.workloads.pupil import Lost
     from holdfast.workloads.tooluse.course import QUICK, Quickstart, plan_for
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)

@@ -315,20 +315,20 @@ def rollback(
     Services follow at once, and nobody is interrupted. With --to a version that was live until it was taken back by
     hand, that is undone: it is live as it was, and who served meanwhile is retired.
     """
-    from holdfast.contracts.records import encode
+    from holdfast.cli.control import give
     from holdfast.contracts.release import Stage
-    from holdfast.operate.steps import take_back
 
     with existing(store, project) as opened:
-        failing, target = take_back(opened, _policy(opened, policy), to=to, who=who(), why=why, now=time.time())
-        is_undone = failing.stage is Stage.RETIRED
-        if json:
-            gone = {"rolled_back": None, "retired": failing.id} if is_undone else {"rolled_back": failing.id}
-            show.print_json({**gone, "live": encode(target)})
-        elif is_undone:
-            print(f"{target.id} is live again; {failing.id} is retired")
-        else:
-            print(f"{failing.id} is taken back; {target.id} is live")
+        told = give(opened, "rollback", _policy(opened, policy), why, to=to)
+        failing, live = opened.releases.get(told["taken_back"]), told["live"]
+    is_undone = failing.stage is Stage.RETIRED
+    if json:
+        gone = {"rolled_back": None, "retired": failing.id} if is_undone else {"rolled_back": failing.id}
+        show.print_json({**gone, "live": live})
+    elif is_undone:
+        print(f"{live['id']} is live again; {failing.id} is retired")
+    else:
+        print(f"{failing.id} is taken back; {live['id']} is live")
 
 
 @app.command()
@@ -377,14 +377,11 @@ def existing(store: str, project: str) -> Store:
 
 def _policy(store: Store, policy: str | None) -> str:
     """The one that was named, which may be cut short, or the only one there is."""
-    known = store.releases.policies()
+    from holdfast.store.find import find_policy
+
     if policy is not None:
-        fits = [name for name in known if name.startswith(policy)]
-        if policy not in known and len(fits) == 1:
-            return fits[0]
-        if policy not in known:
-            raise BadInput(f"policy {policy!r}", why="has no versions", remedy=f"there is {', '.join(known) or 'none'}")
-        return policy
+        return find_policy(store, policy)
+    known = store.releases.policies()
     if len(known) != 1:
         why = "there is none" if not known else f"there are {len(known)}"
         raise BadInput(

@@ -54,7 +54,7 @@ def safety(
     if code or len(found) < len(trials) or weighed is None:
         print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
         raise typer.Exit(code or 1)
-    record = _record(found, weighed)
+    record = _record(found, weighed, quick)
     files = keep(folder, "safety", record, lambda path: draw(path, found, weighed))
     if json:
         print_json(record | {"files": [str(file) for file in files]})
@@ -72,11 +72,13 @@ def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: st
     return shlex.join(words)
 
 
-def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
+def _record(found: Sequence[Outcome], weighed: Weighed, quick: bool) -> dict[str, Any]:
+    """The quick form shows nothing, whatever its numbers are."""
     runs = [{**asdict(one.trial), **{k: v for k, v in asdict(one).items() if k != "trial"}} for one in found]
     for run, one in zip(runs, found, strict=True):
         run["held_out"] = {"success": one.success, "cost": one.cost, "of": one.of}
-    return {"experiment": "safety", "is_shown": weighed.is_shown, **asdict(weighed), "runs": runs}
+    is_shown = None if quick else weighed.is_shown
+    return {"experiment": "safety", "is_quick": quick, "is_shown": is_shown, **asdict(weighed), "runs": runs}
 
 
 def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:
@@ -98,7 +100,7 @@ def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], qui
                 f"{arm.success:.3f}",
                 f"{arm.success_interval.low:.2f}-{arm.success_interval.high:.2f}",
                 f"{arm.kept:.0%}",
-                "within budget" if arm.is_held else "over budget",
+                "" if quick else "within budget" if arm.is_held else "over budget",
             )
             for name, arm in weighed.arms.items()
         ],
@@ -109,9 +111,20 @@ def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], qui
         known = [value for value in way if value is not None]
         ends = f"{known[0]:.2f} → {known[-1]:.2f}" if known else ""
         print(f"  {name.replace('-', ' '):<14} {blocks(way)}  {ends}")
-    said = "is" if weighed.is_shown else "is NOT"
-    print(f"\nunder a budget, cost {said} within it at 95 % of unconstrained success or more")
-    if quick:
-        print("(so little practice shows that everything runs, not what is learnt)")
+    print(_conclusion(found, weighed, quick))
     for file in files:
         print(f"  {near(file)}")
+
+
+def _conclusion(found: Sequence[Outcome], weighed: Weighed, quick: bool) -> str:
+    from holdfast.cli.show import count
+
+    if quick:
+        trial = found[0].trial
+        return (
+            f"\ntoo short to conclude anything: {count(trial.steps, 'step')} of practice and "
+            f"{count(trial.test_tasks, 'held-out task')} a seed\nshow that everything runs, not what is learnt; "
+            "for that leave out --quick"
+        )
+    said = "is" if weighed.is_shown else "is NOT"
+    return f"\nunder a budget, cost {said} within it at 95 % of unconstrained success or more"

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli import townlearn, townsoak
 from holdfast.cli.main import PLAIN
 from holdfast.cli.options import Json
+from holdfast.cli.townoptions import Residents, RulesAt, Seed, check_writable, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.operate.observer import Audit
     from holdfast.workloads.townlife import Life, Recording, Rules
 
@@ -20,29 +24,28 @@ SPEED = 8.0  # ticks a second
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A town to live in.", **PLAIN)
 
-RulesAt = Annotated[Path | None, typer.Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
-Residents = Annotated[int | None, typer.Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
 Privacy = Annotated[bool, typer.Option("--privacy", help="Pseudonyms wherever residents are named or listed.")]
 Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Keep frames, to look at any moment.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")]
+Stages = Annotated[
+    Path | None, typer.Option("--stages", metavar="FILE", help="The log that says which stages may be on.")
+]
+Unlock = Annotated[
+    str | None, typer.Option("--unlock", metavar="STAGE", help="Allow a stage by hand; kept in the log.")
+]
+Reason = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason for --unlock.")]
 
 
-def _warn() -> None:
-    """The first town on a machine, and after a change of its code, keeps people waiting."""
-    from holdfast.workloads.townlife import is_cold
-
-    if is_cold():
-        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
-
-
-def _life(rules: Rules, seed: int, start: Path | None, privacy: bool) -> Life:
+def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: Audit | None = None) -> Life:
+    """A town whose windows are written down where there is a log of stages."""
     import secrets
+    from functools import partial
 
     from holdfast.workloads.townlife import Life, Veil
 
-    _warn()
-    life = Life(rules, seed=seed, veil=Veil(key=secrets.token_bytes(32) if privacy else None))
+    warn()
+    veil = Veil(key=secrets.token_bytes(32) if privacy else None)
+    life = Life(rules, seed=seed, veil=veil, hear=None if audit is None else partial(_note, audit, rules))
     if start is not None:
         life.restore(start)
     return life
@@ -61,17 +64,14 @@ def run(
     ] = None,
     record: Record = None,
     privacy: Privacy = False,
-    stages: Annotated[
-        Path | None, typer.Option("--stages", metavar="FILE", help="The log that says which stages may be on.")
-    ] = None,
-    unlock: Annotated[
-        str | None, typer.Option("--unlock", metavar="STAGE", help="Allow a stage by hand; kept in the log.")
-    ] = None,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason for --unlock.")] = "",
+    stages: Stages = None,
+    unlock: Unlock = None,
+    why: Reason = "",
     json: Json = False,
 ) -> None:
     """Let scripted residents live for some days, and tell how the town did."""
     from contextlib import nullcontext
+    from dataclasses import asdict
 
     from holdfast.cli.show import print_json, progress
     from holdfast.operate.observer import Watch
@@ -79,8 +79,8 @@ def run(
 
     audit, allowed = _stages(stages, unlock, why)
     told = read_rules(rules, residents=residents, unlocked=allowed)
-    _writable(save, replay, record)
-    life = _life(told, seed, start, privacy)
+    check_writable(save, replay, record)
+    life = _life(told, seed, start, privacy, audit)
     watch, news, windows = Watch(), [], []
     ticks = max(1, round(days * told["ticks_per_day"]))
     with (
@@ -95,7 +95,6 @@ def run(
             if moment.window is not None:
                 windows.append(rounded(moment.window) | {"tick": moment.tick, "faults": list(faults(moment.window))})
                 watch.look(moment.window, moment.tick)
-                _note(audit, told, faults(moment.window))
             advance()
     state = life.save(save) if save is not None else life.env.state.sha256()
     if replay is not None:
@@ -109,12 +108,14 @@ def run(
             "tick": life.tick,
             "stages": told["stages"]["on"],
         }
-        standing = [one.message for one in watch.standing]
-        print_json(kept | {"kpis": rounded(life.kpis), "faults": why_not, "alerts": standing, "windows": windows})
+        kept |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
+        print_json(kept | {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows})
         return
     for text in news[-8:]:
         print(text)
     _print_kpis(life)
+    for one in life.left:
+        print(f"left on tick {one.tick}: {one.name}, after {one.days:g} days ({one.cause})")
     print("healthy" if not why_not else "\n".join(why_not))
     print(f"state {state[:12]} after {life.tick} ticks")
 
@@ -137,19 +138,13 @@ def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[Audit | No
     return audit, observer.stages(path, STAGES, int(read_rules()["stages"]["green_windows"]))
 
 
-def _note(audit: Audit | None, rules: Rules, reasons: tuple[str, ...]) -> None:
-    if audit is not None:
-        import time
+def _note(audit: Audit, rules: Rules, window: Mapping[str, float | None]) -> None:
+    import time
 
-        from holdfast.operate.observer import note_window
+    from holdfast.operate.observer import note_window
+    from holdfast.workloads.townlife import faults
 
-        note_window(audit, stage=rules["stages"]["on"][-1], reasons=reasons, at=time.time())
-
-
-def _writable(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and not path.resolve().parent.is_dir():
-            raise BadInput(str(path), why="its folder does not exist", remedy="make it first")
+    note_window(audit, stage=rules["stages"]["on"][-1], reasons=faults(window), at=time.time())
 
 
 def _print_kpis(life: Life) -> None:
@@ -184,14 +179,18 @@ def watch(
     audit: Annotated[Path, typer.Option("--audit", metavar="FILE", help="Where orders are written down.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
+    stages: Stages = None,
+    unlock: Unlock = None,
+    why: Reason = "",
 ) -> None:
     """Watch a town live: in the terminal, or, with --web, as a page in a browser. Ctrl-C ends it."""
     from holdfast.cli.townwatch import look, serve
     from holdfast.workloads.townlife import read_rules
 
-    told = read_rules(rules, residents=residents)
-    _writable(record)
-    life = _life(told, seed, start, privacy)
+    log, allowed = _stages(stages, unlock, why)
+    told = read_rules(rules, residents=residents, unlocked=allowed)
+    check_writable(record)
+    life = _life(told, seed, start, privacy, log)
     if web:
         given = {"viewer": token, "operator": operator, "admin": admin}
         serve(life, record, address=(host, port), tokens=given, audit=audit, speed=speed)
@@ -217,7 +216,7 @@ def replay(
         _play(file, tick or 0, speed, json)
         return
     script = inspect_script(file)
-    _warn()
+    warn()
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
         life, is_same = again(file, read_rules(rules, residents=residents), upto=tick, each=advance)
     if json:
@@ -345,7 +344,7 @@ def bench(
     from holdfast.workloads.townlife import bench as measure
     from holdfast.workloads.townlife import read_rules
 
-    _warn()
+    warn()
     with progress("measuring", None):
         told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
     if json:
@@ -354,43 +353,5 @@ def bench(
         print_table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()])
 
 
-@app.command("soak")
-def soak(
-    ticks: Annotated[int, typer.Option("--ticks", metavar="N", min=1000, help="How many.")] = 1_000_000,
-    seed: Seed = 1,
-    rules: RulesAt = None,
-    json: Json = False,
-) -> None:
-    """Let a town live for very long, and see that memory stays flat and residents stay."""
-    from holdfast.cli.show import print_json, print_table, progress
-    from holdfast.workloads.townlife import faults, read_rules
-
-    life = _life(read_rules(rules), seed, None, False)
-    looks: list[dict[str, Any]] = []
-    with progress("living", ticks) as advance:
-        for done in range(1, ticks + 1):
-            life.step()
-            if done % 60 == 0:
-                life.frame()
-            if done % max(1, ticks // 10) == 0:
-                looks.append({"tick": life.tick, "mb": _memory_mb(), "here": life.kpis["residents"]})
-            advance()
-    grown = looks[-1]["mb"] - looks[min(1, len(looks) - 1)]["mb"]  # what is loaded and compiled comes before the second
-    told = {
-        "ticks": life.tick,
-        "grown_mb": round(grown, 1),
-        "lost_events": life.lost,
-        "faults": list(faults(life.kpis)),
-    }
-    if json:
-        print_json(told | {"looks": looks, "state": life.env.state.sha256()})
-    else:
-        print_table([">tick", ">mb", ">here"], [tuple(look.values()) for look in looks])
-        print(f"memory grew by {grown:.1f} MB")
-    if grown > 16.0 or not life.kpis["residents"]:
-        raise typer.Exit(1)
-
-
-def _memory_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return round(pages * 4096 / 1e6, 1)
+app.command("soak")(townsoak.soak)
+app.command("learn")(townlearn.learn)

@@ -55,8 +55,11 @@ def serve(
         endpoint.listen(*address, token=tokens["viewer"]) as listening,
         tempfile.TemporaryDirectory(prefix="town-") as folder,
     ):
-        recording = new_recording(record or Path(folder) / "town.frames", life)
-        with Runner(life, recording, audit=Audit(audit), speed=speed) as runner:
+        # The recording is closed after the town has ended: it writes to it until then.
+        with (
+            new_recording(record or Path(folder) / "town.frames", life) as recording,
+            Runner(life, recording, audit=Audit(audit), speed=speed) as runner,
+        ):
             host, port = listening.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             print(f"town at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
@@ -66,7 +69,6 @@ def serve(
                 endpoint.server(page(runner, admitted)).run(sockets=[listening])
             finally:
                 signal.signal(signal.SIGTERM, before)
-                recording.close()
         if runner.error is not None:
             raise runner.error
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Seat
+from holdfast.contracts.errors import StoreError
 from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
@@ -21,6 +22,10 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import LearnUpdate
+
+
+class Lost(StoreError):
+    """The checkpoint that a run would go on from is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +84,10 @@ class Standing:
     live: Release | None = None  # what is in service of the plan's policy
     reports: Path = Path("reports")
     features: Features = ALL_ON  # as they are when the lesson begins
+    between: Callable[[], None] = lambda: None  # called between two steps of learning: waits, or raises Interrupted
 
 
-Course = Callable[[Standing], Lesson | None]  # what comes next; None: nothing
+Course = Callable[[Standing], Lesson | None]  # what comes next; None: nothing. Lost, where it cannot go on from there
 
 
 def once(tasks: Sequence[Task]) -> Course:

@@ -246,11 +246,12 @@ class Pool:
         if outcome is None:
             self.tally.interrupted += 1
             if held.why is AttemptState.RELEASED:
-                await queue.finish(attempt, AttemptState.RELEASED, now=now, error="handed back by a stopping worker")
-            elif held.why is AttemptState.TIMEOUT:
-                await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
+                why = "handed back by a stopping worker" if self._is_stopped else "handed back: the run was frozen"
+                await queue.finish(attempt, AttemptState.RELEASED, now=now, error=why)
             elif held.why is None:
                 await queue.finish(attempt, AttemptState.RELEASED, now=now, error="kept from running by another agent")
+            else:  # past its deadline: a beat may have found it lost before its timer did
+                await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
             return
         # All handed over at once: the spans, the rewards and the end share one commit.
         if outcome.signals:
@@ -319,6 +320,8 @@ class Pool:
                 self._interrupt(self._held[token], AttemptState.CANCELLED)
         if beats.wanted is Wanted.CANCELLED:
             self._interrupt_all(AttemptState.CANCELLED)
+        if beats.wanted is Wanted.FROZEN:  # a claim from before the order has come back by now: nothing is missed
+            self._interrupt_all(AttemptState.RELEASED)
         if beats.wanted in (Wanted.CANCELLED, Wanted.DRAINING):
             self.drain()
 

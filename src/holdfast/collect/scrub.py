@@ -48,6 +48,7 @@ WORDS: Mapping[str, str] = {  # what a pseudonym calls each kind; the first of t
     **dict.fromkeys(["address", "told_address"], "address"),
     "name": "name",
 }
+SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES)
 RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
 PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # of messages and calls: what holds a conversation together
@@ -138,6 +139,12 @@ class Scrub:
         """Whether there is nothing, ids apart. What was clean a turn ago comes again, and is not looked through."""
         for place, value in enumerate([call.sampling, *call.messages, call.response]):
             is_chat = place > 0
+            if is_chat and (text := _bare_text(value)) is not None:
+                if self.found(text):
+                    return False
+                continue
+            if not value:
+                continue
             try:
                 mark = blake2b(orjson.dumps([is_chat, value], option=STRICTLY), digest_size=MARK).digest()
             except orjson.JSONEncodeError:  # half a character, say: looked through every time
@@ -204,6 +211,8 @@ class Scrub:
         return known
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
+        if self._spell is None and not reading.literals:
+            return {}
         ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
         if not ids:
             return {}
@@ -215,7 +224,7 @@ class Scrub:
             "scrubbed": (),
         }
         if self._spell is None:
-            return nothing if reading.literals else {}
+            return nothing
         try:
             text, begins, ends = _spelled(ids, self._spell)
         except (LookupError, ValueError, TypeError, OverflowError):  # another model's tokens
@@ -368,7 +377,7 @@ class _Pass:
             return re.sub(r"[^\W\d_][\w'’-]+", lambda match: self._one("name", match.group()), text)
         if kind is not None:
             return self._one(kind, text)
-        if text.lstrip()[:1] in ("{", "["):
+        if _looks_like_json(text):
             with suppress(ValueError, RecursionError):
                 return self._json(text)
         return self._replaced(text)
@@ -410,6 +419,20 @@ class _Pass:
         return self._scrub.pseudonym(kind, text)
 
 
+def _bare_text(message: Mapping[str, Any]) -> str | None:
+    """What is said in a message that is a plain role and a text, as nearly all are; None: it is anything else."""
+    if type(message) is not dict or len(message) != 2:
+        return None
+    role, text = message.get("role"), message.get("content")
+    if type(role) is not str or type(text) is not str or not _is_plain(role) or _looks_like_json(text):
+        return None
+    return text
+
+
+def _looks_like_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[")
+
+
 def merged(text: str, places: Iterable[Found]) -> tuple[Found, ...]:
     """Those that overlap become one, of the kind that counts more; pseudonyms are left as they are."""
     taken = sorted(places, key=lambda place: (place.start, place.end))
@@ -437,8 +460,7 @@ def count(scrubbed: Any) -> Counter[str]:
 
 
 def _all(text: str) -> list[Found]:
-    patterns = (detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES)
-    return [*(place for each in patterns for place in detect.find(text, each)), *people.names(text)]
+    return [*SEARCH.find(text), *people.names(text)]
 
 
 @lru_cache(maxsize=4096)  # nearly all are "user", "assistant" or the id of a call that comes again

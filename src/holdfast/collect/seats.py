@@ -299,6 +299,7 @@ class Guest:
             self._task.cancel()
 
     def _done(self, task: asyncio.Task[Outcome]) -> None:
+        self._task = None  # the loop knows whose each task is: a guest that kept its own would keep both for good
         self._leave()
         error = None if task.cancelled() else task.exception()
         self._report(None if task.cancelled() or error else task.result(), error)

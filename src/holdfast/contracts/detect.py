@@ -22,11 +22,13 @@ MOST_GAPS = 7  # in a telephone's number
 
 
 class Sign(NamedTuple):
-    """What a kind of thing looks like. A text without any of the hints is not searched: most hold none."""
+    """What a kind of thing looks like. A text without any of the hints, or without the trait, is not searched."""
 
     pattern: re.Pattern[str]  # the part called `it`, where there is one, is the thing; the rest gives it away
     test: Test
-    hints: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()  # most texts hold none of them
+    trait: re.Pattern[str] | None = None  # of every such thing, and sooner looked for; several kinds may share one
+    any_case: bool = False  # the hints are in small letters, and found in any
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ def _is_random(text: str) -> bool:
 NO_SECRET = re.compile(  # ids of calls; PNG, JPEG, GIF, WebP or WAV, PDF and MP3 as they begin in base 64
     r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz"
 )
+_LONG_NUMBER = re.compile(r"\d\d{3}[ -]?\d{4}[ -]?\d{2}")  # how every card's begins
+_COUNTRY = re.compile(r"\d(?<=[A-Za-z]{2}\d)\d")  # a country's two letters and two digits, found by the digits
 # What follows a part that may be repeated never begins as the part does: a text is read in one way only, and one that
 # does not fit is given up after as many steps as it has letters.
 SECRETS: Mapping[str, Sign] = {
@@ -165,16 +169,15 @@ PERSONAL: Mapping[str, Sign] = {
             r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)"
         ),
         _luhn,
+        trait=_LONG_NUMBER,
     ),
-    "bank_account": Sign(re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _mod97),
+    "bank_account": Sign(
+        re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _mod97, trait=_COUNTRY
+    ),
 }
 _NAMES = (
     r"passw(?:or)?[dt]|pass(?:phrase|code)|\b(?:pwd?|pass)\b|mot de passe|contraseña|secret|token|api[_ -]?key"
     r"|(?:access|auth|account|private)[_ -]?key|credential"
-)
-_HINTS = (
-    *("assw", "ASSW", "assphrase", "asscode", "pw", "PW", "pass", "Pass", "PASS", "contrase", "ecret", "ECRET"),
-    *("oken", "OKEN", "ey", "EY", "redential", "REDENTIAL"),
 )
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": Sign(
@@ -185,7 +188,8 @@ ASSIGNED: Mapping[str, Sign] = {
             r"\s{0,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})"
         ),
         _is_password,
-        _HINTS,
+        ("pass", "pw", "contrase", "ecret", "oken", "key", "redential"),
+        any_case=True,
     ),
     "flag_secret": Sign(
         re.compile(
@@ -197,7 +201,8 @@ ASSIGNED: Mapping[str, Sign] = {
     "bearer_token": Sign(
         re.compile(r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,}={0,2})"),
         _is_password,
-        ("earer", "EARER", "asic", "ASIC"),
+        ("earer", "asic"),
+        any_case=True,
     ),
     "random_string": Sign(
         re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"),
@@ -226,14 +231,18 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
             r"|[36](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d)([ -]?)\d{4}\2\d{4}\2\d{4}(?![\w-]|\.\d)"
         ),
         _luhn,
+        trait=_LONG_NUMBER,
     ),
-    "wide_iban": Sign(re.compile(r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban),
+    "wide_iban": Sign(
+        re.compile(r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban, trait=_COUNTRY
+    ),
     "told_ssn": Sign(
         re.compile(
             r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)"
         ),
         _any,
-        ("SSN", "ssn", "ocial", "SOCIAL"),
+        ("ssn", "ocial"),
+        any_case=True,
     ),
 }
 
@@ -253,17 +262,50 @@ def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
 
 def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Found]:
     """Every hit, sign by sign; those of different signs may overlap."""
-    for name, (pattern, test, hints) in signs.items():
-        for hint in hints:
-            if hint in text:
+    return _found(text, signs.items())
+
+
+def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Found]:
+    for name, sign in signs:
+        searched = text.lower() if sign.any_case else text
+        for hint in sign.hints:
+            if hint in searched:
                 break
         else:
-            if hints:
+            if sign.hints:
                 continue
-        for match in pattern.finditer(text):
-            part = "it" if "it" in pattern.groupindex else 0
-            if test(match.group(part)):
+        part = "it" if "it" in sign.pattern.groupindex else 0
+        for match in sign.pattern.finditer(text):
+            if sign.test(match.group(part)):
                 yield Found(name, *match.span(part))
+
+
+class Search:
+    """Many signs looked for at once, as `find` looks for one after another: what most texts lack is asked for first."""
+
+    def __init__(self, *groups: Mapping[str, Sign]) -> None:
+        alike: dict[tuple[Any, ...], list[tuple[str, Sign]]] = {}
+        for group in groups:
+            for name, sign in group.items():
+                key = _common(sign.hints), sign.trait, sign.any_case, bool(sign.hints)
+                alike.setdefault(key, []).append((name, sign))
+        self._alike = [
+            (letter, trait, any_case, tuple(hint for _, sign in signs for hint in sign.hints) or ("",), signs)
+            for (letter, trait, any_case, _), signs in alike.items()
+        ]
+
+    def find(self, text: str) -> list[Found]:
+        has, has_small, found = text.__contains__, text.lower().__contains__, list[Found]()
+        for letter, trait, any_case, hints, signs in self._alike:
+            is_there = has_small if any_case else has
+            if letter in text and (trait is None or trait.search(text)) and any(map(is_there, hints)):
+                found += _found(text, signs)
+        return found
+
+
+def _common(hints: tuple[str, ...]) -> str:
+    """A letter that prose has little of and every hint has; nothing, which every text has, where there is none."""
+    return next((letter for letter in "_-:@+" if hints and all(letter in hint for hint in hints)), "")
 
 
 def texts(data: Any) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""What people ask of a run, and what a run tells people. Obeying the one and showing the other is `operate`'s work."""
+"""What people order, what of it a run may be told when, and what a run tells people.
+
+Taking orders and showing alerts is `operate`'s work; that both are kept is the store's.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,32 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, IllegalMove
+from holdfast.contracts.run import RunState, Wanted
+
+LONGEST = 100  # id of a command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One order of a person or a rule to a run, with who gave it and why."""
+    """One order of a person or a rule, with who gave it and why. The same id again is the same order again."""
 
     SCHEMA: ClassVar[int] = 1
 
     id: str
     action: str  # "pause", "drain", "requeue", …
-    run: str
+    subject: str  # what it is about: a run, "RUN/NAME" of a rollout, a policy, a flag, an alert's code
     who: str
     why: str
     at: float  # unix seconds
     args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "action", "run", "who", "why"):
+        for name in ("id", "action", "subject", "who", "why"):
             if not getattr(self, name).strip():
                 raise BadRecord(f"command {self.id}: {name}", why="must not be blank")
+        if len(self.id) > LONGEST or not self.id.isprintable():
+            raise BadRecord(f"command {self.id[:LONGEST]!r}: id", why=f"must be at most {LONGEST} letters to be seen")
         if not isfinite(self.at):
             raise BadRecord(f"command {self.id}: at = {self.at}", why="must be finite")
 
@@ -41,7 +49,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something a person should know of; it stands until it is cleared."""
+    """Something a person should know of; it stands until it is cleared. Acknowledged: a person knows of it."""
 
     SCHEMA: ClassVar[int] = 1
 
@@ -51,6 +59,9 @@ class Alert:
     at: float  # unix seconds
     run: str | None = None  # None: of the whole installation
     cleared_at: float | None = None
+    id: str | None = None  # "alert-7": the store's, once it is kept
+    acknowledged_at: float | None = None
+    acknowledged_by: str | None = None
 
     def __post_init__(self) -> None:
         if not self.code.strip() or not self.message.strip():
@@ -59,3 +70,58 @@ class Alert:
             raise BadRecord(
                 f"alert {self.code}", why=f"times {self.at} to {self.cleared_at} are not finite and in order"
             )
+
+
+# What a run may be told -----------------------------------------------------------------------------------------------
+
+WANTS: Mapping[str, Wanted] = {  # order → what is wanted from then on
+    "resume": Wanted.RUNNING,
+    "pause": Wanted.PAUSED,
+    "freeze": Wanted.FROZEN,
+    "drain": Wanted.DRAINING,
+    "cancel": Wanted.CANCELLED,
+}
+ORDERS = (*WANTS, "recover")
+REASONS: Mapping[str, tuple[str, str]] = {  # letter → why not, and the remedy
+    "c": ("is cancelled", "start a new run"),
+    "d": ("is completed", "there is nothing left to order"),
+    "s": ("is {state}, not running", "the command that began it takes it up again"),
+}
+_STOPPED: Mapping[Wanted, str] = {
+    # it may yet be taken up again, until somebody cancels it for good
+    Wanted.RUNNING: "ssss+=",
+    Wanted.PAUSED: "ssss+=",
+    Wanted.FROZEN: "ssss+=",
+    Wanted.DRAINING: "ssss+=",
+    Wanted.CANCELLED: "cccc=c",
+}
+# By what a run is and what is wanted of it: a letter for each of ORDERS. "+" is done, "=" is so already, "?" is done
+# when nobody drives the run any more, and the others are refused with their reason.
+GUARDS: Mapping[RunState, Mapping[Wanted, str]] = {
+    RunState.RUNNING: {
+        Wanted.RUNNING: "=++++?",
+        Wanted.PAUSED: "+=+++?",
+        Wanted.FROZEN: "++=++?",
+        Wanted.DRAINING: "+++=+?",
+        Wanted.CANCELLED: "cccc=?",
+    },
+    RunState.COMPLETED: {
+        Wanted.RUNNING: "dddddd",
+        Wanted.PAUSED: "dddddd",
+        Wanted.FROZEN: "dddddd",
+        Wanted.DRAINING: "dddddd",
+        Wanted.CANCELLED: "ccccdc",
+    },
+    RunState.FAILED: _STOPPED,
+    RunState.CANCELLED: _STOPPED,
+    RunState.TIMED_OUT: _STOPPED,
+}
+
+
+def guarded(run: str, state: RunState, wanted: Wanted, order: str) -> str:
+    """The order's letter, one of "+=?", or IllegalMove with the reason."""
+    letter = GUARDS[state][wanted][ORDERS.index(order)]
+    if letter in REASONS:
+        why, remedy = REASONS[letter]
+        raise IllegalMove(f"run {run}", why=why.format(state=state), remedy=remedy)
+    return letter

@@ -107,8 +107,9 @@ WORD = re.compile(rf"{CAPITAL}(?<![\w@/.$\\-].)(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-
 NEXT = re.compile(rf" (?:{CAPITAL}\. )?(?:{PARTICLES} ){{0,2}}(?P<it>{NAME})(?![\w@(/]|\.\w)")
 LISTED = re.compile(rf", (?P<it>{NAME})(?!\w)")
 LOUD = re.compile(r"(?P<given>[A-Z](?<!\w.)[A-Z]{2,14})(?= (?:[A-Z]\.? )?(?P<family>[A-Z]{2,15})\b)")
-QUIET = re.compile(
-    r"\b(?:ask|tell|call|contact|email|meet|met|[Hh]i|[Hh]ey|hello|thanks|dear|from|with|for|cc|and|is|to) "
+QUIET = re.compile(  # a letter of few kinds first: the search skips to it
+    r"[acdefhHimtw](?<!\w.)(?:(?<=a)(?:sk|nd)|(?<=t)(?:ell|hanks|o)|(?<=c)(?:all|ontact|c)|(?<=e)mail|(?<=m)ee?t"
+    r"|(?<=[hH])(?:i|ey)|(?<=h)ello|(?<=d)ear|(?<=f)(?:rom|or)|(?<=w)ith|(?<=i)s) "
     r"(?P<it>[a-z]{3,15})\b(?![\w@(/=.]*[\w(=])"
 )
 INITIAL = re.compile(rf"(?<!\w){CAPITAL}\. ?$")
@@ -121,25 +122,9 @@ CUED = re.compile(
     rf"(?={NAME} (?:{PARTICLES} ){{0,2}}{NAME}))"
     rf"(?P<it>{NAME}(?: (?:{CAPITAL}\.|(?:{PARTICLES} ){{0,2}}{NAME})){{0,2}})"
 )
-CUES = (
-    *(
-        "Mr",
-        "Ms",
-        "Miss",
-        "Mx",
-        "Dr",
-        "Prof",
-        "Sir",
-        "Madame",
-        "Mme",
-        "Herr",
-        "Frau",
-        "Señor",
-        "Sr",
-        "Signor",
-        "Monsieur",
-    ),
-    *("ame", "Dear", "egards", "incerely", "heers", "Yours", "alled", "I am", "i am", "I'm", "i'm", "his is"),
+TITLE = re.compile(r"M(?:r|s|iss|x|me|onsieur)|D(?:r|ear)|Prof|S(?:ir|eñor|r|ignor)|Herr|Frau|Yours|I(?: am|'m)")
+CUES = (  # a text without any of them, or of the titles, is not searched for what they announce
+    *("ame", "egards", "incerely", "heers", "alled", "i am", "i'm", "his is"),
     *("ustomer", "atient", "ontact", "mployee", "lient", "ttn", "ttention", "uthor", "igned"),
 )
 LOWER = re.compile(r"(?i)\bmy name is (?P<it>[^\W\d_]{2,20}(?: [^\W\d_]{2,20})?)(?=[.,;!?\n]|$| and\b)")
@@ -163,12 +148,13 @@ def names(text: str) -> Iterator[Found]:
     for match in QUIET.finditer(text):
         if match["it"] in QUIETLY:
             yield Found("name", *match.span("it"))
-    for pattern, hints in ((CUED, CUES), (LOWER, ("y name is", "Y NAME IS"))):
-        for hint in hints:
-            if hint in text:
-                for match in pattern.finditer(text):
-                    yield from _told(text, *match.span("it"))
-                break
+    has = text.__contains__
+    if TITLE.search(text) or any(map(has, CUES)):
+        for match in CUED.finditer(text):
+            yield from _told(text, *match.span("it"))
+    if has("y name is") or has("Y NAME IS"):
+        for match in LOWER.finditer(text):
+            yield from _told(text, *match.span("it"))
 
 
 def _dictionary(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
@@ -242,11 +228,15 @@ HOUSE = (  # number first, number last; then what the post has of its own
     rf",? \d{{1,4}}\b(?:,? \d{{4,5}}(?:-\d{{3}})?(?: {TOWN})?)?"
     rf"|\bP\.? ?O\.? Box \d{{1,6}}\b(?:, {TOWN}(?:,? [A-Z]{{2}})?(?: \d{{5}})?)?"
 )
+NUMBERED = re.compile(  # a house, or a box of the post's: few digits by themselves, or a word for them
+    r"[\dFOT](?:(?<=\d)(?<![\w.-].)\d{0,5}[^\W\d_]?(?!\w)|(?<=O)ne|(?<=T)(?:wo|hree|en)|(?<=F)(?:our|ive))"
+)
 PLACES: Mapping[str, Sign] = {
     "address": Sign(
         re.compile(HOUSE),
         _any,
-        (
+        trait=NUMBERED,
+        hints=(
             *(
                 "Street",
                 " St",
@@ -343,6 +333,7 @@ PLACES: Mapping[str, Sign] = {
         ),
         _any,
         ("live", "Live", "ddress", "DDRESS", "ship", "Ship", "send", "Send", "eliver", "ocated at"),
+        trait=NUMBERED,
     ),
     "phone": Sign(
         re.compile(
@@ -362,26 +353,7 @@ PLACES: Mapping[str, Sign] = {
             r"(?P<it>[+(]?\d[\d ()./-]{5,18}\d)(?!\w)"
         ),
         _is_number,
-        (
-            "hone",
-            "HONE",
-            "tel",
-            "Tel",
-            "TEL",
-            "hats",
-            "line",
-            " me",
-            "mob",
-            "Mob",
-            "obile",
-            "MOBILE",
-            "cell",
-            "Cell",
-            "CELL",
-            "all me",
-            "fax",
-            "Fax",
-            "FAX",
-        ),
+        ("hone", "tel", "hats", "line", " me", "mob", "cell", "fax"),
+        any_case=True,
     ),
 }

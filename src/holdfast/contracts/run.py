@@ -24,6 +24,7 @@ class Wanted(StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"  # nothing new is claimed, what runs goes on
+    FROZEN = "frozen"  # nothing new is claimed, what runs is handed back at once, to be run anew later
     DRAINING = "draining"  # nothing new is claimed, what runs finishes, then the run stops
     CANCELLED = "cancelled"  # what waits is cancelled, what runs is interrupted
 

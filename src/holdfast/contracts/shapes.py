@@ -18,6 +18,7 @@ from holdfast.contracts.errors import BadRecord
 
 NAMES = {NoneType: "null", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 NAMES |= {list: "a list", dict: "an object"}
+AS_IT_IS = frozenset({str, int, bool, NoneType})  # JSON values that have nothing to be looked at
 
 
 class Unfit(Exception):
@@ -83,7 +84,7 @@ def _number(value: Any) -> float:
 def _json(value: Any) -> Any:
     """A copy of any JSON value, lists and objects included."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind in AS_IT_IS:
         return value
     if kind is list or kind is tuple:
         return _list(value, _json)
@@ -102,6 +103,8 @@ def _list(value: Any, each: Callable[[Any], Any]) -> list[Any]:
         return list(value)
     if each is _number and set(map(type, value)) == {float} and all(map(isfinite, value)):
         return list(value)
+    if each is _json and set(map(type, value)) <= AS_IT_IS:
+        return list(value)
     out: list[Any] = []
     try:
         out.extend(map(each, value))  # what was read before a failure stays, so the length is the place
@@ -117,7 +120,7 @@ def _object(value: Mapping[Any, Any], each: Callable[[Any], Any]) -> dict[str, A
         for key, item in value.items():
             if not isinstance(key, str):
                 raise Unfit("has a key that is not text", "write every key as text")
-            out[key] = each(item)
+            out[key] = item if each is _json and type(item) in AS_IT_IS else each(item)
     except Unfit as unfit:
         raise unfit.inside(f"[{key!r}]") from None
     return out

@@ -53,7 +53,7 @@ class ModelCall:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if any(not 0 <= place < len(self.completion_ids or ()) for place in self.forced):
+        if self.forced and any(not 0 <= place < len(self.completion_ids or ()) for place in self.forced):
             raise BadRecord("model call: forced", why="must be places in completion_ids")
         for name in ("prompt_ids", "completion_ids"):
             if min(getattr(self, name) or (0,)) < 0:

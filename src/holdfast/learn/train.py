@@ -138,6 +138,7 @@ class Trainer:
         self._norms: deque[float] = deque(maxlen=RECENT)
         self.steps = 0
         self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
+        self.between: Callable[[], None] = lambda: None  # called before each piece is read; it may wait, or stop a step
         is_compiled = settings.compile and self.device.type == "cuda"
         hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
         self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
@@ -156,11 +157,15 @@ class Trainer:
         began = time.perf_counter()
         batch = samples if isinstance(samples, Samples) else pack(samples)
         good = self.state()
-        with self._seeded(), self._in_order():
-            batch = self._prepared(batch)
-            account = self._epochs(batch)
-            if self.settings.is_measured and account.updates and account.restored is None:
-                account.restored = self._measure(batch, account)
+        try:
+            with self._seeded(), self._in_order():
+                batch = self._prepared(batch)
+                account = self._epochs(batch)
+                if self.settings.is_measured and account.updates and account.restored is None:
+                    account.restored = self._measure(batch, account)
+        except BaseException:  # stopped on the way: all of a step, or nothing
+            self.restore(good)
+            raise
         delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
         account.restored = account.restored or self._strayed(delta, good)
         if account.restored is not None:
@@ -240,6 +245,7 @@ class Trainer:
         objective = self.settings.objective
         targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
         for padded in self._padded(batch, self.model):
+            self.between()
             part = piece(batch, padded, share, self.device)
             with self._cast():
                 logp, entropy, states = look(
@@ -314,6 +320,7 @@ class Trainer:
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
         for padded in self._padded(batch, model):
+            self.between()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
                 logp, _, states = look(_model(model), _model(model).hidden, part, batch.rules)

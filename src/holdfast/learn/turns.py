@@ -8,7 +8,7 @@ trajectory, where they would cancel. Where the weights are out of reach nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any, ClassVar, Literal
@@ -129,13 +129,13 @@ def optimize_turns(
     seed: int,
     intake: Intake | None = None,
     critic: nn.Module | None = None,
-    device: str = "cpu",
     held: tuple[Constraint, Multiplier] | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Learn from these attempts in place; None for a model whose weights cannot be reached.
 
     A critic that is given is trained along and can be given again; otherwise a new one begins at 0. So can the
-    multiplier of a constraint, as the summary tells it."""
+    multiplier of a constraint, as the summary tells it. `between` is the trainer's."""
     intake = fitted(intake or Intake(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
@@ -153,9 +153,9 @@ def optimize_turns(
             breaks=breaks,
         )
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
-    trainer = Trainer(
-        model, _settings(settings.ppo, conversations / turns), seed=seed, critic=critic or _critic(model), device=device
-    )
+    how = _settings(settings.ppo, conversations / turns)
+    trainer = Trainer(model, how, seed=seed, critic=critic or _critic(model))
+    trainer.between = between
     told, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)

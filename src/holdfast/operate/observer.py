@@ -1,8 +1,9 @@
-"""Who may order what, whether it was ordered before, and what was ordered: written once for whatever takes orders.
+"""The desk of a town, which lives without a store: whether an order was given before, and what was ordered, in a file.
 
-A token tells a role, and nothing else does. An order has an id: the same id again gives the same answer and does
-nothing. A dry run does nothing either. Everything that changes something, or tried to, is in the audit log, each entry
-sealed with the one before it. What an order does is the caller's business, and what the numbers mean `town.health`'s.
+An order has an id: the same id again gives the same answer and does nothing. A dry run does nothing either. Everything
+that changes something, or tried to, is in the audit log, each entry sealed with the one before it. Roles are
+`contracts.access`', orders to what is in a store `control`'s; what an order does is the caller's business, and what the
+numbers mean `town.health`'s.
 """
 
 from __future__ import annotations
@@ -17,46 +18,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError
-from holdfast.contracts.orders import Alert, Severity
+from holdfast.contracts.orders import LONGEST, Alert, Severity
 from holdfast.operate import alerts
-from holdfast.workloads.townlife import LIMITS, ROLES, unlocked
+from holdfast.operate.auth import Caller
+from holdfast.workloads.townlife import LIMITS, unlocked
 
 REMEMBERED = 512  # orders whose answers are kept
 TICK_S = 60.0  # a tick is a minute of the town's time, which is what alarms of the town go by
 
 
-class Forbidden(HoldfastError):
-    """The role may not do this."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
-    """A token and the role that it gives."""
+    """A token that was given on the command line, and the role that it gives."""
 
     role: str
     token: str
     label: str = ""
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise BadInput(f"role {self.role!r}", why="is unknown", remedy=f"one of {', '.join(ROLES)}")
+        if self.role not in list(Role):
+            raise BadInput(f"role {self.role!r}", why="is unknown", remedy=f"one of {', '.join(Role)}")
         if len(self.token) < 8 or not (self.token.isascii() and self.token.isprintable()) or " " in self.token:
             raise BadInput(f"token of {self.role}", why="is too short, or cannot stand in a header",
                            remedy="use at least 8 letters and digits")  # fmt: skip
 
 
-def role_of(badges: Iterable[Badge], given: str | None) -> Badge | None:
-    """Whose token this is; all are compared, each in the same time."""
+def role_of(badges: Iterable[Badge], given: str | None) -> Caller | None:
+    """Whose token this is; all are compared, each in the same time, for people make up tokens that can be guessed."""
     found = None
     for badge in badges:
         if given is not None and hmac.compare_digest(badge.token.encode(), given.encode()):
-            found = badge
+            found = Caller(label=badge.label or badge.role, role=Role(badge.role))
     return found
-
-
-def may(role: str, wanted: str) -> bool:
-    return ROLES.index(role) >= ROLES.index(wanted)
 
 
 # The audit log ------------------------------------------------------------------------------------------------------
@@ -121,14 +116,13 @@ def _sealed(line: str, last: str, number: int) -> dict[str, Any] | None:
 class Order:
     id: str
     name: str
+    caller: Caller
     args: Mapping[str, Any] = field(default_factory=dict)
-    who: str = ""
-    role: str = "viewer"
     is_dry: bool = False
 
 
-def read_order(body: Any, badge: Badge) -> Order:
-    """`{"id": "…", "name": "rain", "args": {…}, "dry_run": false}`: who and which role are the badge's to say."""
+def read_order(body: Any, caller: Caller) -> Order:
+    """`{"id": "…", "name": "rain", "args": {…}, "dry_run": false}`: who and which role are the token's to say."""
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         raise BadInput("order: name", why="is missing", remedy="send name, args and id")
     unknown = sorted(set(body) - {"id", "name", "args", "dry_run"})
@@ -137,14 +131,11 @@ def read_order(body: Any, badge: Badge) -> Order:
     args, identity = body.get("args", {}), body.get("id", "")
     if not isinstance(args, dict) or not all(isinstance(v, str | int | float | bool) for v in args.values()):
         raise BadInput("order: args", why="must be names with plain values")
-    if not isinstance(identity, str) or len(identity) > 100:
-        raise BadInput("order: id", why="must be a text of at most 100 letters")
+    if not isinstance(identity, str) or len(identity) > LONGEST:
+        raise BadInput("order: id", why=f"must be a text of at most {LONGEST} letters")
     if not isinstance(body.get("dry_run", False), bool):
         raise BadInput("order: dry_run", why="must be true or false")
-    return Order(
-        id=identity, name=body["name"], args=args, who=badge.label or badge.role, role=badge.role,
-        is_dry=body.get("dry_run", False),
-    )  # fmt: skip
+    return Order(id=identity, name=body["name"], caller=caller, args=args, is_dry=body.get("dry_run", False))
 
 
 class Desk:
@@ -163,14 +154,14 @@ class Desk:
         self._answers: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
 
     def take(self, order: Order) -> dict[str, Any]:
-        wanted = self._needs(order.name)
-        if not may(order.role, wanted):
-            error = Forbidden(order.name, why=f"is for {wanted}s, and this is a {order.role}", remedy="use their token")
+        wanted, role = Role(self._needs(order.name)), order.caller.role
+        if not role.may(wanted):
+            error = Forbidden(order.name, why=f"is for {wanted}s, and this is a {role}", remedy="use their token")
             self._write(order, refused=str(error))
             raise error
         if order.is_dry:
             return {"id": order.id, "name": order.name, "dry_run": True, **self._look(order.name, order.args)}
-        if wanted == ROLES[0]:
+        if wanted is Role.VIEWER:
             return {"id": order.id, "name": order.name, **self._do(order.name, order.args)}
         if not order.id:
             raise BadInput(f"{order.name}: id", why="is missing", remedy="an order that changes something has an id")
@@ -192,8 +183,8 @@ class Desk:
         return answer
 
     def _write(self, order: Order, **more: str) -> None:
-        told = {"what": "order", "id": order.id, "name": order.name, "args": dict(order.args), "who": order.who}
-        self._audit.add({"at": self._clock(), **told, "role": order.role, **more})
+        told = {"what": "order", "id": order.id, "name": order.name, "args": dict(order.args)}
+        self._audit.add({"at": self._clock(), **told, "who": order.caller.label, "role": order.caller.role, **more})
 
 
 # Alarms of a town ---------------------------------------------------------------------------------------------------

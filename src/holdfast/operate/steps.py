@@ -13,7 +13,7 @@ from holdfast.operate.keeper import judge, lacking, under_way
 from holdfast.promote.release import next_step, respond, rollback_target
 from holdfast.prove.guard import Limits
 from holdfast.store.find import find_release
-from holdfast.store.releases import BY_HAND, is_undoable, taken_back
+from holdfast.store.releases import is_undoable, taken_back
 from holdfast.store.store import Store
 
 FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
@@ -63,10 +63,9 @@ def advance(
     return moved.result()
 
 
-def take_back(store: Store, policy: str, *, to: str | None, who: str, why: str, now: float) -> tuple[Release, Release]:
-    """The canary, or else the live one, is taken back: what became of it, and who is live then.
-
-    To a version that a person took back while it was live: that is undone, and who served meanwhile is retired."""
+def way_back(store: Store, policy: str, to: str | None) -> tuple[Release, Release]:
+    """Who would be taken back, the canary or else the live one, and who would be live then: the last known good, or the
+    one that is named. To a version that a person took back while it was live: that is undone. `control` does it."""
     releases = store.releases.of_policy(policy)
     canary = under_way([one for one in releases if one.stage is not Stage.SHADOW])
     failing = canary or next((one for one in releases if one.stage is Stage.LIVE), None)
@@ -75,17 +74,7 @@ def take_back(store: Store, policy: str, *, to: str | None, who: str, why: str, 
     target = rollback_target(releases, failing) if to is None else find_release(store, to)
     if target is None:
         raise _nowhere(store, releases, failing)
-    after = store.releases.roll_back(
-        policy,
-        failing=failing.id,
-        to=target.id,
-        who=who,
-        why=why,
-        now=now,
-        reasons=(Reason(code=BY_HAND, text=why),),
-    )
-    live = after.result()
-    return store.releases.get(failing.id), live
+    return failing, target
 
 
 def _nowhere(store: Store, releases: list[Release], failing: Release) -> BadInput:

@@ -1,8 +1,9 @@
 """The town as a live page: a thread that lives it at a chosen speed, and an app that shows it to any number of people.
 
 The world never waits for a viewer: frames since the last key frame are kept once for all, each viewer takes the next
-it has not had, and who has fallen behind begins again at the newest key frame. Who may give orders is `observer`'s to
-say; what an order does, `townlife`'s. Without tokens the page is for this machine alone.
+it has not had, and who has fallen behind begins again at the newest key frame. How orders are taken is `observer`'s to
+say; what an order does, `townlife`'s. Without tokens the page is for this machine alone. Within an app that has let
+somebody in already (`caller` in the scope), that is who asks.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.collect.endpoint import HOST, Events, is_loopback
+from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
-from holdfast.operate.observer import Audit, Badge, Desk, Forbidden, Order, Watch, may, read_order, role_of
-from holdfast.workloads.townlife import COMMANDS, LIMITS, ROLES, Life, Moment, Recording, described, faults, rounded
+from holdfast.operate.auth import Caller
+from holdfast.operate.observer import Audit, Badge, Desk, Order, Watch, read_order, role_of
+from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Moment, Recording, described, faults, rounded
 
 FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
 FASTEST = 4096.0  # ticks a second
@@ -200,7 +203,7 @@ class Runner:
             self.is_paused = name == "pause"
             return {"said": "the town stands still" if self.is_paused else "the town goes on"}
         told = self.life.order(name, args)
-        if self.is_paused and COMMANDS[name].role != ROLES[0]:
+        if self.is_paused and COMMANDS[name].role != Role.VIEWER:
             self._show()  # else it would be seen only when the town goes on
         return told
 
@@ -212,7 +215,7 @@ class Runner:
         async with asyncio.timeout(10):
             return await asyncio.wrap_future(answer)
 
-    def status(self, role: str) -> dict[str, Any]:
+    def status(self, role: Role) -> dict[str, Any]:
         standing = [{"code": one.code, "severity": str(one.severity), "message": one.message}
                     for one in self.alerts.standing]  # fmt: skip
         return {
@@ -226,7 +229,7 @@ class Runner:
             "limits": [{"kpi": one.kpi, "above": one.above, "below": one.below} for one in LIMITS],
             "lines": list(self.lines),
             "history": list(self.history),
-            "commands": [one for one in described() if may(role, one["role"])],
+            "commands": [one for one in described() if role.may(Role(one["role"]))],
         }
 
 
@@ -245,16 +248,19 @@ def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
     """The page and what it asks for. With a viewer's badge nobody sees anything without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
 
-    def admit(asked: Request) -> Badge:
+    def admit(asked: Request) -> Caller:
+        known = asked.scope.get("caller")
+        if isinstance(known, Caller):
+            return known
         given = asked.headers.get("authorization", "").removeprefix("Bearer ") or None
-        badge = role_of(badges, given)
-        if badge is None and given is not None:
+        caller = role_of(badges, given)
+        if caller is None and given is not None:
             raise HTTPException(401, "the token is wrong")
-        if badge is None and not is_open:
+        if caller is None and not is_open:
             raise HTTPException(401, "the token is missing; send 'Authorization: Bearer …'")
-        if badge is None and not all(map(_is_us, asked.headers.getlist("host") or [""])):
+        if caller is None and not all(map(_is_us, asked.headers.getlist("host") or [""])):
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
-        return badge or Badge(role="viewer", token="-" * 8, label="anyone")
+        return caller or Caller(label="anyone", role=Role.VIEWER)
 
     async def page(asked: Request) -> Response:
         return _file("templates/town.html", "text/html")
@@ -289,7 +295,7 @@ def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
         return _json({"ticks": list(runner.recording.ticks), "frames": found})
 
     async def order(asked: Request) -> Response:
-        badge = admit(asked)
+        caller = admit(asked)
         if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
         body = bytearray()
@@ -301,7 +307,7 @@ def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
             said = orjson.loads(bytes(body))
         except orjson.JSONDecodeError as error:
             raise BadInput("order", why=f"is not JSON: {error}") from None
-        return _json(await runner.take(read_order(said, badge)))
+        return _json(await runner.take(read_order(said, caller)))
 
     application = Starlette(
         routes=[

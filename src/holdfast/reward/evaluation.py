@@ -23,6 +23,7 @@ from holdfast.reward import tools as tool_use
 from holdfast.reward.diff import minimality, scaffold, tamper
 from holdfast.reward.diff.edits import Change, Finding
 from holdfast.reward.judges import jury
+from holdfast.reward.judges.rules import CHANGE, KIND
 from holdfast.reward.patience import TooLong, within
 from holdfast.reward.sheet import Guard, normalised, total
 
@@ -304,7 +305,19 @@ def judged_by(judge: Judge) -> Part:
 def artefact(result: Result) -> Artefact:
     """What a judge is shown: never who made it, and never the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
-    return Artefact(task=result.task, output=result.output or changed, context=result.context)
+    detail = {KIND: CHANGE} if changed and not result.output else _talk(result)
+    return Artefact(task=result.task, output=result.output or changed, context=result.context, detail=detail)
+
+
+def _talk(result: Result) -> dict[str, Any]:
+    """The conversation that ends with the answer, for judges that read one; nothing where no model was called."""
+    calls = [span.model for span in result.spans if span.model is not None]
+    if not calls:
+        return {}
+    last = calls[-1]
+    answer = {} if last.response.get("tool_calls") else dict(last.response)
+    messages = [*map(dict, last.messages), {**answer, "role": "assistant", "content": result.output}]
+    return {"messages": messages, "tools": list(last.sampling.get("tools") or ())}
 
 
 def result_from(given: Any, where: str) -> Result:

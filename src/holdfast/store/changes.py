@@ -2,7 +2,7 @@
 
 Topics: queue (something may be claimed), room (something left the queue), done (a rollout is finished),
 orders (an operator wants something else), releases (a version moved), trials (one began or ended), flags (one was
-changed). A wake-up is a hint to look again, never the news itself.
+changed), alerts (one was raised, acknowledged or cleared). A wake-up is a hint to look again, never the news itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from holdfast.store.writer import Pending, settle
 
-TOPICS = ("queue", "room", "done", "orders", "releases", "trials", "flags")
-QUEUE, ROOM, FINISHED, ORDERS, RELEASES, TRIALS, FLAGS = TOPICS
+TOPICS = ("queue", "room", "done", "orders", "releases", "trials", "flags", "alerts")
+QUEUE, ROOM, FINISHED, ORDERS, RELEASES, TRIALS, FLAGS, ALERTS = TOPICS
 
 
 class Watched(Protocol):

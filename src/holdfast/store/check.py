@@ -22,7 +22,7 @@ from holdfast.store import guards, rows, schema, updates
 from holdfast.store.blobs import sha256_of
 from holdfast.store.recount import recount
 from holdfast.store.releases import has_source
-from holdfast.store.sql import Transaction
+from holdfast.store.sql import Transaction, from_json
 from holdfast.store.store import Store
 
 MOST = 20  # problems of one kind that are listed
@@ -241,6 +241,10 @@ ABOUT = select(_f.sha256, _f.body)
 BOUND = select(
     schema.calibrations.c.body, *(schema.calibrations.c[name] for name in ("judge", "criterion", "prompt", "labels"))
 )
+_m, _n = schema.commands.c, schema.ledger.c
+COMMANDS = select(_m.body, _m.project, _m.id, _m.answer)
+NOTED = select(_n.project, _n.body).where(_n.kind == "command")
+TOKENS, ALERTS = select(schema.tokens), select(schema.alerts)
 
 
 Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
@@ -425,12 +429,29 @@ def _judged(view: Transaction) -> Iterator[str]:
             yield f"calibration of {bound[0]} on {bound[1]}: its record is of {one.judge} on {one.criterion}"
 
 
+def _orders(view: Transaction) -> Iterator[str]:
+    """Orders that the ledger does not know, or knows otherwise; tokens and alerts that cannot be read."""
+    noted = {
+        (project, told["id"]): told for project, told in ((row[0], from_json(row[1])) for row in view.all(NOTED, {}))
+    }
+    for body, project, identity, answer in view.all(COMMANDS, {}):
+        found, told = rows.command((body,)), noted.get((project, identity), {})
+        said = (found.id, found.action, found.subject, from_json(answer))
+        if said != (identity, *(told.get(name) for name in ("action", "subject", "answer"))):
+            yield f"order {identity}: is not the one that the ledger has"
+    for row in view.all(TOKENS, {}):
+        rows.token(row)
+    for row in view.all(ALERTS, {}):
+        rows.alert(row)
+
+
 READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("guards", guards.missing),
     ("sources", _sources),
     ("arms", _arms),
     ("flags", _flags),
     ("judgements", _judged),
+    ("orders", _orders),
     ("lessons", updates.changed),
     ("recount", recount),
 )

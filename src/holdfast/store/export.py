@@ -2,6 +2,7 @@
 
 Each line has a `kind` and a `record` as contracts.records writes it; what a record does not say itself (the attempt of
 a span, the output of an attempt, the run of a checkpoint, the project of a trial, a flag or a label) stands beside it.
+Of a token there is no record: all that is known of it but its hash stands on its line.
 The first line says what wrote the file, the last how many lines of each kind it has: without it, it was cut short.
 Ledger entries are as they were hashed; `ledger.anchors`, beside the store, is a file already, and is not exported.
 """
@@ -79,7 +80,7 @@ def _paged(table: Any, columns: Any) -> Any:
     return select(*columns, table.c.project, *keys).where(mine, tuple_(*keys) > after).order_by(*keys).limit(1000)
 
 
-JUDGED = tuple(  # kind, statement, how many columns the record has, its reader, and where the first page begins
+OF_PROJECTS = tuple(  # kind, statement, how many columns the record has, its reader, and where the first page begins
     (
         kind,
         _paged(table, columns),
@@ -94,7 +95,14 @@ JUDGED = tuple(  # kind, statement, how many columns the record has, its reader,
         ("label", schema.labels, rows.LABEL, rows.label),
         ("calibration", schema.calibrations, (schema.calibrations.c.body,), rows.calibration),
         ("appointment", schema.appointments, rows.APPOINTMENT, rows.appointment),
+        ("command", schema.commands, (schema.commands.c.body,), rows.command),
+        ("alert", schema.alerts, tuple(schema.alerts.c), rows.alert),
     )
+)
+TOKENS = (
+    select(schema.tokens)
+    .where((_all == 1) | (schema.tokens.c.project == bindparam("project")))
+    .order_by(schema.tokens.c.key)
 )
 UPDATES = (
     select(_p.step, _p.at, _p.body)
@@ -195,7 +203,7 @@ def export(
                 line("checkpoint", rows.checkpoint((body,)), run=of)
         if run is None:
             _write_service(view, everything, line)
-            _write_judged(view, everything, line)
+            _write_of_projects(view, everything, line)
         for entry in _ledger(view):
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
@@ -220,14 +228,18 @@ def _write_service(view: Transaction, everything: Mapping[str, Any], line: Calla
         line("flag", rows.flag((body,)), project=project)
 
 
-def _write_judged(view: Transaction, everything: Mapping[str, Any], line: Callable[..., None]) -> None:
-    """What judges said and what is known belongs to a project, and to no run."""
-    for kind, statement, width, read, first in JUDGED:
+def _write_of_projects(view: Transaction, everything: Mapping[str, Any], line: Callable[..., None]) -> None:
+    """What judges said, what is known and what was ordered belongs to a project; so do those who may order."""
+    for kind, statement, width, read, first in OF_PROJECTS:
         after = first
         while page := view.all(statement, {**everything, **{f"after{n}": value for n, value in enumerate(after)}}):
             for row in page:
                 line(kind, read(row[:width]), project=row[width])
             after = page[-1][width + 1 :]
+    for row in view.all(TOKENS, dict(everything)):
+        token = rows.token(row)
+        times = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
+        line("token", project=row[1], id=token.id, label=token.label, role=token.role, **times)
 
 
 def _after(view: Transaction, statement: Any, trial: int, after: Any, place: int) -> Iterator[Any]:

@@ -1,10 +1,10 @@
-"""A rollout or a release by what a person typed: its id, or so much of the beginning that only one fits."""
+"""A rollout, a release or a policy by what a person typed: its id, or so much of the beginning that only one fits."""
 
 from __future__ import annotations
 
 from sqlalchemy import bindparam, func, select
 
-from holdfast.contracts.errors import NotFound
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.store import schema
@@ -49,3 +49,13 @@ def find_release(store: Store, version: str) -> Release:
     known = store.releases.policies()
     fits = [name for name in known if name.startswith(policy)] if policy and policy not in known else []
     return store.releases.get(f"{fits[0]}@{number}" if len(fits) == 1 else version)
+
+
+def find_policy(store: Store, text: str) -> str:
+    """Its name, which may be cut short."""
+    known = store.releases.policies()
+    fits = [name for name in known if name.startswith(text)] if text not in known else [text]
+    if len(fits) != 1 or not text:
+        why = "has no versions" if len(fits) < 2 else f"several start so: {', '.join(fits[:3])}"
+        raise BadInput(f"policy {text!r}", why=why, remedy=f"there is {', '.join(known) or 'none'}")
+    return fits[0]

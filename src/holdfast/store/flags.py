@@ -43,19 +43,17 @@ class Flags:
         see it.
         """
         check_name("flag", flag.name)
+        return self._db.write(lambda tx: self.put_in(tx, flag, who=who, why=why, now=now, seen=seen))
+
+    def put_in(self, tx: Transaction, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> Flag:
         flag = replace(flag, changed_at=now)
-        values = {"project": self._project, "name": flag.name, "body": dumps(flag), "changed_at": now}
-
-        def operation(tx: Transaction) -> Flag:
-            before = self._held(tx, flag.name)
-            if seen is not None and before != seen:
-                raise Conflict(f"flag {flag.name}", why="was changed by another meanwhile", remedy="look at it again")
-            tx.run(PUT, values)
-            body = {"put": flag.name, "why": why, "flag": encode(flag)}
-            self._note(tx, who, {**body, "before": None if before is None else encode(before)}, now)
-            return flag
-
-        return self._db.write(operation)
+        before = self.held(tx, flag.name)
+        if seen is not None and before != seen:
+            raise Conflict(f"flag {flag.name}", why="was changed by another meanwhile", remedy="look at it again")
+        tx.run(PUT, {"project": self._project, "name": flag.name, "body": dumps(flag), "changed_at": now})
+        body = {"put": flag.name, "why": why, "flag": encode(flag)}
+        self._note(tx, who, {**body, "before": None if before is None else encode(before)}, now)
+        return flag
 
     def get(self, name: str) -> Flag:
         row = self._db.one(FIND, {"project": self._project, "name": name})
@@ -71,7 +69,7 @@ class Flags:
         """Remove it; the answer is what it was."""
 
         def operation(tx: Transaction) -> Flag:
-            before = self._held(tx, name)
+            before = self.held(tx, name)
             if before is None:
                 raise self._none(name)
             tx.run(DROP, {"project": self._project, "name": name})
@@ -80,7 +78,8 @@ class Flags:
 
         return self._db.write(operation)
 
-    def _held(self, tx: Transaction, name: str) -> Flag | None:
+    def held(self, tx: Transaction, name: str) -> Flag | None:
+        """As it is, and stays while this transaction lasts."""
         row = tx.one(HELD, {"project": self._project, "name": name})
         return None if row is None else rows.flag(row)
 

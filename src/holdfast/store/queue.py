@@ -173,18 +173,24 @@ class Queue:
 
     def cancel(self, rollout_id: str, *, now: float, why: str) -> Pending[Rollout]:
         """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its beat."""
-        return self._by_name(
-            rollout_id, RolloutState.CANCELLED, lambda tx, key, holder: _cancel(tx, key, holder, now, why)
-        )
+        self._runs.key(rollout_id.partition("/")[0])  # one that is not there is refused before it is handed over
+        return self._db.write(lambda tx: self.cancel_in(tx, rollout_id, now=now, why=why))
+
+    def cancel_in(self, tx: Transaction, rollout_id: str, *, now: float, why: str) -> Rollout:
+        key, holder = self._moving(tx, rollout_id, RolloutState.CANCELLED)
+        _cancel(tx, key, holder, now, why)
+        return self._moved(tx, rollout_id, key)
 
     def requeue(self, rollout_id: str, *, now: float) -> Pending[Rollout]:
         """Give a failed, dead or cancelled rollout a fresh set of attempts."""
+        self._runs.key(rollout_id.partition("/")[0])
+        return self._db.write(lambda tx: self.requeue_in(tx, rollout_id, now=now))
 
-        def act(tx: Transaction, key: int, holder: int | None) -> None:
-            tx.run(moves.REQUEUE, {"rollout": key, "now": now})
-            tx.touch(changes.QUEUE)
-
-        return self._by_name(rollout_id, RolloutState.QUEUING, act)
+    def requeue_in(self, tx: Transaction, rollout_id: str, *, now: float) -> Rollout:
+        key, _ = self._moving(tx, rollout_id, RolloutState.QUEUING)
+        tx.run(moves.REQUEUE, {"rollout": key, "now": now})
+        tx.touch(changes.QUEUE)
+        return self._moved(tx, rollout_id, key)
 
     def cancel_open(self, run: str, *, now: float, why: str) -> Pending[int]:
         """Cancel up to a few hundred open rollouts of a run; call until it answers 0."""
@@ -209,23 +215,26 @@ class Queue:
         at: float | None = self._db.one(moves.NEXT_RIPE, {"run": self._runs.key(run)})[0]
         return at
 
-    def _by_name(self, rollout_id: str, to: RolloutState, act: Any) -> Pending[Rollout]:
+    def _moving(self, tx: Transaction, rollout_id: str, to: RolloutState) -> tuple[int, int | None]:
+        """The key of a rollout that may go there, and the token that holds it; both stay so in this transaction."""
         run, _, name = rollout_id.partition("/")
-        key = self._runs.key(run)
+        row = tx.one(moves.KEY, {"run": self._runs.key(run), "name": name})
+        if row is None:
+            remedy = "'holdfast rollouts RUN' lists them"
+            raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
+        state, holder = _hold(tx, row[0])
+        ordered(rollout_id, state, to)
+        return row[0], holder
 
-        def operation(tx: Transaction) -> Rollout:
-            row = tx.one(moves.KEY, {"run": key, "name": name})
-            if row is None:
-                remedy = "'holdfast rollouts RUN' lists them"
-                raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
-            state, holder = _hold(tx, row[0])
-            if to is RolloutState.QUEUING and state in OPEN:  # the table's way there is for retries and releases
-                raise IllegalMove(f"rollout {rollout_id}", why=f"is {state}, not done", remedy="cancel it first")
-            move(rollout_id, state, to)
-            act(tx, row[0], holder)
-            return rows.rollout(tx.one(moves.BY_KEY, {"rollout": row[0]}), run)
+    def _moved(self, tx: Transaction, rollout_id: str, key: int) -> Rollout:
+        return rows.rollout(tx.one(moves.BY_KEY, {"rollout": key}), rollout_id.partition("/")[0])
 
-        return self._db.write(operation)
+
+def ordered(rollout_id: str, state: RolloutState, to: RolloutState) -> None:
+    """Refuse what a person may not order of a rollout."""
+    if to is RolloutState.QUEUING and state in OPEN:  # the table's way there is for retries and releases
+        raise IllegalMove(f"rollout {rollout_id}", why=f"is {state}, not done", remedy="cancel it first")
+    move(rollout_id, state, to)
 
 
 ENDS = frozenset(

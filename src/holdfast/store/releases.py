@@ -176,33 +176,53 @@ class Releases:
         `to` is one that was live before, or still is (a canary taken back leaves it alone). Where it was live until a
         person took it back, this undoes that: it is live as it was, and who served meanwhile is retired.
         """
-        if failing == to:
-            raise BadInput(f"release {failing}", why="cannot be rolled back to itself", remedy="name the one before it")
+        told = tuple(reasons)
+        return self._db.write(
+            lambda tx: self.roll_back_in(tx, policy, failing=failing, to=to, who=who, why=why, now=now, reasons=told)
+        )
 
-        def operation(tx: Transaction) -> Release:
-            self._alone(tx)
-            found = [self._row(tx, name) for name in (failing, to)]
-            bad, good = map(rows.release, found)
-            taken = self._check_rollback(tx, policy, bad, good)
-            told = [{"code": reason.code, "text": reason.text} for reason in reasons]
-            if taken is not None:
-                self._put(tx, found[0][0], move(bad, Stage.RETIRED), 0, True, bad.evidence, now)
-                is_good = bool(taken.get("known_good"))
-                # By the table of moves, which knows no other way from here: with nothing lost, and in one transaction.
-                self._put(tx, found[1][0], move(good, Stage.CANDIDATE), 0, False, good.evidence, now)
-                self._put(tx, found[1][0], Stage.LIVE, 100, is_good, good.evidence, now)
-                body = {"restore": to, "policy": policy, "from": good.stage, "retired": failing, "known_good": is_good}
-                self._note(tx, who, {**body, "why": why, "reasons": told}, now)
-                return rows.release(self._row(tx, to))
-            self._put(tx, found[0][0], Stage.ROLLED_BACK, 0, False, bad.evidence, now)
-            if good.stage is not Stage.LIVE:
-                self._put(tx, found[1][0], move(good, Stage.LIVE), 100, good.is_known_good, good.evidence, now)
-            body = {"roll_back": failing, "policy": policy, "from": bad.stage, "share_before": bad.share, "to": to}
-            body["known_good"] = bad.is_known_good
+    def check_rollback(self, policy: str, *, failing: str, to: str) -> None:
+        """Refuse what `roll_back` would refuse, as things are; nothing is written."""
+
+        def view(view: Transaction) -> None:
+            bad, good = (rows.release(self._row(view, name)) for name in (failing, to))
+            self._check_rollback(view, policy, bad, good)
+
+        self._db.reading(view)
+
+    def roll_back_in(
+        self,
+        tx: Transaction,
+        policy: str,
+        *,
+        failing: str,
+        to: str,
+        who: str,
+        why: str,
+        now: float,
+        reasons: Sequence[Reason],
+    ) -> Release:
+        self._alone(tx)
+        found = [self._row(tx, name) for name in (failing, to)]
+        bad, good = map(rows.release, found)
+        taken = self._check_rollback(tx, policy, bad, good)
+        told = [{"code": reason.code, "text": reason.text} for reason in reasons]
+        if taken is not None:
+            self._put(tx, found[0][0], move(bad, Stage.RETIRED), 0, True, bad.evidence, now)
+            is_good = bool(taken.get("known_good"))
+            # By the table of moves, which knows no other way from here: with nothing lost, and in one transaction.
+            self._put(tx, found[1][0], move(good, Stage.CANDIDATE), 0, False, good.evidence, now)
+            self._put(tx, found[1][0], Stage.LIVE, 100, is_good, good.evidence, now)
+            body = {"restore": to, "policy": policy, "from": good.stage, "retired": failing, "known_good": is_good}
             self._note(tx, who, {**body, "why": why, "reasons": told}, now)
             return rows.release(self._row(tx, to))
-
-        return self._db.write(operation)
+        self._put(tx, found[0][0], Stage.ROLLED_BACK, 0, False, bad.evidence, now)
+        if good.stage is not Stage.LIVE:
+            self._put(tx, found[1][0], move(good, Stage.LIVE), 100, good.is_known_good, good.evidence, now)
+        body = {"roll_back": failing, "policy": policy, "from": bad.stage, "share_before": bad.share, "to": to}
+        body["known_good"] = bad.is_known_good
+        self._note(tx, who, {**body, "why": why, "reasons": told}, now)
+        return rows.release(self._row(tx, to))
 
     def refuse(
         self,
@@ -283,6 +303,8 @@ class Releases:
 
     def _check_rollback(self, tx: Transaction, policy: str, bad: Release, good: Release) -> Mapping[str, Any] | None:
         """What the ledger says of the rollback that this one undoes; None when it undoes none."""
+        if bad.id == good.id:
+            raise BadInput(f"release {bad.id}", why="cannot be rolled back to itself", remedy="name the one before it")
         for one in (bad, good):
             if one.policy != policy:
                 raise BadInput(f"release {one.id}", why=f"is not one of {policy}")

@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Column
 
+from holdfast.contracts.access import Role as Access
+from holdfast.contracts.access import Token
 from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Trigger
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
 from holdfast.contracts.flag import Flag
@@ -23,6 +25,7 @@ from holdfast.contracts.judgement import (
     Maker,
     Role,
 )
+from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
@@ -412,3 +415,39 @@ def calibration(row: Any) -> Calibration:
 def appointment(row: Any) -> Appointment:
     """From the columns of APPOINTMENT."""
     return Appointment(policy=row[0], judge=row[1], role=Role(row[2]), at=row[3])
+
+
+@whole
+def token(row: Any) -> Token:
+    """From all columns of `tokens` in their order."""
+    return Token(
+        id=f"tok-{row[0]}",
+        label=row[2],
+        role=Access(row[3]),
+        sha256=row[4],
+        created_at=row[5],
+        expires_at=row[6],
+        revoked_at=row[7],
+    )
+
+
+@whole
+def command(row: Any) -> Command:
+    """From the column `body`."""
+    return decode(Command, from_json(row[0]))
+
+
+@whole
+def alert(row: Any) -> Alert:
+    """From all columns of `alerts` in their order."""
+    return Alert(
+        id=f"alert-{row[0]}",
+        code=row[2],
+        run=row[3] or None,
+        severity=Severity(row[4]),
+        message=row[5],
+        at=row[6],
+        acknowledged_at=row[7],
+        acknowledged_by=row[8],
+        cleared_at=row[9],
+    )

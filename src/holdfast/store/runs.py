@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
+from holdfast.contracts.orders import WANTS, guarded
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
@@ -72,6 +73,7 @@ RESUME = (
     )
 )
 _WANTED = {str(wanted): wanted for wanted in Wanted}
+_ORDER = {wanted: order for order, wanted in WANTS.items()}
 
 
 class Runs:
@@ -137,27 +139,18 @@ class Runs:
 
     def want(self, run_id: str, wanted: Wanted, *, who: str, why: str, now: float) -> Pending[Run]:
         """An operator's order, obeyed by claim and every beat; noted in the ledger with who and why."""
+        self.key(run_id)  # one that is not there is refused before it is handed over
+        return self._db.write(lambda tx: self.want_in(tx, run_id, wanted, who=who, why=why, now=now))
+
+    def want_in(self, tx: Transaction, run_id: str, wanted: Wanted, *, who: str, why: str, now: float) -> Run:
         key = self.key(run_id)
-
-        def operation(tx: Transaction) -> Run:
-            state, before, _ = tx.one(STATE, {"run": key})
-            if before == Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
-                raise IllegalMove(f"run {run_id}", why="is cancelled", remedy="start a new run")
-            if state == RunState.COMPLETED:
-                raise IllegalMove(f"run {run_id}", why="is completed", remedy="there is nothing left to order")
-            if state != RunState.RUNNING and wanted is not Wanted.CANCELLED:
-                raise IllegalMove(
-                    f"run {run_id}",
-                    why=f"is {state}, not running",
-                    remedy="the command that began it takes it up again",
-                )
-            tx.run(WANT, {"run": key, "wanted": str(wanted)})
-            ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)
-            tx.touch(changes.ORDERS)
-            tx.touch(changes.QUEUE)
-            return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
-
-        return self._db.write(operation)
+        state, before, _ = tx.one(STATE, {"run": key})
+        guarded(run_id, RunState(state), _WANTED[before], _ORDER[wanted])
+        tx.run(WANT, {"run": key, "wanted": str(wanted)})
+        ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)
+        tx.touch(changes.ORDERS)
+        tx.touch(changes.QUEUE)
+        return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
     def wanted_in(self, tx: Transaction, key: int) -> Wanted:
         return _WANTED[tx.one(WANTED, {"run": key})[0]]

@@ -409,6 +409,51 @@ appointments = Table(
     sqlite_with_rowid=False,
 )
 
+tokens = Table(
+    "tokens",
+    metadata,
+    _key(),  # its id is "tok-<key>"
+    Column("project", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("sha256", Text, nullable=False, unique=True),  # of the token, which is nowhere
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53)),
+    Column("revoked_at", Float(53)),
+    sqlite_autoincrement=True,
+)
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("body", Text, nullable=False),  # the whole record
+    Column("role", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    _key(),  # its id is "alert-<key>"
+    Column("project", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("run", Text, nullable=False),  # blank: of the whole installation; no NULL, two of which are never the same
+    Column("severity", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("acknowledged_at", Float(53)),
+    Column("acknowledged_by", Text),
+    Column("cleared_at", Float(53)),
+    Index("ix_alerts_project_key", "project", "key"),
+    # The invariant itself: what stands, stands once.
+    Index("ux_alerts_standing", "project", "code", "run", unique=True, **_where("cleared_at IS NULL")),
+    sqlite_autoincrement=True,
+)
+
 ledger = Table(
     "ledger",
     metadata,

@@ -6,12 +6,15 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.contracts.errors import BadInput
+from holdfast.store.alerts import Alerts
 from holdfast.store.anchors import Anchors
 from holdfast.store.blobs import Blobs
 from holdfast.store.budgets import Budgets
 from holdfast.store.checkpoints import Checkpoints
+from holdfast.store.commands import Commands
 from holdfast.store.db import Db, open_db
 from holdfast.store.experiences import Experiences
+from holdfast.store.figures import Figures
 from holdfast.store.flags import Flags
 from holdfast.store.judgements import Judgements
 from holdfast.store.ledger import Ledger
@@ -20,6 +23,7 @@ from holdfast.store.releases import Releases
 from holdfast.store.rewards import Rewards
 from holdfast.store.runs import Runs
 from holdfast.store.sqlite import SQLite
+from holdfast.store.tokens import Tokens
 from holdfast.store.traces import Traces
 from holdfast.store.trials import Trials
 from holdfast.store.updates import Updates
@@ -47,6 +51,7 @@ class Store:
         self.traces = Traces(db)
         self.budgets = Budgets(db, self.runs, project)
         self.views = Views(db, self.runs)
+        self.figures = Figures(db, self.runs)
         self.experiences = Experiences(self.views, self.traces)
         self.rewards = Rewards(db, self.runs, self.views, self.experiences)
         self.versions = Versions(db, project)
@@ -58,6 +63,9 @@ class Store:
         self.trials = Trials(db, project)
         self.flags = Flags(db, project)
         self.judgements = Judgements(db, project)
+        self.tokens = Tokens(db, project)
+        self.commands = Commands(db, project)
+        self.alerts = Alerts(db, project)
         self.blobs = Blobs(db, self.folder / "blobs")
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"

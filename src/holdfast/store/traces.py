@@ -61,9 +61,12 @@ class Traces:
         """Record spans of a running attempt; all of them, or StaleLease."""
         return self._insert(ADD_SPAN, attempt, [_span_params(span, attempt, now) for span in spans], now)
 
-    def open(self, attempt: Attempt, span: Span, *, now: float) -> Pending[int]:
-        """Record a span that has begun; it gets the first free number from its own on, which is the answer."""
-        params = _span_params(span, attempt, now)
+    def open(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> Pending[int]:
+        """Record a span that has begun; it gets the first free number from its own on, which is the answer.
+
+        With `is_json` all that it says was read from JSON, and is not looked through for what JSON cannot hold.
+        """
+        params = _span_params(span, attempt, now, is_json=is_json)
 
         def operation(tx: Transaction) -> int:
             if not tx.is_sqlite:  # which has one writer at a time
@@ -76,7 +79,7 @@ class Traces:
 
         return self._db.write(operation)
 
-    def amend(self, attempt: Attempt, span: Span, *, now: float) -> Pending[None]:
+    def amend(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> Pending[None]:
         """Put this in place of an open span with its number; with `ended_at` it is closed, and stays as it is."""
         params = {
             "token": attempt.token,
@@ -84,7 +87,7 @@ class Traces:
             "span_seq": span.seq,
             "span_name": plain_text(span.name),
             "span_end": span.ended_at,
-            "span_body": _body(span),
+            "span_body": _body(span, is_json=is_json),
         }
 
         def operation(tx: Transaction) -> None:
@@ -150,7 +153,7 @@ def span(row: Any) -> Span:
     return Span(seq=row[1], kind=_KINDS[row[2]], name=row[3], started_at=row[4], ended_at=row[5], **rest)
 
 
-def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
+def _span_params(span: Span, attempt: Attempt, now: float, *, is_json: bool = False) -> dict[str, Any]:
     return {
         "token": attempt.token,
         "now": now,
@@ -159,14 +162,14 @@ def _span_params(span: Span, attempt: Attempt, now: float) -> dict[str, Any]:
         "name": plain_text(span.name),
         "started_at": span.started_at,
         "ended_at": span.ended_at,
-        "body": _body(span),
+        "body": _body(span, is_json=is_json),
     }
 
 
-def _body(span: Span) -> str | None:
+def _body(span: Span, *, is_json: bool = False) -> str | None:
     """What has no column, as JSON; the fields at their defaults are left out. BadRecord where it is none."""
     try:
-        rest = _rest(span)
+        rest = _rest(span, is_json=is_json)
     except (Unfit, RecursionError) as error:
         why = f"{error.path} {error.why}" if isinstance(error, Unfit) else str(error)
         raise BadRecord(f"span {span.name}", why=why, remedy="use what JSON can hold") from None
@@ -175,20 +178,20 @@ def _body(span: Span) -> str | None:
     try:
         return orjson.dumps(rest).decode()
     except orjson.JSONEncodeError:  # half a character, or a number that is too large for it
-        return to_json(rest)
+        return _body(span) if is_json else to_json(rest)
 
 
-def _rest(span: Span) -> dict[str, Any]:
+def _rest(span: Span, *, is_json: bool) -> dict[str, Any]:
     rest: dict[str, Any] = {}
     for name in ("parent", "trace_id", "span_id"):
         if (value := getattr(span, name)) is not None:
             rest[name] = value
     if span.attributes:
-        rest["attributes"] = _NOTES.encode(span.attributes)
+        rest["attributes"] = span.attributes if is_json else _NOTES.encode(span.attributes)
     if span.events:
         rest["events"] = _EVENTS.encode(span.events)
     if span.model is not None:
-        rest["model"] = _MODEL.encode(span.model)
+        rest["model"] = span.model if is_json else _MODEL.encode(span.model)  # orjson writes a record as the shape does
     if span.tool is not None:
         rest["tool"] = _TOOL.encode(span.tool)
     return rest

@@ -59,7 +59,7 @@ class Views:
         key = self._runs.key(run)
         params: dict[str, Any] = {"run": key, "most": most, "after": 0}
         if after is not None:
-            params["after"] = self._key(run, after)
+            params["after"] = self.key(run, after)
         statement = _page(status, split)
         if status is not None:
             params["status"] = str(status)
@@ -76,7 +76,7 @@ class Views:
 
     def attempts(self, rollout_id: str) -> list[Attempt]:
         run, _, name = rollout_id.partition("/")
-        return [rows.attempt(row, rollout_id) for row in self._db.all(ATTEMPTS, {"rollout": self._key(run, name)})]
+        return [rows.attempt(row, rollout_id) for row in self._db.all(ATTEMPTS, {"rollout": self.key(run, name)})]
 
     def attempt(self, rollout_id: str, number: int) -> Attempt:
         run, _, name = rollout_id.partition("/")
@@ -113,7 +113,8 @@ class Views:
             snapshot=True,
         )
 
-    def _key(self, run: str, name: str) -> int:
+    def key(self, run: str, name: str) -> int:
+        """The store's number of a rollout: later ones have higher ones."""
         row = self._db.one(KEY, {"run": self._runs.key(run), "name": name})
         if row is None:
             raise _none(f"{run}/{name}")

@@ -116,10 +116,11 @@ class Course:
         tasks = [self._task(name, self._settings.train[place], Split.TRAIN, group) for name, place, group in named]
 
         def learn(experiences: Sequence[Experience]) -> Learnt:
-            began = time.perf_counter()
+            began, held = time.perf_counter(), self._pupil.held_s
             self._check(experiences)
             learnt = self._learnt(standing, number, experiences)
-            told: dict[str, Any] = {"iteration": number, "learning_s": round(time.perf_counter() - began, 3)}
+            spent = time.perf_counter() - began - (self._pupil.held_s - held)  # a pause is nobody's learning
+            told: dict[str, Any] = {"iteration": number, "learning_s": round(spent, 3)}
             if block.follow:
                 told["followed"] = [one.rollout.partition("/")[2] for one in experiences]
             return replace(learnt, body={**learnt.body, **told})

@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.plan import Standing
+from holdfast.collect.plan import Lost, Standing
 from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.run import LearnUpdate
@@ -35,10 +36,6 @@ BASE = "0"  # the version of the weights it came with
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class Lost(StoreError):
-    """The checkpoint that a run would go on from is missing or damaged."""
-
-
 class Pupil:
     def __init__(self, name: str, *, seed: int, slots: int = 64, deterministic: bool = False) -> None:
         self.model, manifest = load(name)
@@ -50,6 +47,7 @@ class Pupil:
         self._at: str | None = None  # the checkpoint whose weights these are; None: those it came with
         self._phase, self._trainer = "", None  # type: tuple[str, Trainer | None]
         self._stop = threading.Event()
+        self.held_s = 0.0  # that learning waited for a paused run to go on
 
     @property
     def version(self) -> str:
@@ -65,6 +63,14 @@ class Pupil:
         """To be called between updates."""
         if self._stop.is_set():
             raise Interrupted("the run was stopped")
+
+    def between(self, standing: Standing) -> None:
+        """For whatever trains, before each piece: waits while the run is paused, Interrupted once it is to end."""
+        self.heed()
+        began = time.monotonic()
+        standing.between()
+        self.held_s += time.monotonic() - began
+        self.heed()
 
     def be_at(self, standing: Standing) -> None:
         """Have the weights that the last lesson left, as after a restart."""
@@ -92,6 +98,7 @@ class Pupil:
                 with _found(self._at):  # a new one would go on, but elsewhere than the one that was saved
                     trainer.load(where(standing.folder, self._at) / TRAINER)
             self._phase, self._trainer = phase, trainer
+        self._trainer.between = partial(self.between, standing)
         return self._trainer
 
     def keep(self, standing: Standing, *, algorithm: str, mean_reward: float | None = None) -> Checkpoint:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.collect.plan import Learnt, Standing
@@ -40,7 +41,8 @@ def rl_lesson(
             return Learnt(body={"phase": "rl_optimizer", "skipped": SWITCHED_OFF})  # as without the block
         model = None if pupil is None else pupil.model
         held = None if constraint is None else (constraint, _multiplier(standing))
-        summary = optimize_turns(experiences, model, settings, seed=seed, intake=intake, held=held)
+        between = standing.between if pupil is None else partial(pupil.between, standing)
+        summary = optimize_turns(experiences, model, settings, seed=seed, intake=intake, held=held, between=between)
         told: dict[str, Any] = summary.to_dict()
         reasons = {
             rollout: why for rollout, why in told.pop("reasons").items() if why != Reason.WRONG_SPLIT

@@ -6,6 +6,7 @@ asked for, and looking changes nothing. What the town refuses arrives as an erro
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,22 +18,25 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
 from holdfast.town import console, frames, health, record, talk
-from holdfast.town.env import Env
+from holdfast.town.env import Env, Seen
 from holdfast.town.events import KINDS
 from holdfast.town.frames import Recording, Veil
 from holdfast.town.jit import is_cold
 from holdfast.town.record import Given, Script, Unfit
-from holdfast.town.rules import NEEDS, STAGES, TROUBLES, BadRules, Rules
+from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, BadRules, Rules
 from holdfast.town.rules import load as load_rules
+from holdfast.town.state import State
+from holdfast.workloads import vignettes
 
 KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
+LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS", "KEY_EVERY", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Life", "Moment",
-    "Recording", "Rules", "Veil", "bench", "command_docs", "described", "faults", "fold", "inspect_script",
-    "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay", "rounded", "rule_faults",
-    "schema", "unlocked", "word",
+    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
+    "Life", "Moment", "Recording", "Rules", "Seen", "State", "Veil", "bench", "command_docs", "described", "faults",
+    "fold", "inspect_script", "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay",
+    "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -132,11 +136,29 @@ class Moment:
     window: Mapping[str, float | None] | None = None  # of a window that has just ended
 
 
-class Life:
-    """One town, tick by tick."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Somebody who had to leave."""
 
-    def __init__(self, rules: Rules, *, seed: int, mind: Mind = Env.scripted, veil: Veil | None = None) -> None:
-        self.rules, self.seed, self.veil = rules, seed, veil or Veil()
+    tick: int
+    name: str
+    days: float  # lived here
+    cause: str  # one of CAUSES
+
+
+class Life:
+    """One town, tick by tick; who is to hear of windows that have ended is given with it."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        seed: int,
+        mind: Mind = Env.scripted,
+        veil: Veil | None = None,
+        hear: Callable[[Mapping[str, float | None]], None] | None = None,
+    ) -> None:
+        self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Veil(), hear
         self.env = Env(rules)
         self.env.reset(seed)
         self._mind = mind
@@ -150,6 +172,9 @@ class Life:
         self._before: frames.Picture | None = None
         self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
         self.lost = 0  # events that were gone before they were read
+        self._playing = vignettes.Playing()
+        self.left: deque[Left] = deque(maxlen=LEDGER)  # who left last
+        self.left_for: Counter[str] = Counter()  # and what all left for, since this began
 
     # Living ----------------------------------------------------------------------------------------------------------
 
@@ -168,6 +193,8 @@ class Life:
             window = self._measure(self._tally)
             self._tally = health.begin(state)
             self.kpis = window
+            if self._hear is not None:
+                self._hear(window)
         elif self._tally.ticks >= WINDOW // 12 and self.tick % KPI_EVERY == 0:
             self.kpis = self._measure(self._tally)
         return Moment(tick=self.tick, lines=lines, window=window)
@@ -181,6 +208,7 @@ class Life:
         self._seen = int(self.env.state.town["events"][0])
         self._limiter, lines = talk.narrate(self._limiter, found, self.name)
         for event in found:
+            self._stage(event)
             a, b, kind = int(event["a"]), int(event["b"]), int(event["kind"])
             if KINDS[kind] in talk.TEMPLATES:  # what nobody would tell is not shown either
                 about = KINDS[kind] not in ("trouble_begins", "trouble_ends", "restock")
@@ -191,10 +219,28 @@ class Life:
             said = talk.says(event)
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
+        self._playing, beats = vignettes.due(self._playing, self.tick)
+        lines += tuple(
+            talk.Line(tick=beat.tick, kind="vignette", text=beat.text, a=beat.seat, b=-1, priority=True)
+            for beat in beats
+        )
         self._pending["lines"] += [self._line(line) for line in lines]
         for kept in self._pending.values():
             del kept[:-64]  # who looks seldom sees the newest
         return lines
+
+    def _stage(self, event: Any) -> None:
+        """Whose coming or going it is, if it is one."""
+        kind, tick, seat = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"])
+        if kind == "arrival":
+            self._playing = vignettes.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
+        elif kind == "exit":
+            cause, days = CAUSES[int(event["b"]) - 1], int(event["value"]) / int(self.env.law.n["day"])
+            one = Left(tick=tick, name=self.name(seat), days=round(days, 2), cause=cause)
+            self.left.append(one)
+            self.left_for[cause] += 1
+            why = talk.LEAVES_FOR[cause]
+            self._playing = vignettes.departure(self._playing, tick=tick, seat=seat, name=one.name, days=days, why=why)
 
     def _line(self, line: talk.Line) -> dict[str, Any]:
         about = line.kind not in ("trouble_begins", "trouble_ends", "restock")
@@ -288,7 +334,13 @@ class Life:
             path,
             self.env.state,
             self.rules,
-            {"limiter": self._limiter.plain(), "seen": self._seen, "seed": self.seed, "commands": given},
+            {
+                "limiter": self._limiter.plain(),
+                "vignettes": self._playing.plain(),
+                "seen": self._seen,
+                "seed": self.seed,
+                "commands": given,
+            },
         )
 
     def restore(self, path: Path) -> None:
@@ -302,6 +354,7 @@ class Life:
         self.seed, self._seen = notes["seed"], notes["seen"]
         self.commands = [Given(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
+        self._playing = vignettes.playing(notes["vignettes"]) if "vignettes" in notes else vignettes.Playing()
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
 

@@ -27,9 +27,10 @@ from holdfast.collect.proxy.upstream import Remote
 from holdfast.collect.reply import spell_byte
 from holdfast.collect.scrub import Scrub
 from holdfast.contracts.rollout import Attempt, AttemptState
+from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span
 from holdfast.policies import tokens
-from holdfast.store.store import Store
+from holdfast.store.store import Store, open_store
 from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, chunk, completion
 from tests.collect.proxy.street import running, served
 from tests.collect.scene import PATIENCE_S, until
@@ -255,6 +256,37 @@ def test_refusals_have_their_documented_codes(file_store: Store, tmp_path: Path)
         (None, "upstream_request_failed"),
     ]
     assert [span.attributes["partial"] for span in here.spans()] == [f"{here.upstream}: no answer within 1 s"]
+
+
+def test_calls_of_a_run_that_is_stopped_are_refused_and_those_of_one_that_drains_go_on(file_store: Store) -> None:
+    with road(file_store) as here, open_store(file_store.url) as operator:
+        run, go_on = here.attempt.rollout.partition("/")[0], threading.Event()
+
+        def order(wanted: Wanted) -> None:
+            operator.runs.want(run, wanted, who="ann", why="because", now=time.time()).result()
+
+        for wanted in (Wanted.PAUSED, Wanted.DRAINING, Wanted.RUNNING):
+            order(wanted)
+            assert here.post()[0] == 200
+        order(Wanted.FROZEN)
+        eventually(lambda: here.post()[0] == 409)
+        status, _, body = here.post()
+        assert code((status, None, body)) == (409, "attempt_not_running")
+        assert "its run is frozen" in json.loads(body)["error"]["message"]
+        order(Wanted.RUNNING)
+        eventually(lambda: here.post()[0] == 200)
+        here.far.usual = Step(WORDS, waits_for=go_on)
+        answers: list[int] = []
+        stream = threading.Thread(target=lambda: answers.append(here.post(body=asking(stream=True))[0]))
+        stream.start()
+        eventually(lambda: here.far.sent and here.far.sent[-1])
+        order(Wanted.DRAINING)
+        go_on.set()
+        stream.join(PATIENCE_S)
+        assert answers == [200] and here.spans()[-1].attributes.get("partial") is None
+        order(Wanted.CANCELLED)
+        eventually(lambda: here.post()[0] == 409)
+        assert "its run is cancelled" in json.loads(here.post()[2])["error"]["message"]
 
 
 def test_several_choices_are_refused_and_nothing_of_them_is_asked_or_kept(file_store: Store) -> None:

@@ -140,7 +140,7 @@ async def test_silence_ends_an_answer_and_a_word_now_and_then_does_not() -> None
         with pytest.raises(TimeoutError):
             await answer.read()
         here.rest(answer)
-    async with standing(OK + b"Content-Length: 160\r\n\r\n", *[b"x"] * 160, read_s=0.5) as (_, here):
+    async with standing(OK + b"Content-Length: 160\r\n\r\n", *[b"x"] * 160, read_s=0.7) as (_, here):
         assert await said(here) == (200, b"x" * 160)  # 0.8 s in all
 
 

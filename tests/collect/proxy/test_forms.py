@@ -57,7 +57,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
     def let_go(label: str) -> None:
         if label.endswith("/hold"):
             body = Request(f"{url}/training/proxy/release", b"{}", {"content-type": "application/json"})
-            assert json.load(urlopen(body, timeout=20))["held"] is False
+            assert json.load(urlopen(body, timeout=60))["held"] is False
 
     with caplog.at_level(logging.INFO), served(far.app) as upstream, served(make) as url:  # type: ignore[arg-type]
         headers = {"Authorization": f"Bearer {THEIRS}", "x-api-key": THEIRS}

@@ -329,7 +329,7 @@ def is_the_same_number(one: Any, other: Any) -> bool:
     return are_numbers and math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_whatever_stands_there_instead_is_a_problem_and_never_a_crash(
     data: st.DataObject, original: Published, tmp_path_factory: pytest.TempPathFactory

@@ -201,6 +201,8 @@ async def test_a_function_is_a_judge_of_many_at_once() -> None:
     judge = Measured(name="v", version="1", probabilities=lambda some: [0.9, 0.2, None], clock=lambda: 1.0)
     found = judge.judge(ON, [ANSWER, replace(ANSWER, output="5"), replace(ANSWER, output="6")])
     assert [(one.grade, one.score) for one in found] == [(Grade.YES, 0.9), (Grade.NO, 0.2), (None, None)]
+    assert [one.why for one in found] == ["", "", "not what it can read"]
+    assert replace(judge, reads="a talk").judge(ON, [ANSWER] * 3)[2].why == "needs a talk"
     assert judge.prompt(ON) != replace(judge, version="2").prompt(ON)
 
 

@@ -92,7 +92,7 @@ def test_the_first_morning_is_the_same(rules: Rules) -> None:
 @pytest.mark.parametrize("moment", [0, 400, 900, 1300])
 def test_a_scripted_town_lives_as_the_reference_says(rules: Rules, moments: dict[int, State], moment: int) -> None:
     env = Env(rules)
-    assert follow(env, env.restore(moments[moment]), 150, scripted, masks_every=10).total() > 50
+    assert follow(env, env.restore(moments[moment]), 80, scripted, masks_every=10).total() > 25
 
 
 @pytest.mark.parametrize("moment", [0, 400, 900, 1300])
@@ -100,7 +100,7 @@ def test_a_town_of_random_actions_lives_as_the_reference_says(
     rules: Rules, moments: dict[int, State], moment: int
 ) -> None:
     env = Env(rules)
-    assert follow(env, env.restore(moments[moment]), 60, masked, masks_every=5).total() > 100
+    assert follow(env, env.restore(moments[moment]), 40, masked, masks_every=5).total() > 60
 
 
 ALWAYS = [

@@ -12,7 +12,7 @@ from holdfast.workloads.coding.tasks import Task
 
 @pytest.fixture(scope="module")
 def judged(some: tuple[Task, ...], sandbox: Sandbox) -> list[Judged]:
-    return [one for task in some for one in judge(patches(task, seed=0, sandbox=sandbox), sandbox)]
+    return [one for task in some[:3] for one in judge(patches(task, seed=0, sandbox=sandbox), sandbox)]
 
 
 def test_every_patch_is_measured_in_every_way(judged: list[Judged]) -> None:
@@ -30,7 +30,7 @@ def test_every_patch_is_measured_in_every_way(judged: list[Judged]) -> None:
 def test_the_corpus_is_told_in_figures(judged: list[Judged]) -> None:
     found = audit(judged, rng=np.random.default_rng(0))
     tampered = [one for one in judged if one.patch.family == "tampered"]
-    assert (found.tasks, found.recall.of, found.patches["tampered"]) == (6, len(tampered), len(tampered))
+    assert (found.tasks, found.recall.of, found.patches["tampered"]) == (3, len(tampered), len(tampered))
     assert found.recall.found == sum(bool(one.findings) for one in tampered)
     assert found.false_veto.of == len(judged) - len(tampered)
     assert found.correlation["ours"].value > 0.9
@@ -54,7 +54,7 @@ def test_the_original_pays_for_over_editing(judged: list[Judged]) -> None:
 
 
 def test_patches_are_put_together_by_task(judged: list[Judged]) -> None:
-    assert [len({one.patch.task.id for one in several}) for several in by_task(judged)] == [1] * 6
+    assert [len({one.patch.task.id for one in several}) for several in by_task(judged)] == [1] * 3
 
 
 def test_a_rate_has_its_interval() -> None:

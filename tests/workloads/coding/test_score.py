@@ -27,7 +27,7 @@ def test_the_kit_of_rewards_is_passed(some: tuple[Task, ...], sandbox: Sandbox) 
         return score(task, output, sandbox).signals
 
     cases = []
-    for task in some[:4]:
+    for task in some[:2]:
         found = patches(task, seed=1, sandbox=sandbox)
         named = [(one.family, Answer(name=one.kind, output=one.files)) for one in found]
         cheats = tuple(one for family, one in named if family in ("tampered", "stub", "wrong"))

@@ -33,7 +33,7 @@ from holdfast.workloads.tooluse.verifier import (
 @pytest.fixture(scope="module")
 def found() -> list[Answered]:
     """What both models in the package answer to wordings that neither has seen."""
-    return answered("test", 24, first=901)
+    return answered("test", 16, first=901)
 
 
 def made(output: str, *, is_right: bool, style: str = "brief") -> Answered:
@@ -44,8 +44,8 @@ def made(output: str, *, is_right: bool, style: str = "brief") -> Answered:
 
 def test_each_answer_ends_its_conversation_and_is_as_the_hidden_check_finds_it(found: list[Answered]) -> None:
     own = [one for one in found if one.kind == "own"]
-    assert len(own) == 48 and {one.author for one in own} == {"sprout", "sprout-weak"}
-    assert 0 < sum(one.is_right for one in own) < 48
+    assert len(own) == 32 and {one.author for one in own} == {"sprout", "sprout-weak"}
+    assert 0 < sum(one.is_right for one in own) < 32
     for one in found:
         assert one.messages[-1]["role"] == "assistant" and one.messages[-1]["content"] == one.output
         assert one.messages[0]["role"] == "system"

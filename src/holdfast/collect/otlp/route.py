@@ -29,7 +29,7 @@ REFUSED: Gives = {
 TOLD = Told(
     name="traces",
     says="Spans in OpenTelemetry's format, taken as those of an attempt",
-    takes={wire.JSON: obj(resourceSpans=forms.listed({"type": "object"})), wire.PROTOBUF: forms.TEXT},
+    takes={wire.JSON: obj(resourceSpans=forms.optional(forms.listed({"type": "object"}))), wire.PROTOBUF: forms.TEXT},
     gives={200: ("how many were not taken, and why", {wire.JSON: ERROR, wire.PROTOBUF: forms.TEXT}), **REFUSED},
 )
 STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (

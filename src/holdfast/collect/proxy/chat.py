@@ -194,7 +194,12 @@ def _entries(logprobs: Any) -> list[Any] | None:
 
 
 def _logprobs(entries: list[Any], wanted: int) -> tuple[float, ...] | None:
-    values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
-    if len(values) != wanted or not all(type(v) in (int, float) and -1e300 < v < 1e-3 for v in values):  # type: ignore[operator]
+    try:
+        values = [entry["logprob"] for entry in entries]
+    except (TypeError, LookupError):  # one is no object, or says nothing
         return None
-    return tuple(min(float(value), 0.0) for value in values)  # type: ignore[arg-type]  # a hair above 0 is rounding
+    if len(values) != wanted or not set(map(type, values)) <= {int, float}:
+        return None
+    if min(values, default=0.0) <= -1e300 or max(values, default=0.0) >= 1e-3:
+        return None
+    return tuple(min(float(value), 0.0) for value in values)  # a hair above 0 is rounding

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import isfinite
+from typing import Any, NoReturn, Protocol
 
 import orjson
 
@@ -89,13 +90,18 @@ def loads(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(text, parse_constant=_refuse)
+            return json.loads(text, parse_constant=_refuse, parse_float=_finite)
         except RecursionError:
             raise ValueError("nested too deeply") from None
 
 
-def _refuse(constant: str) -> None:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(number: str) -> float:
+    found = float(number)
+    return found if isfinite(found) else _refuse(number)
 
 
 def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> bytes | None:
@@ -109,8 +115,7 @@ def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:
     """Ids, or None where it is anything else."""
-    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+    if not isinstance(value, list) or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         return None
-    if min(value, default=0) >= 0 and max(value, default=0) <= MOST:
-        return tuple(value)
-    return None
+    # The sum is reckoned sooner than the largest is found, and of a prompt's ids it is small enough.
+    return tuple(value) if sum(value) <= MOST or max(value) <= MOST else None

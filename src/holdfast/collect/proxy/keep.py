@@ -16,12 +16,15 @@ from typing import Any
 from holdfast.collect.proxy.dialect import Asked
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleLease
 from holdfast.contracts.rollout import Attempt, AttemptState
+from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
+from holdfast.store.orders import Orders
 from holdfast.store.store import Store
 from holdfast.store.writer import Pending
 
 FIRST = 1_000_001  # number of an attempt's first span here: far from those that its worker's tracer gives
 
+STOPPED = frozenset({Wanted.FROZEN, Wanted.CANCELLED})  # what runs is interrupted; a drained or paused run's goes on
 UNKEPT = (BadRecord, RecursionError)  # what is raised by what no record can hold
 
 FIXED = frozenset({"role", "type", "id", "call_id", "status"})  # of an answer and its items: said at once
@@ -61,10 +64,14 @@ class Keeper:
         self._store, self.clock, self.amend_s = store, clock, amend_s
         self._scrub, self._scrub_spelt, self._prices = scrub, scrub_spelt, prices or {}
         self.can_spell = scrub_spelt is not None
+        self._orders = Orders(store.runs, store.changes)
 
     def attempt(self, rollout: str, number: int) -> Attempt:
-        """The attempt, which runs; NotFound, or StaleLease."""
+        """The attempt, which runs, of a run whose attempts may go on; NotFound, or StaleLease."""
         found = self._store.views.attempt(rollout, number)
+        wanted = self._orders.of(rollout.partition("/")[0])
+        if wanted in STOPPED:  # its worker is told as well, but a call that begins now would be for nothing
+            raise StaleLease(f"attempt {found.id}", why=f"its run is {wanted}", remedy="drop this work")
         if found.status is not AttemptState.RUNNING or found.lease_until <= self.clock():
             why = f"it is {found.status}" if found.status is not AttemptState.RUNNING else "its lease has run out"
             raise StaleLease(f"attempt {found.id}", why=why, remedy="drop this work: it is no longer yours")
@@ -97,10 +104,10 @@ class Keeper:
         return None if price is None else price.of(call)
 
     def write_first(self, attempt: Attempt, span: Span) -> Pending[int]:
-        return self._store.traces.open(attempt, span, now=self.clock())
+        return self._store.traces.open(attempt, span, now=self.clock(), is_json=True)
 
     def write(self, attempt: Attempt, span: Span) -> Pending[None]:
-        return self._store.traces.amend(attempt, span, now=self.clock())
+        return self._store.traces.amend(attempt, span, now=self.clock(), is_json=True)
 
 
 class Record:

@@ -272,6 +272,7 @@ class Measured:
     version: str  # of the function: part of how it is asked
     probabilities: Callable[[Sequence[Artefact]], Sequence[float | None]]
     clock: Callable[[], float]
+    reads: str = ""  # what an artefact must hold for it; told of those that do not
 
     def prompt(self, criterion: Criterion) -> str:
         return hashlib.sha256(f"{self.version}\0{said(criterion)}".encode()).hexdigest()
@@ -291,7 +292,7 @@ class Measured:
                 artefact=one.sha256,
                 grade=None if p is None else (Grade.YES if p >= 0.5 else Grade.NO),
                 score=p,
-                why="not what it can read" if p is None else "",
+                why="" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read",
                 latency_s=took,
                 at=began,
             )

@@ -16,8 +16,9 @@ from holdfast.contracts.detect import personal, secrets
 from holdfast.contracts.judgement import Artefact, Grade, Judgement
 from holdfast.reward.judges.judge import Criterion, said
 
-VERSION = "2"
+VERSION = "3"
 NAME = "rules"
+KIND, CHANGE = "kind", "change"  # in an artefact's detail: its output is lines that went and lines that came
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w])")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
 WORDS = re.compile(r"\w+")
@@ -71,7 +72,9 @@ def relevance(artefact: Artefact) -> Found:
 
 
 def minimality(artefact: Artefact) -> Found:
-    """The same sentence twice is once too often."""
+    """The same sentence twice is once too often. Of a change that is told by what minimal diffs cost, not by words."""
+    if artefact.detail.get(KIND) == CHANGE:
+        return None
     said = [_plain(sentence) for sentence in SENTENCE.findall(artefact.output)]
     said = [sentence for sentence in said if sentence]
     if len(set(said)) < len(said):

@@ -1,0 +1,151 @@
+"""`holdfast serve`: the control room as pages and an API, for one store, in one process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt
+from holdfast.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from holdfast.operate.app import Town
+    from holdfast.operate.watchers import Sink, Watchman
+    from holdfast.store.store import Store
+
+AGAIN_S = 1.0  # until what failed beside the answers is tried again
+BIND = "127.0.0.1:8790"
+
+
+def serve(
+    bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0: any.")] = BIND,
+    store: StoreAt = DEFAULT_STORE,
+    project: Project = "default",
+    town: Annotated[bool, typer.Option("--town", help="Let a town live in this process, at /town/.")] = False,
+    watch: Annotated[bool, typer.Option(help="Look after alerts: raise them, and clear them.")] = True,
+    alert_file: Annotated[
+        Path | None, typer.Option("--alert-file", metavar="FILE", help="Write alerts there too, as lines of JSON.")
+    ] = None,
+    alert_webhook: Annotated[
+        str | None, typer.Option("--alert-webhook", metavar="URL", help="Send alerts there too.")
+    ] = None,
+) -> None:
+    """Serve the pages of a store: what is live and why, runs, rollouts, learning, proofs, releases, alerts, the ledger.
+
+    Nothing answers without a token but /healthz and the login. On this machine alone, the first start makes one for an
+    admin and prints it, once; to be reached from elsewhere it needs one beforehand ('holdfast tokens add'), and a proxy
+    with TLS before it. /openapi.json tells of all that programs may ask, /metrics is for Prometheus.
+    """
+    import time
+
+    from holdfast.cli.proxy import read_bind
+    from holdfast.cli.sprout import needing
+
+    with needing("serve"):
+        from holdfast.collect import endpoint
+    from holdfast.operate.watchers import Watchman
+    from holdfast.store.store import open_store
+
+    host, port = read_bind(bind)
+    sinks = _sinks(alert_file, alert_webhook)
+    with open_store(store, project=project) as opened, ExitStack() as inside:
+        token = _first_token(opened, is_near=endpoint.is_loopback(host), bind=bind)
+        listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
+        made = inside.enter_context(_town(opened.folder)) if town else None
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"holdfast at http://{shown}:{port}/ for {opened.url} (Ctrl-C ends it)", flush=True)
+        if token is not None:
+            print(
+                f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
+            )
+        _run(opened, listening, made, Watchman(opened, clock=time.time, sinks=sinks) if watch else None)
+
+
+def _first_token(store: Store, *, is_near: bool, bind: str) -> str | None:
+    """A token for an admin where there is none yet, and only this machine is served."""
+    import time
+
+    from holdfast.cli.options import who
+    from holdfast.contracts.access import Role
+    from holdfast.operate.auth import Guard, digest, mint
+
+    if Guard(store, time.time).has_tokens():
+        return None
+    if not is_near:
+        why = "others could reach it, and the store has no good token"
+        raise BadInput(f"--bind {bind}", why=why, remedy="'holdfast tokens add NAME --role admin' makes the first")
+    token = mint()
+    store.tokens.add(who(), Role.ADMIN, digest(token), time.time()).result()
+    return token
+
+
+@contextmanager
+def _town(folder: Path) -> Iterator[Town]:
+    """A town that lives as long as this process; its badges are made up, and known to nobody else."""
+    import secrets
+    import tempfile
+
+    from holdfast.operate.app import Town
+    from holdfast.operate.observer import Audit, Badge
+    from holdfast.operate.townpage import Runner
+    from holdfast.operate.townpage import app as page
+    from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
+
+    if is_cold():
+        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
+    tokens = {role: secrets.token_urlsafe(24) for role in ROLES}
+    badges = [Badge(role=role, token=token, label=role) for role, token in tokens.items()]
+    life = Life(read_rules(), seed=1)
+    with tempfile.TemporaryDirectory(prefix="town-") as scratch:
+        recording = new_recording(Path(scratch) / "town.frames", life)
+        with Runner(life, recording, audit=Audit(folder / "town-audit.jsonl")) as runner:
+            yield Town(app=page(runner, badges), badges=tokens)
+        recording.close()
+
+
+def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
+    """Where alerts go besides the store; an address that is none stops us before anything listens."""
+    from holdfast.operate.sinks import Lines, Webhook
+
+    found: list[Sink] = []
+    if file is not None:
+        found.append(Lines(path=file))
+    if webhook is not None:
+        found.append(Webhook(url=webhook))
+    return found
+
+
+def _run(store: Store, listening: socket.socket, town: Town | None, watchman: Watchman | None) -> None:
+    """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
+    import asyncio
+
+    from holdfast.cli.main import say
+    from holdfast.collect import endpoint
+    from holdfast.contracts.errors import HoldfastError
+    from holdfast.operate.app import app
+
+    async def looking(watchman: Watchman) -> None:
+        while True:
+            try:
+                await watchman.run()
+            except* HoldfastError as group:
+                say(f"holdfast: alerts: {group.exceptions[0]}; trying again")
+            await asyncio.sleep(AGAIN_S)
+
+    async def main() -> None:
+        beside = None if watchman is None else asyncio.create_task(looking(watchman))
+        try:
+            await endpoint.server(app(store, town=town)).serve(sockets=[listening])
+        finally:
+            if beside is not None:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+
+    asyncio.run(main())

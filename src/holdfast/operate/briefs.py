@@ -1,0 +1,230 @@
+"""Records in short, as plain JSON: what every panel shows of a run, a rollout, a release, an alert or an entry.
+
+All texts are data, as they were stored: whoever shows them must not take them for anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import isfinite, sqrt
+from typing import Any
+
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.orders import Alert
+from holdfast.contracts.records import decode
+from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.rollout import DONE, Attempt, Rollout, RolloutState
+from holdfast.contracts.run import LedgerEntry, Run, RunState
+from holdfast.promote.gate import ALLOWED
+from holdfast.store.tally import Moments, Totals
+
+Brief = dict[str, Any]
+LEVEL = 0.95
+SILENT_S = 60.0  # a process that drives or works beats far more often
+ASKED = 240  # letters of what a rollout was asked
+LONGEST = 400  # letters of a sentence
+NO_RATE: Brief = {"value": None, "low": None, "high": None, "n": 0, "level": LEVEL}
+
+
+def rate(successes: float, n: int) -> Brief:
+    """A share with its Wilson interval: {"value", "low", "high", "n", "level"}; None where n is 0."""
+    from holdfast.prove.estimate import wilson
+
+    if n < 1:
+        return dict(NO_RATE)
+    found = wilson(min(successes, n), n, level=LEVEL)
+    return {"value": successes / n, "low": found.low, "high": found.high, "n": n, "level": LEVEL}
+
+
+def mean(paid: Moments) -> Brief:
+    """A mean with Student's interval, as `rate`; both ends None where there are less than two."""
+    from scipy import stats  # type: ignore[import-untyped]
+
+    if paid.n < 1 or not (isfinite(paid.total) and isfinite(paid.squares)):
+        return {**NO_RATE, "n": max(0, paid.n)}
+    middle = paid.total / paid.n
+    if paid.n < 2:
+        return {**NO_RATE, "value": middle, "n": paid.n}
+    variance = max(0.0, paid.squares - paid.n * middle * middle) / (paid.n - 1)
+    reach = float(stats.t.isf((1.0 - LEVEL) / 2.0, paid.n - 1)) * sqrt(variance / paid.n)
+    return {"value": middle, "low": middle - reach, "high": middle + reach, "n": paid.n, "level": LEVEL}
+
+
+def success(totals: Totals) -> Brief:
+    """Of the rollouts that came to an end by themselves, those that succeeded."""
+    good = totals.counts[RolloutState.SUCCEEDED]
+    return rate(good, good + totals.counts[RolloutState.FAILED] + totals.counts[RolloutState.DEAD])
+
+
+def reward(totals: Totals) -> Brief:
+    return mean(sum(totals.rewards.values(), Moments()))
+
+
+def run_brief(run: Run, totals: Totals, now: float) -> Brief:
+    """{"id", "kind", "state", "wanted", "model_ref", "created_at", "beat_at", "ended_at", "error", "driver",
+    "is_silent", "took_s", "counts": {status: n}, "total", "done", "success", "reward", "is_whole"}
+
+    `is_silent`: it runs, and its driver has not been heard of. `is_whole`: False while it is still being counted.
+    """
+    counts = {str(state): n for state, n in totals.counts.items()}
+    return {
+        **{name: getattr(run, name) for name in ("id", "kind", "model_ref", "created_at", "beat_at", "ended_at")},
+        "state": str(run.state),
+        "wanted": str(run.wanted),
+        "error": run.error,
+        "driver": run.driver,
+        "is_silent": run.state is RunState.RUNNING and now - run.beat_at > SILENT_S,
+        "took_s": max(0.0, (run.ended_at or now) - run.created_at),
+        "counts": counts,
+        "total": sum(counts.values()),
+        "done": sum(n for state, n in totals.counts.items() if state in DONE),
+        "success": success(totals),
+        "reward": reward(totals),
+        "is_whole": totals.is_whole,
+    }
+
+
+def rollout_brief(rollout: Rollout, key: int | None = None) -> Brief:
+    """{"id", "run", "name", "key", "group", "split", "status", "attempts", "max_attempts", "reward", "enqueued_at",
+    "started_at", "ended_at", "took_s", "asked", "reason"}
+
+    `key` is the store's number: what comes after a page, and what is near in time. `asked` is cut.
+    """
+    end, begin = rollout.ended_at, rollout.started_at
+    return {
+        **{name: getattr(rollout, name) for name in ("id", "run", "name", "reward", "reason", "max_attempts")},
+        **{name: getattr(rollout, name) for name in ("enqueued_at", "started_at", "ended_at")},
+        "key": key,
+        "group": str(rollout.metadata.get("group", rollout.name)),
+        "split": None if rollout.split is None else str(rollout.split),
+        "status": str(rollout.status),
+        "attempts": rollout.attempt_count,
+        "took_s": None if end is None or begin is None else max(0.0, end - begin),
+        "asked": cut(asked(rollout.input), ASKED),
+    }
+
+
+def attempt_brief(attempt: Attempt, now: float) -> Brief:
+    """{"id", "rollout", "number", "worker", "status", "started_at", "ended_at", "took_s", "beat_at", "lease_until",
+    "deadline", "error"}; of one that runs, `took_s` is until now."""
+    names = ("id", "rollout", "number", "worker", "started_at", "ended_at", "beat_at", "lease_until", "deadline")
+    return {
+        **{name: getattr(attempt, name) for name in names},
+        "status": str(attempt.status),
+        "error": attempt.error,
+        "took_s": max(0.0, (attempt.ended_at or now) - attempt.started_at),
+    }
+
+
+def release_brief(release: Release) -> Brief:
+    """{"id", "policy", "number", "kind", "source", "parent", "stage", "share", "is_known_good", "evidence",
+    "created_at", "changed_at"}"""
+    names = ("id", "policy", "number", "source", "parent", "share", "is_known_good", "evidence")
+    told = {name: getattr(release, name) for name in (*names, "created_at", "changed_at")}
+    return {**told, "kind": str(release.kind), "stage": str(release.stage)}
+
+
+def alert_brief(alert: Alert) -> Brief:
+    """{"id", "code", "severity", "message", "at", "run", "cleared_at", "acknowledged_at", "acknowledged_by"}"""
+    names = ("id", "code", "message", "at", "run", "cleared_at", "acknowledged_at", "acknowledged_by")
+    return {**{name: getattr(alert, name) for name in names}, "severity": str(alert.severity)}
+
+
+def entry_brief(entry: LedgerEntry) -> Brief:
+    """{"seq", "at", "kind", "who", "run", "what", "why", "sha256", "body"}; `what` is one sentence."""
+    what, why = happened(entry)
+    told = {name: getattr(entry, name) for name in ("seq", "at", "kind", "who", "run", "sha256")}
+    return {**told, "what": cut(what, LONGEST), "why": cut(why, LONGEST), "body": entry.body}
+
+
+def happened(entry: LedgerEntry) -> tuple[str, str]:
+    """What an entry of the ledger says, and why."""
+    if entry.kind == "release":
+        return _moved(entry.body)
+    why = str(entry.body.get("why") or "")
+    told = (f"{name} {_one_line(value)}" for name, value in entry.body.items() if name != "why" and value is not None)
+    return f"{entry.kind}: {', '.join(told)}", why
+
+
+def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
+    why = str(body.get("why") or "")
+    if "add" in body:
+        return f"{body['add']} was registered", str(body.get("source") or "")
+    if "refuse" in body:
+        decision = decode(Decision, dict(body["decision"]))
+        return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
+    if "roll_back" in body:
+        return f"{body['roll_back']} was taken back; {body['to']} is live", why
+    if "restore" in body:
+        return f"{body['restore']} is live again; {body['retired']} retired", why
+    if body.get("to") == Stage.CANDIDATE:
+        return f"{body.get('move')} gets a second try", why
+    share = f" with {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
+    return f"{body.get('move')} went from {body.get('from')} to {body.get('to')}{share}", why
+
+
+def outcome(decision: Decision) -> str:
+    """In one word: what may still come is held, what may not is refused."""
+    if decision.open:
+        return "promoted"
+    return "held" if decision.needs is not None or decision.reasons[0].code == "guard_undecided" else "refused"
+
+
+def decision_brief(entry: LedgerEntry) -> Brief:
+    """{"sentence", "outcome", "at", "who", "seq", "codes", "reasons": [{"code", "text"}], "needs"}
+
+    `outcome`: "promoted", "held", "refused", "moved", "taken back", "restored" or "registered".
+    """
+    what, why = happened(entry)
+    made = entry.body.get("decision")
+    decision = None if made is None else decode(Decision, dict(made))
+    found: list[Brief] = []
+    if decision is not None:
+        found = [{"code": one.code, "text": one.text} for one in decision.reasons]
+        why = why or reasons(decision.reasons)
+    elif isinstance(entry.body.get("reasons"), list):
+        found = [dict(one) for one in entry.body["reasons"]]
+    sentence = f"{what}: {cut(why, LONGEST)}" if why else what
+    word = outcome(decision) if decision is not None else _word(entry.body)
+    return {
+        "sentence": sentence if sentence.endswith((".", "…")) else f"{sentence}.",
+        "outcome": word,
+        "at": entry.at,
+        "who": entry.who,
+        "seq": entry.seq,
+        "codes": [one["code"] for one in found],
+        "reasons": found,
+        "needs": None if decision is None else decision.needs,
+    }
+
+
+def _word(body: Mapping[str, Any]) -> str:
+    words = {"add": "registered", "roll_back": "taken back", "restore": "restored"}
+    return next((word for name, word in words.items() if name in body), "moved")
+
+
+def reasons(found: Iterable[Reason]) -> str:
+    """Of an open gate what sums it up; else all that keeps it closed."""
+    listed = list(found)
+    if listed and listed[0].code == ALLOWED:
+        return listed[0].text
+    return "; ".join(one.text for one in listed)
+
+
+def asked(given: Any) -> str:
+    """What a task asks, in one line: its prompt, or all of its input."""
+    if isinstance(given, Mapping):
+        for name in ("prompt", "question", "task", "instruction", "message"):
+            if isinstance(given.get(name), str):
+                return _one_line(given[name])
+    return _one_line(given)
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text[: 4 * LONGEST].split())

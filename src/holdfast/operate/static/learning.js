@@ -1,0 +1,83 @@
+// How a run learns: its curves, why some of what it saw taught nothing, and which weights grew from which.
+
+import { get } from "./api.js";
+import { bars, line } from "./charts.js";
+import { card, chip, choices, empty, h, link, table } from "./dom.js";
+import { ago, capital, count, kind, num, pct, words } from "./format.js";
+import { head } from "./head.js";
+import { lineage } from "./lineage.js";
+
+const CURVES = [["reward", "Reward", "what rollouts earned"], ["loss", "Loss", "of the objective"],
+  ["kl", "KL", "how far it moved from what acted"], ["entropy", "Entropy", "how undecided it is"],
+  ["clip_fraction", "Clip fraction", "tokens that were held back"], ["length", "Length", "tokens decided in a sample"]];
+
+async function load([id], query) {
+  const { runs } = await get("runs", { most: 50 });
+  const chosen = id ?? runs.find(one => one.state === "running")?.id ?? runs[0]?.id;
+  return { runs: runs.map(one => one.id), data: chosen ? await get("learning", { run: chosen }) : null };
+}
+
+function curve(points, [name, title, says]) {
+  const x = points.map(one => one.step), y = points.map(one => one[name]);
+  const drawn = line([{ name: title, x, y }],
+    { says: `${title} by step`, across: "step", floor: ["kl", "entropy", "clip_fraction", "length"].includes(name) ? 0 : null });
+  return drawn && card([title, h("span", { class: "light" }, ` ${says}`)], { class: "third" }, drawn);
+}
+
+function audit(data) {
+  const { audit: last, silent } = data,
+    items = Object.entries(silent).map(([name, value]) => ({ name: capital(words(name)), value, kind: "warn" }));
+  if (!last && !items.length) return null;
+  const shares = Object.entries(last?.shares ?? {}).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]);
+  return [
+    card("Did it teach anything?", { class: "half" },
+      last && h("div", { class: "stack" },
+        last.rollouts ? h("p", { class: "lead" },
+          `${count(last.taught)} of ${count(last.rollouts)} rollouts gave a gradient in step ${last.step}.`) : null,
+      h("ul", { class: "plain" }, last.lines.slice(1).map(text => h("li", {}, capital(text), ".")))),
+        items.length > 0 && h("div", { class: "gap" }, h("h2", {}, "Without a gradient, over all steps"),
+        bars(items, { form: count }))),
+    shares.length > 0 && card("What the reward varies by", { class: "half" },
+      bars(shares.map(([name, value]) => ({ name: words(name), value })), { form: pct, most: 1 })),
+  ];
+}
+
+function draw({ runs, data }, context) {
+  if (!data) return [head("Learning"), empty("No run yet.", "holdfast quickstart --quick")];
+  const { points, checkpoints } = data,
+    chosen = choices("Run", data.run, runs.map(one => [one, one]), value => context.go(["learning", value]));
+  if (!points.length && !checkpoints.length) return [head("Learning", { beside: chosen }),
+    empty(`${data.run} learns nothing: it has no steps and no checkpoints.`, "holdfast quickstart --quick")];
+  const best = checkpoints.reduce((found, one) => (one.reward ?? -Infinity) > (found?.reward ?? -Infinity) ? one : found, null);
+  const trouble = points.filter(one => one.restored || one.stopped_early || one.skipped).slice(-6);
+  return [
+    head("Learning", { says: h("span", {}, link(["run", data.run], data.run),
+          ` · ${count(data.steps)} steps${data.is_whole ? "" : ", more are being read"}`), beside: chosen }),
+    h("div", { class: "cards" }, CURVES.map(one => curve(points, one)), audit(data),
+      trouble.length > 0 && card("Steps that went otherwise", { class: "half" },
+        h("div", { class: "rows" },
+          trouble.map(one => h("div", {}, h("span", {}, `Step ${one.step}`), h("span", { class: "grey" }, ago(one.at)),
+              h("span", { class: "more" },
+                one.restored ? `taken back: ${words(typeof one.restored === "string" ? one.restored : "it diverged")}`
+                : one.skipped ? `skipped: ${words(one.skipped)}` : "stopped early"))))),
+      data.findings.length > 0 && card("Is the data fit to be learnt from?", { class: "half" },
+        h("div", { class: "rows" },
+          data.findings.map(one => h("div", {}, h("span", {}, words(one.name)),
+              one.count ? chip(`${count(one.count)} of ${count(one.of)}`, kind(one.severity)) : chip("clean", "good"),
+              one.detail && h("span", { class: "more" }, one.detail))))),
+      checkpoints.length > 0 && card("Checkpoints, and which grew from which", {},
+        lineage([...checkpoints].reverse().slice(-60).map(one => ({ id: one.id, parent: one.parent, label: `step ${one.step}`,
+                note: `${one.id}${one.reward === null ? "" : `, reward ${num(one.reward)}`}${one.release ? `, ${one.release} ${one.stage}` : ""}`, best: one === best || one.stage === "live" })), "Checkpoints from the first to the last")),
+      checkpoints.length > 0 && card(null, {}, table([
+        { name: "Checkpoint", show: one => one.id }, { name: "Step", show: one => count(one.step), kind: "num" },
+          { name: "Reward", show: one => one.reward === null ? null : num(one.reward), kind: "num" },
+          { name: "Algorithm", show: one => one.algorithm, low: true },
+        { name: "In service", show: one => one.release
+          && [link(["releases", one.release.split("@")[0]], one.release), " ", chip(words(one.stage), kind(one.stage))] },
+          { name: "Made", show: one => ago(one.at), low: true, kind: "fit" },
+          { name: "SHA-256", show: one => one.sha256 && h("code", {}, one.sha256.slice(0, 12)), low: true },
+      ], checkpoints.slice(0, 30), { mark: one => one === best ? "here" : null }))),
+  ];
+}
+
+export default { title: "Learning", key: "l", topics: ["queue", "done", "orders", "releases"], load, draw };

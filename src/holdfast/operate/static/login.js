@@ -1,0 +1,26 @@
+// A token for a session: it goes over the wire once, in a body, and stays nowhere on this side.
+
+const form = document.getElementById("login"), field = document.getElementById("token"), said = document.getElementById("said");
+
+form.onsubmit = async event => {
+  event.preventDefault();
+  const button = form.querySelector("button");
+  button.disabled = true;
+  said.textContent = "";
+  try {
+    const answer = await fetch("/login",
+      { method: "POST", headers: { "Content-Type": "application/json", "X-Holdfast": "1" },
+        body: JSON.stringify({ token: field.value.trim() }) });
+    if (answer.ok) {
+      if (location.pathname === "/login") location.replace("/" + location.hash);
+      else location.reload();
+      return;
+    }
+    const why = (await answer.json()).error?.message;
+    said.textContent = why ?? `The server answered ${answer.status}.`;
+  } catch {
+    said.textContent = "The server does not answer.";
+  }
+  button.disabled = false;
+  field.select();
+};

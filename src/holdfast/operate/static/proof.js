@@ -1,0 +1,94 @@
+// What a decision rests on: the paired differences, what was known after each task, and what the gate made of it.
+
+import { get } from "./api.js";
+import { line, whiskers } from "./charts.js";
+import { card, chip, empty, facts, h, link, parts, table, to } from "./dom.js";
+import { ago, capital, count, kind, num, plain, signed, words } from "./format.js";
+import { head } from "./head.js";
+
+const load = ([id]) => id ? get("proof", { release: id }) : get("proofs");
+
+function all({ proofs }) {
+  return [head("Proof", { says: "Versions that rest on evidence: measured on the same tasks, and weighed so that one may look after every task." }),
+    proofs.length ? h("section", { class: "card" }, table([
+      { name: "Version", show: one => one.release, kind: "fit" },
+        { name: "Stage", show: one => chip(words(one.stage), kind(one.stage)), kind: "fit" },
+      { name: "Decided", show: one => one.decision && chip(one.decision.outcome, kind(one.decision.outcome)), kind: "fit" },
+        { name: "When", show: one => ago(one.decision?.at ?? one.changed_at), low: true, kind: "fit" },
+        { name: "Why", show: one => one.decision?.sentence, kind: "cut" },
+    ], proofs, { href: one => to("proof", one.release) }))
+      : empty("Nothing has been proved yet.", "holdfast prove run SUITE --baseline A --candidate B")];
+}
+
+// The confidence sequence as it grew: the band never leaves the truth with a chance of more than α, however often one looks.
+function course(one) {
+  const levels = [{ value: 0, name: "no difference" }];
+  if (one.bar !== null && one.bar !== 0) levels.push({ value: one.bar,
+      name: one.bar < 0 ? "may be worse by" : "has to be above" });
+  return card(`${one.title}: what was known after each task`, { class: "half" }, h("p", { class: "lead" }, one.told, "."),
+    line([{ name: "mean difference", x: one.n, y: one.mean, low: one.low, high: one.high }],
+      { says: one.told, across: "tasks", form: signed, levels, tall: true }));
+}
+
+function tasks(data) {
+  const { better, worse, same } = data.split, shown = data.tasks;
+  if (!shown.length) return null;
+  const most = Math.max(...shown.map(one => Math.abs(one.difference)), 1e-9);
+  const strip = h("div", { class: "strip", role: "img", "aria-label": `${better} better, ${same} the same, ${worse} worse` },
+    shown.map(one => h("i", { class: one.difference > 0 ? "good" : one.difference < 0 ? "bad" : "",
+          title: `${one.task}: ${signed(one.difference)}`, css: { "--size": `${Math.abs(one.difference) / most * 50}%` } })));
+  return card("Task by task, paired", {},
+    h("div", { class: "stack" },
+      parts([{ name: "better", value: better, kind: "good" }, { name: "the same", value: same, kind: "" },
+          { name: "worse", value: worse, kind: "bad" }]), strip),
+    h("details", { id: "tasks" },
+      h("summary", {}, `All ${count(shown.length)}${data.tasks_left_out ? ` of ${count(shown.length + data.tasks_left_out)}` : ""}`), table([{ name: "Task", show: one => one.task }, { name: data.baseline, show: one => num(one.baseline), kind: "num" }, { name: data.candidate, show: one => num(one.candidate), kind: "num" }, { name: "Difference", show: one => h("span", { class: one.difference > 0 ? "good-text" : one.difference < 0 ? "bad-text" : "" }, signed(one.difference)), kind: "num" }], shown)));
+}
+
+function why(data) {
+  const { decision, verdict } = data, found = decision?.reasons ?? [], isOpen = decision?.outcome === "promoted";
+  return card("What the gate said", { class: "half" }, h("div", { class: "stack" },
+    decision ? h("div", { class: "row" }, chip(decision.outcome, `large ${kind(decision.outcome)}`),
+      decision.needs ? h("span", {}, `About ${count(decision.needs)} more episodes may open it.`) : null,
+      h("span", { class: "grey" }, `${decision.who}, ${ago(decision.at)}`)) : h("p", { class: "grey" }, "No gate was asked yet."),
+    isOpen ? [found[0] && h("p", { class: "lead" }, found[0].text),
+      h("details", { id: "checks" }, h("summary", {}, `All ${count(found.length - 1)} checks`),
+        h("ul", { class: "plain checks" }, found.slice(1).map(one => h("li", {}, one.text))))]
+      : found.length > 0 && h("div", { class: "rows" },
+        found.map(one => h("div", {}, h("span", {}, one.text), h("span", {}),
+            h("span", { class: "more" }, h("code", {}, one.code))))),
+    !found.length && verdict?.reasons.length > 0
+      && h("ul", { class: "plain" }, verdict.reasons.map(text => h("li", {}, plain(text))))));
+}
+
+function one(data) {
+  const compared = data.comparisons.map(each => ({ name: each.title, value: each.difference, low: each.low, high: each.high,
+        note: each.told.interval + (each.told.note ? ` · ${each.told.note}` : ""),
+        kind: each.high < 0 ? "bad" : each.low > 0 ? "" : "warn", told: each.told.difference }));
+  return [head([data.candidate, h("span", { class: "grey" }, " against "), data.baseline],
+      { crumb: link(["proof"], "Proof"), says: data.headline,
+        beside: [h("a", { class: "chip", href: to("releases", data.release.policy) }, "Its releases")] }),
+    data.problem && h("div", { class: "failed gap" }, data.problem),
+    h("div", { class: "cards" }, why(data),
+      card("Differences, candidate less baseline", { class: "half" },
+        h("div", { class: "stack" }, compared.map(each => whiskers([each], { zero: 0, form: () => each.told })),
+          h("p", { class: "grey" }, "Above 0 is better, whatever is measured; the bar is the interval."))),
+      data.courses.map(course), tasks(data),
+      data.findings.length > 0 && card("Found in the data", { class: "half" },
+        h("div", { class: "rows" },
+          data.findings.map(each => h("div", {}, h("span", {}, words(each.name)),
+              chip(each.blocks ? "blocks" : each.severity, each.blocks ? "bad" : kind(each.severity)),
+              each.detail && h("span", { class: "more" }, each.detail))))),
+      data.bands.length > 0 && card("Is it stable?", { class: "half" },
+        h("div", { class: "rows" },
+          data.bands.map(each => h("div", {}, h("span", {}, `Over ${words(each.kind)}s, ${count(each.of)} of them`),
+              chip(each.within ? "within" : "beyond", each.within ? "good" : "warn"),
+              h("span", { class: "more" },
+                `differences ${num(each.delta_spread)} apart, p-values ${num(each.p_value_spread)}`))))),
+      card("How it was measured", {},
+        facts({ Suite: data.suite, Metric: data.primary, Tasks: count(data.episodes),
+            ...Object.fromEntries(Object.entries(data.manifest).filter(([, value]) => typeof value !== "object").slice(0,
+                8).map(([name, value]) => [capital(words(name)), plain(value)])) })))];
+}
+
+export default { title: "Proof", key: "p", topics: ["releases"], load, draw: data => data.proofs ? all(data) : one(data) };

@@ -1,0 +1,39 @@
+// All runs, the newest first.
+
+import { get } from "./api.js";
+import { chip, empty, h, parts, table, to } from "./dom.js";
+import { ago, count, dur, kind, num, pct } from "./format.js";
+import { head, pager } from "./head.js";
+
+const ORDER = ["succeeded", "failed", "dead", "cancelled", "running", "requeuing", "queuing"];
+const COLOURS = { succeeded: "good", failed: "bad", dead: "bad", cancelled: "warn", running: "busy", requeuing: "warn",
+  queuing: "" };
+
+// How many rollouts are in which state, as one bar.
+export const states = counts => parts(ORDER.map(name => ({ name, value: counts[name] ?? 0, kind: COLOURS[name] })));
+
+export const state = run => [chip(run.is_silent ? "silent" : run.state, kind(run.is_silent ? "silent" : run.state)),
+  run.state === "running" && run.wanted !== "running" ? [" ", chip(run.wanted, "warn")] : null];
+
+export const reach = (interval, form) => interval?.value === null || !interval ? null
+  : h("span", { title: Number.isFinite(interval.low)
+      ? `${form(interval.low)} to ${form(interval.high)}, n = ${count(interval.n)}` : null }, form(interval.value));
+
+function draw({ runs, next }, context) {
+  const columns = [
+    { name: "Run", show: one => one.id, kind: "fit" }, { name: "State", show: state, kind: "fit" },
+    { name: "Done", show: one => `${count(one.done)} / ${count(one.total)}`, kind: "num" },
+    { name: "Succeeded", show: one => reach(one.success, pct), kind: "num" },
+      { name: "Reward", show: one => reach(one.reward, num), kind: "num" },
+    { name: "Took", show: one => dur(one.took_s), kind: "num", low: true },
+      { name: "Started", show: one => ago(one.created_at), kind: "fit", low: true },
+    { name: "Kind", show: one => one.kind, low: true }, { name: "Model", show: one => one.model_ref, kind: "cut", low: true },
+  ];
+  return [head("Runs", { says: "Each is one piece of work with its own rollouts." }),
+    runs.length ? h("section", { class: "card" }, table(columns, runs, { href: one => to("run", one.id) }))
+      : empty("No run yet.", "holdfast optimize --config FILE"),
+    pager(context, next, ["runs"])];
+}
+
+export default { title: "Runs", key: "r", topics: ["queue", "room", "done", "orders"],
+  load: (args, query) => get("runs", { before: query.before }), draw };

@@ -1,0 +1,60 @@
+"""Tool use of stored rollouts as `reward.adoption` counts it: who needed which tool, and what was called.
+
+What a task needs and offers is what its input says; where it says nothing, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.rollout import Rollout
+from holdfast.contracts.trace import Span
+from holdfast.reward.adoption import Record, of_version
+from holdfast.reward.tools import marks, schemas_of
+from holdfast.store.store import Store
+
+
+def records(store: Store, rollouts: Iterable[tuple[Rollout, int]]) -> list[Record]:
+    """One for each, from the spans of the attempt that decided it, whose token is given."""
+    return [record(rollout, store.traces.spans(token)) for rollout, token in rollouts]
+
+
+def record(rollout: Rollout, spans: Sequence[Span]) -> Record:
+    task = rollout.input if isinstance(rollout.input, Mapping) else {}
+    needs, schemas, offered = names(task.get("needs")), schemas_in(task), names(task.get("tools"))
+    models = {span.model.model for span in spans if span.model is not None}
+    made = Record(
+        task=f"{rollout.run}/{rollout.metadata.get('group', rollout.name)}",
+        model=models.pop() if len(models) == 1 else None,
+        version=None,
+        at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
+        needs=needs,
+        offered=tuple(schemas) if offered is None and schemas is not None else offered,
+        marks=marks(spans, needs=needs, schemas=schemas),
+    )
+    return of_version(made)
+
+
+def names(given: Any) -> tuple[str, ...] | None:
+    """A list of names; None where it is anything else, and so unknown."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    return None
+
+
+def schemas_in(task: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
+    """Of the tools that the task offers: written out in it, or those of the tool-use workload; None where unknown."""
+    tools = task.get("tools")
+    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
+        try:
+            return schemas_of(tools)
+        except BadInput:
+            return None
+    known = names(tools)
+    if known and "world" in task and "form" in task:  # the workload's own tasks: others may have such names
+        from holdfast.workloads.tooluse.tools import NAMES, specs
+
+        return schemas_of(specs(NAMES)) if set(known) <= set(NAMES) else None
+    return None

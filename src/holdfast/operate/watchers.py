@@ -1,0 +1,295 @@
+"""What somebody should know of: rules over the numbers that the views show, looked at again whenever something changed.
+
+A rule fires and clears with hysteresis (`alerts`); what stands is the store's, so that it outlives this process and is
+seen by every other. Who is told besides, and how, are the sinks': they take their time in tasks of their own, and what
+they could not deliver is counted. Nothing is done about an alert here: that is for people, and for fuses (`switches`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+from statistics import fmean
+from typing import Any, Protocol
+
+from holdfast.contracts.errors import StoreError
+from holdfast.contracts.orders import Alert, Severity
+from holdfast.contracts.run import Run, RunState
+from holdfast.operate import views
+from holdfast.operate.alerts import ADOPTION_DROP, QUIET, Rule, State, step
+from holdfast.operate.lessons import point
+from holdfast.operate.usage import record
+from holdfast.prove.estimate import wilson
+from holdfast.reward.adoption import Record, drop, tally
+from holdfast.reward.safety import GATE
+from holdfast.store.changes import FINISHED, ORDERS
+from holdfast.store.store import Store
+
+LOOK_S = 1.0  # between two looks, however much changes
+IDLE_S = 5.0  # and so long at most, however little: silence is what some rules are about
+REST = 10.0  # and at least so many times as long as the look itself took
+LAST = 5  # steps of learning that a rule looks at
+FIRST = 3  # steps that entropy is compared with
+RECORDS = 400  # tasks whose tool use is compared: the newer half with the older
+READ_ON = 20  # of them at one look
+WATCHED = 20  # runs at once
+CHUNKS = 200  # of a large run, counted at one look
+WAITING = 1_000  # alerts that a slow sink may be behind; the oldest go first
+
+Value = tuple[float | None, int | None]  # what was measured, and of how many; None: nothing to judge by
+
+RULES: Mapping[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule(name="failure_streak", fires_above=2.0, clears_at=0.0, severity=Severity.CRITICAL),
+        Rule(name="backlog", fires_above=100_000.0, clears_at=80_000.0, hold_s=5.0),
+        Rule(name="no_heartbeat", fires_above=60.0, clears_at=30.0, severity=Severity.CRITICAL),
+        Rule(name="no_learning_signal", fires_below=0.05, clears_at=0.15, least=3),
+        Rule(name="kl_out_of_band", fires_above=0.2, clears_at=0.1, severity=Severity.CRITICAL),
+        # A tenth of what it was, or ten times as much.
+        Rule(name="entropy_out_of_band", fires_above=log(10.0), clears_at=log(5.0), least=FIRST + 1),
+        replace(ADOPTION_DROP, name="adoption_drop"),
+        Rule(name="judge_drift", fires_above=0.0, clears_at=0.0),
+        Rule(name="safety_rate", fires_above=0.05, clears_at=0.02, least=20, severity=Severity.CRITICAL),
+        Rule(name="budget_exhaustion", fires_above=0.5, clears_at=0.3, least=20),
+        Rule(name="disk_low", fires_below=0.05, clears_at=0.08, severity=Severity.CRITICAL),
+    )
+}
+SAID: Mapping[str, str] = {  # what the number is, and what may be done
+    "failure_streak": "attempts failed in a row; 'holdfast rollouts RUN --status failed' says why",
+    "backlog": "rollouts wait; more workers take them sooner",
+    "no_heartbeat": "seconds without a sign of life of the run's driver; 'holdfast control recover RUN' takes it up",
+    "no_learning_signal": "of the rollouts gave a gradient in the last steps; the signal audit says why",
+    "kl_out_of_band": "is the largest KL of the last steps: the policy moves too far at once",
+    "entropy_out_of_band": "is |log| of entropy over what it was at first: the policy collapses, or forgets",
+    "adoption_drop": "is the least by which the use of a tool that tasks need has fallen",
+    "judge_drift": "judges answer otherwise than when they were calibrated; 'holdfast judge calibrate' measures them",
+    "safety_rate": "of the newest rollouts ran into the hard gate of safety",
+    "budget_exhaustion": "of the newest thinking budgets were used up",
+    "disk_low": "of the disk that the store lies on is free",
+}
+
+
+class Sink(Protocol):
+    """Where alerts go besides the store: raised ones, and the same again with `cleared_at`."""
+
+    async def __call__(self, alert: Alert, /) -> None: ...
+
+
+@dataclass(slots=True)
+class _Post:
+    """What one sink still has to deliver."""
+
+    sink: Sink
+    due: deque[Alert] = field(default_factory=lambda: deque(maxlen=WAITING))
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: int = 0
+
+    def put(self, alert: Alert) -> None:
+        self.lost += len(self.due) == WAITING
+        self.due.append(alert)
+        self.woken.set()
+
+    async def deliver(self) -> None:
+        while True:
+            await self.woken.wait()
+            self.woken.clear()
+            while self.due:
+                try:
+                    await self.sink(self.due[0])
+                except OSError:  # the sink has tried as often as it does; the store has the alert anyway
+                    self.lost += 1
+                if self.due:
+                    self.due.popleft()
+
+
+class Watchman:
+    """Looks while it runs. `look` is one look, for those who do it by themselves."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        sinks: Sequence[Sink] = (),
+        rules: Mapping[str, Rule] = RULES,
+        free: Callable[[], float] | None = None,
+    ) -> None:
+        """`free`: the share of the disk that is free; without it, that of the store's folder."""
+        self._store, self._clock, self._rules = store, clock, rules
+        self._free = free or (lambda: _free(store))
+        self._posts = [_Post(sink) for sink in sinks]
+        self._tools: dict[str, _Tools] = {}
+        self._states: dict[tuple[str, str | None], State] = {
+            (one.code, one.run): State(fired=one) for one in store.alerts.standing() if one.code in rules
+        }
+        self._unkept: list[Alert] = []  # what a full disk would not take: told at once, and kept as soon as it can be
+        self.missed = 0  # looks at a store that could not be asked
+
+    @property
+    def lost(self) -> int:
+        """Alerts that a sink did not take; all of them are in the store."""
+        return sum(post.lost for post in self._posts)
+
+    async def run(self) -> None:
+        """Look, wait for something to change, and look again, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for post in self._posts:
+                group.create_task(post.deliver())
+            while True:
+                seen = {topic: self._store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
+                began = asyncio.get_running_loop().time()
+                try:
+                    told = await asyncio.to_thread(self.look)
+                except StoreError:  # busy or gone: whoever watches waits for it
+                    self.missed, told = self.missed + 1, []
+                for alert in told:
+                    for post in self._posts:
+                        post.put(alert)
+                took = asyncio.get_running_loop().time() - began
+                await asyncio.sleep(max(LOOK_S, REST * took))
+                await self._changed(seen)
+
+    async def _changed(self, seen: Mapping[str, int]) -> None:
+        waiting = [self._store.changes.after(topic, at) for topic, at in seen.items()]
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        try:
+            await asyncio.wait(tasks, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task, one in zip(tasks, waiting, strict=True):
+                task.cancel()
+                self._store.changes.forget(one)
+
+    def look(self) -> list[Alert]:
+        """Measure everything once; what was raised or cleared by it, in the store already."""
+        now, told = self._clock(), list[Alert]()
+        late, self._unkept = self._unkept, []
+        for alert in late:
+            self._keep(alert)
+        runs = [one for one in self._store.runs.newest(most=WATCHED) if one.state is RunState.RUNNING]
+        for run in runs:
+            for code, (value, n) in self._of_run(run, now):
+                told += self._step(code, run.id, value, n, now)
+        for code, (value, n) in self._of_all(now):
+            told += self._step(code, None, value, n, now)
+        return told + self._over({run.id for run in runs}, now)
+
+    def _step(self, code: str, run: str | None, value: float | None, n: int | None, now: float) -> list[Alert]:
+        if code not in self._rules:
+            return []
+        state, alert = step(self._rules[code], self._states.get((code, run), QUIET), value, now, n=n, run=run)
+        if alert is not None:
+            if alert.cleared_at is None:
+                alert = replace(alert, message=f"{value:.6g} {SAID[code]} ({alert.message})")
+            alert = self._keep(alert)
+            state = State(fired=alert) if alert.cleared_at is None else state
+        self._states[code, run] = state
+        return [] if alert is None else [alert]
+
+    def _keep(self, alert: Alert) -> Alert:
+        """Put it into the store, raised or cleared; the answer is as it stands there."""
+        try:
+            if alert.cleared_at is None:
+                return self._store.alerts.raise_(alert).result()
+            self._store.alerts.clear(alert.code, alert.run, at=alert.cleared_at).result()
+        except StoreError:
+            self._unkept.append(alert)
+        return alert
+
+    def _over(self, running: set[str], now: float) -> list[Alert]:
+        """What stands of runs that are over is over too: nothing could clear it any more."""
+        told = []
+        for (code, run), state in list(self._states.items()):
+            if run is not None and run not in running:
+                del self._states[code, run]
+                if state.fired is not None:
+                    told.append(self._keep(replace(state.fired, cleared_at=max(now, state.fired.at))))
+        for run in self._tools.keys() - running:
+            del self._tools[run]
+        return told
+
+    def _of_all(self, now: float) -> Iterator[tuple[str, Value]]:
+        health = views.health(self._store, now=now)
+        yield "failure_streak", (float(health["failure_streak"]), None)
+        yield "disk_low", (self._free(), None)
+        calibrated = self._store.judgements.calibrations()
+        drifted = [one for one in calibrated if (one.biases.get("drift") or {}).get("alarm")]
+        yield "judge_drift", (float(len(drifted)) if calibrated else None, len(calibrated))
+
+    def _of_run(self, run: Run, now: float) -> Iterator[tuple[str, Value]]:
+        figures = self._store.figures
+        totals = figures.totals(run.id)
+        for _ in range(CHUNKS):  # who looks first counts a large run for all who look later
+            if totals.is_whole:
+                break
+            totals = figures.totals(run.id)
+        counts = {str(state): n for state, n in totals.counts.items()}
+        yield "backlog", (float(counts["queuing"] + counts["requeuing"]), None)
+        yield "no_heartbeat", (max(0.0, now - run.beat_at), None)
+        yield from self._of_learning(run.id)
+        gated, n = figures.signalled(run.id, GATE)
+        yield "safety_rate", (gated / n if n else None, n)
+        tiers, _, _ = figures.budgets(run.id)
+        given, empty = sum(one.budgets for one in tiers), sum(one.exhausted for one in tiers)
+        yield "budget_exhaustion", (empty / given if given else None, given)
+        tools = self._tools.setdefault(run.id, _Tools())
+        tools.read_on(self._store, run.id)
+        yield "adoption_drop", tools.drop()
+
+    def _of_learning(self, run: str) -> Iterator[tuple[str, Value]]:
+        steps, _ = self._store.figures.updates(run)
+        points = [point(one) for one in steps]
+        audited = [one for one in points if one["taught"] is not None and one["rollouts"]][-LAST:]
+        seen = sum(one["rollouts"] for one in audited)
+        taught = sum(one["taught"] for one in audited) / seen if seen else None
+        yield "no_learning_signal", (taught, len(audited))
+        moved = [one["kl"] for one in points if one["kl"] is not None][-FIRST:]
+        yield "kl_out_of_band", (max(moved) if moved else None, None)
+        entropies = [one["entropy"] for one in points if one["entropy"] is not None]
+        yield "entropy_out_of_band", (_turned(entropies), len(entropies))
+
+
+@dataclass(slots=True)
+class _Tools:
+    """Tool use of a run's newest tasks, read a few at a time."""
+
+    records: deque[Record] = field(default_factory=lambda: deque(maxlen=RECORDS))
+    known: deque[str] = field(default_factory=lambda: deque(maxlen=4 * RECORDS))
+
+    def read_on(self, store: Store, run: str) -> None:
+        new = [one for one in store.figures.decided(run, READ_ON) if one[0].id not in self.known]
+        for rollout, token in reversed(new):
+            self.known.append(rollout.id)
+            self.records.append(record(rollout, store.traces.spans(token)))
+
+    def drop(self) -> Value:
+        """The largest certain fall of any tool, and on how many tasks of either half it rests."""
+        half = len(self.records) // 2
+        every = list(self.records)
+        before, now = (
+            {row.tool: row.adoption for row in tally(some, wilson, by=("tool",))}
+            for some in (every[:half], every[half:])
+        )
+        falls = [
+            (fall, min(now[tool].of, before[tool].of))
+            for tool in now.keys() & before.keys()
+            if (fall := drop(now[tool], before[tool])) is not None
+        ]
+        return max(falls, default=(None, None), key=lambda one: one[0] or 0.0)
+
+
+def _turned(entropies: Sequence[float]) -> float | None:
+    """|log| of the last entropies over the first; None where there are too few, or one is 0 or below."""
+    first, last = entropies[:FIRST], entropies[-FIRST:]
+    if len(entropies) <= FIRST or min(fmean(first), fmean(last)) <= 0.0:
+        return None
+    return abs(log(fmean(last) / fmean(first)))
+
+
+def _free(store: Store) -> float:
+    usage: Any = shutil.disk_usage(store.folder)
+    return float(usage.free / usage.total)

@@ -1,0 +1,81 @@
+"""All residents of a town at once, each an agent of its own, as PettingZoo's `ParallelEnv`.
+
+Agents are those who live there on the first morning, by name of their seats. One who has to leave is terminated and
+does not come back: whoever moves in later lives as residents plan to. When the days are over, all who are left are
+truncated. Masks are in `infos[agent]["action_mask"]`; an action that is not possible is a tick of waiting, and so is
+none at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Discrete
+
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.workloads.townenv import SEEDS, Sight, about, lived, sight, sight_space
+from holdfast.workloads.townlife import Rules
+
+try:
+    from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
+except ModuleNotFoundError as error:
+    raise BadInput("the town for many agents", why="needs PettingZoo", remedy="pip install pettingzoo") from error
+
+Told = dict[str, dict[str, Any]]
+
+
+class Town(ParallelEnv):  # type: ignore[misc]
+    """A town whose residents are moved from outside."""
+
+    metadata = {"name": "town_v1", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012 (PettingZoo's)
+
+    def __init__(self, rules: Rules | None = None, *, variant: str = "compact", days: int = 1) -> None:
+        self.town = lived(rules, variant, days)
+        self.possible_agents = [f"resident_{seat}" for seat in range(self.town.residents)]
+        self.agents: list[str] = []
+        self._seats = {agent: seat for seat, agent in enumerate(self.possible_agents)}
+        self.observation_spaces: dict[str, Space[Any]] = {a: sight_space(self.town) for a in self.possible_agents}
+        self.action_spaces = {agent: Discrete(len(self.town.actions)) for agent in self.possible_agents}
+        self._rng = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Discrete:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Sight], Told]:
+        """The first morning; without a seed, of a world that follows from the one before."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        seen = self.town.reset(int(self._rng.integers(SEEDS)) if seed is None else seed)
+        self.agents = list(self.possible_agents)
+        told = {agent: about(seen, seat) for agent, seat in self._seats.items()}
+        return {agent: sight(self.town, seen, seat) for agent, seat in self._seats.items()}, told
+
+    def step(
+        self, actions: dict[str, np.int64]
+    ) -> tuple[dict[str, Sight], dict[str, float], dict[str, bool], dict[str, bool], Told]:
+        if not self.agents:
+            raise BadInput("step", why="there is no episode, or it is over", remedy="reset first")
+        unknown = sorted(set(actions) - set(self.agents))
+        if unknown:
+            raise BadInput(f"agent {unknown[0]}", why="is not in town", remedy="act for those in agents")
+        seats = {agent: self._seats[agent] for agent in self.agents}
+        wanted = self.town.scripted().copy()
+        for agent, seat in seats.items():
+            wanted[0, seat] = actions.get(agent, 0)
+        with boundary(BadInput, "actions"):
+            seen = self.town.step(wanted)
+        ended = {agent: bool(seen.terminated[0, seat]) for agent, seat in seats.items()}
+        cut = {agent: bool(seen.truncated[0, seat]) and not ended[agent] for agent, seat in seats.items()}
+        self.agents = [agent for agent in self.agents if not (ended[agent] or cut[agent])]
+        return (
+            {agent: sight(self.town, seen, seat) for agent, seat in seats.items()},
+            {agent: float(seen.reward[0, seat]) for agent, seat in seats.items()},
+            ended,
+            cut,
+            {agent: about(seen, seat) for agent, seat in seats.items()},
+        )

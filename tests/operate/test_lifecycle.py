@@ -1,0 +1,72 @@
+"""The documented report on a run's life, from the store alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.contracts.release import Stage
+from holdfast.contracts.run import RunState, Wanted
+from holdfast.operate import control, lifecycle
+from holdfast.operate.deeds import SILENT_S
+from holdfast.store.store import Store
+from tests.conftest import Clock
+from tests.operate.test_control import ANN, Room, release
+from tests.store.scene import checkpoint
+
+DOCUMENTED = {
+    "schema_version", "state_dir", "control_state_path", "control_audit_path", "action", "principal", "idempotent",
+    "rollback_checkpoint", "checkpoint_run_id", "recovery_report_path", "recovery_checkpoint_source",
+    "recovery_crash_detected", "recovery_replayed_audit_events", "control_state", "training_status",
+}  # fmt: skip
+STATE = {
+    "schema_version", "updated_unix_ms", "lifecycle_state", "last_action", "principal", "rollback_checkpoint"
+}  # fmt: skip
+TRAINING = {"run_state", "model_ref", "store_path", "total_rollouts", "succeeded", "failed", "cancelled"}
+
+
+def told(store: Store, run: str) -> dict[str, Any]:
+    return lifecycle.report(store, store.runs.get(run), principal="local:ann")
+
+
+def test_every_documented_field_is_there_from_the_first_moment(file_store: Store, clock: Clock) -> None:
+    run = Room(file_store, clock).run().id
+    found = told(file_store, run)
+    assert set(found) >= DOCUMENTED and set(found["control_state"]) == STATE
+    assert set(found["training_status"]) >= TRAINING
+    assert (found["action"], found["principal"], found["idempotent"]) == ("status", "local:ann", None)
+    assert found["control_state"]["lifecycle_state"] == "running" and found["control_state"]["last_action"] is None
+    assert (found["recovery_crash_detected"], found["rollback_checkpoint"]) == (None, None)
+    assert found["allowed_actions"] == ["resume", "pause", "freeze", "drain", "cancel", "recover"]
+
+
+def test_it_tells_the_last_order_and_whether_that_changed_anything(file_store: Store, clock: Clock) -> None:
+    room = Room(file_store, clock)
+    run = room.run().id
+    clock.advance(2.0)
+    room.take("pause", run, mode="freeze")
+    state = told(file_store, run)["control_state"]
+    assert (state["lifecycle_state"], state["last_action"], state["principal"]) == ("paused", "pause", "ann")
+    assert state["updated_unix_ms"] == int(clock.now * 1000)
+    assert told(file_store, run)["idempotent"] is False
+    room.take("pause", run, mode="freeze")
+    assert told(file_store, run)["idempotent"] is True
+    file_store.runs.want(run, Wanted.DRAINING, who="bob", why="w", now=clock.now).result()  # not by the desk
+    state = told(file_store, run)["control_state"]
+    assert (state["lifecycle_state"], state["last_action"], state["principal"]) == ("draining", "draining", "bob")
+
+
+def test_it_tells_of_rollbacks_recoveries_and_checkpoints(file_store: Store, clock: Clock) -> None:
+    room = Room(file_store, clock)
+    run = room.run().id
+    for number in (1, 2):
+        release(file_store, number, Stage.LIVE)
+    room.take("rollback", "sprout")
+    file_store.checkpoints.add(checkpoint("c"), run, now=1.0).result()
+    clock.advance(SILENT_S + 1)
+    control.take(file_store, room.order("recover", run), ANN)
+    found = told(file_store, run)
+    assert (found["rollback_checkpoint"], found["checkpoint_run_id"]) == ("sprout@1", run)
+    assert found["recovery_crash_detected"] is True and found["recovery_replayed_audit_events"] >= 1
+    assert found["recovery_report_path"].startswith(file_store.url)
+    assert found["training_status"]["run_state"] == RunState.FAILED
+    assert found["allowed_actions"] == ["cancel", "recover"]

@@ -1,0 +1,175 @@
+"""The tools for other programs: what they answer, what they refuse in one line, and who may give orders."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.operate import mcp
+from holdfast.operate.auth import digest, mint
+from holdfast.operate.mcp import Desk, Tool, answer, looking, ordering, server
+from holdfast.store.store import Store
+from tests.conftest import Clock
+from tests.operate.stage import Line, proposed
+from tests.store.scene import Scene, begin
+
+LOOKING = {
+    "judge_artifact",
+    "compare_artifacts",
+    "evaluate_diff",
+    "query_runs",
+    "query_decisions",
+    "tool_adoption",
+    "thinking_budgets",
+}
+
+
+@pytest.fixture
+def desk(file_store: Store) -> Desk:
+    return Desk(file_store.url, "default", clock=time.time)
+
+
+def ask(desk: Desk, name: str, **given: Any) -> Any:
+    return answer({tool.name: tool for tool in looking(desk)}, name, given)
+
+
+def token(store: Store, role: Role) -> str:
+    made = mint()
+    store.tokens.add(f"the {role}", role, digest(made), time.time(), None).result()
+    return made
+
+
+def test_an_answer_is_judged_by_every_rule_or_by_one(desk: Desk) -> None:
+    told = ask(desk, "judge_artifact", task="What is 6 * 7?", output="41", expected="42")
+    by = {one["criterion"].partition("@")[0]: one for one in told["opinions"]}
+    assert set(by) == {"correctness", "faithfulness", "minimality", "relevance", "safety"}
+    assert by["correctness"]["holds"] is False and by["safety"]["holds"] is None  # no rule proves that it is safe
+    alone = ask(desk, "judge_artifact", task="What is 6 * 7?", output="42", expected="42", criterion="correctness")
+    assert [one["holds"] for one in alone["opinions"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected", "better"),
+    [
+        ("41", "42", "42", "second"),
+        ("42", "42", "42", "neither"),
+        ("It is 42.", "It is 42. It is 42.", None, "first"),  # says the same thing twice
+        ("It is 42.", "It is 43.", None, "unknown"),  # nobody knows: nothing is made up
+    ],
+)
+def test_of_two_answers_the_better_is_told_where_that_is_known(
+    desk: Desk, first: str, second: str, expected: str | None, better: str
+) -> None:
+    known = {} if expected is None else {"expected": expected}
+    told = ask(desk, "compare_artifacts", task="What is 6 * 7?", first=first, second=second, **known)
+    assert told["better"] == better and told["why"]
+
+
+def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk: Desk) -> None:
+    before, fixed = "def f(x):\n    return x\n", "def f(x):\n    return x + 1\n"
+    over = "def f(x):\n    print('debug', x)\n    y = x + 1\n    return y\n"
+    least = ask(desk, "evaluate_diff", task="add one", before=before, after=fixed, reference=fixed, passed=True)
+    more = ask(desk, "evaluate_diff", task="add one", before=before, after=over, reference=fixed, passed=True)
+    assert least["decision"] == more["decision"] == "pass"
+    assert least["size"]["excess"] == 0.0 < more["size"]["excess"] and least["score"] > more["score"]
+    tests = {"test_f.py": "def test_f():\n    assert f(1) == 2\n"}
+    weak = {"test_f.py": "def test_f():\n    assert True\n"}
+    told = ask(
+        desk, "evaluate_diff", task="x", before={"f.py": before, **tests}, after={"f.py": before, **weak}, passed=True
+    )
+    assert told["decision"] == "fail" and any(
+        one["part"] == "tampering" and not one["holds"] for one in told["verdicts"]
+    )
+
+
+def test_runs_decisions_adoption_and_budgets_are_looked_up(file_store: Store, clock: Clock, desk: Desk) -> None:
+    scene = Scene(file_store, clock, begin(file_store, clock))
+    scene.enqueue("a", "b")
+    told = ask(desk, "query_runs")
+    assert [one["id"] for one in told["runs"]] == [scene.run]
+    assert ask(desk, "query_runs", run=scene.run)["run"]["counts"]["queuing"] == 2
+    assert ask(desk, "tool_adoption", run=scene.run)["rows"] == []
+    assert ask(desk, "thinking_budgets", run=scene.run)["tiers"] == ask(desk, "thinking_budgets")["runs"] == []
+    line = Line(file_store, 2)
+    asyncio.run(proposed(file_store, rate=1.0))
+    decided = ask(desk, "query_decisions", policy=line.at(2).policy)["decisions"]
+    assert decided[0]["decision"]["open"] is True
+    again = ask(desk, "query_decisions", version="sprout@2")
+    assert again["agrees"] is True and again["recomputed"] == again["decision"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("judge_artifact", {"task": "x"}, "judge_artifact.output: is missing"),
+        ("judge_artifact", {"task": " ", "output": "x"}, "task: must not be blank"),
+        ("judge_artifact", {"task": "x", "output": 3}, "judge_artifact.output: is not string"),
+        ("judge_artifact", {"task": "x", "output": "x", "loud": True}, "judge_artifact.loud: is not a parameter"),
+        ("judge_artifact", {"task": "x", "output": "x" * 200_001}, "breaks maxLength 200000"),
+        ("evaluate_diff", {"task": "x", "before": "a", "after": "a"}, "before and after are the same"),
+        ("query_runs", {"most": 1000}, "query_runs.most: breaks maximum 100"),
+        ("dance", {}, "tool 'dance': is unknown; use judge_artifact"),
+    ],
+    ids=["missing", "blank", "number", "unknown", "long", "same", "many", "no-tool"],
+)
+def test_bad_input_is_named_in_one_line_before_any_work(
+    desk: Desk, name: str, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        ask(desk, name, **given)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_comes_in_and_what_goes_out_has_a_limit() -> None:
+    schema = {"type": "object"}
+    loud = Tool(name="loud", says="", schema=schema, act=lambda given: {"text": "x" * mcp.MOST_OUT})
+    with pytest.raises(BadInput, match="its answer has 200012 characters"):
+        answer({"loud": loud}, "loud", {})
+    with pytest.raises(BadInput, match="are more than 1000000"):
+        answer({"loud": loud}, "loud", {"text": "x" * mcp.LARGEST})
+
+
+def test_a_store_that_is_not_there_is_said_and_none_is_made(tmp_path: Any) -> None:
+    desk = Desk(str(tmp_path / "none.sqlite"), "default", clock=time.time)
+    with pytest.raises(NotFound, match="there is none"):
+        ask(desk, "query_runs")
+    assert ordering(desk, mint()) == () and not list(tmp_path.iterdir())
+
+
+def test_only_an_operators_token_gives_orders_and_only_while_it_is_good(file_store: Store, clock: Clock) -> None:
+    run, desk = begin(file_store, clock), Desk(file_store.url, "default", clock=time.time)
+    assert ordering(desk, None) == ordering(desk, mint()) == ordering(desk, token(file_store, Role.VIEWER)) == ()
+    given = token(file_store, Role.OPERATOR)
+    tools = {tool.name: tool for tool in ordering(desk, given)}
+    assert {"control_pause", "control_cancel", "control_rollback"} <= set(tools)
+    order = {"id": "1", "subject": run, "why": "a test", "mode": "freeze"}
+    assert answer(tools, "control_pause", order | {"dry_run": True})["after"]["wanted"] == "frozen"
+    assert file_store.runs.get(run).wanted == "running"
+    assert answer(tools, "control_pause", order)["again"] is False
+    assert answer(tools, "control_pause", order)["again"] is True  # once, however often it comes
+    assert file_store.runs.get(run).wanted == "frozen"
+    [made] = [one for one in file_store.tokens.all() if one.role is Role.OPERATOR]
+    file_store.tokens.revoke(made.id, "ann", "lost", time.time()).result()
+    with pytest.raises(Forbidden, match="not good any more"):
+        answer(tools, "control_resume", {"id": "2", "subject": run, "why": "a test"})
+    with pytest.raises(Forbidden, match="is for operators; give an operator's token in HOLDFAST_TOKEN"):
+        answer({tool.name: tool for tool in ordering(desk, given)}, "control_resume", {})
+
+
+async def test_the_sdks_client_sees_tools_answers_and_errors(desk: Desk) -> None:
+    async with Client(server(looking(desk), lambda: (), version="1")) as client:
+        listed = (await client.list_tools()).tools
+        assert {tool.name for tool in listed} == LOOKING
+        assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in listed)
+        good = await client.call_tool("judge_artifact", {"task": "x", "output": "y", "expected": "y"})
+        assert not good.is_error and good.structured_content is not None
+        bad = await client.call_tool("judge_artifact", {"task": "x"})
+        assert bad.is_error and [one.text for one in bad.content if one.type == "text"] == [
+            "judge_artifact.output: is missing; see its schema"
+        ]

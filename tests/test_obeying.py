@@ -1,0 +1,138 @@
+"""Orders reach whoever learns, proves and promotes, not only whoever collects; and a pause changes nothing but time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.store.changes import ORDERS
+from holdfast.store.store import Store, open_store
+from tests.collect.scene import PACE, PATIENCE_S, until
+from tests.conftest import Files
+from tests.learning import is_whole, plan_of, run
+from tests.workloads.scene import tiny
+from tests.workloads.test_promotion import POLICY
+
+# Beats never come: the order itself must be enough.
+SILENT = type(PACE)(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, idle_s=PATIENCE_S)
+
+
+@dataclass
+class Held:
+    """Stops whoever comes to this place, until it is let go."""
+
+    at: str
+    came: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+    passed: list[str] = field(default_factory=list)
+
+    def __call__(self, place: str) -> None:
+        if place == self.at:
+            self.came.set()
+            assert self.go.wait(PATIENCE_S)
+        self.passed.append(place)
+
+
+@dataclass
+class Going:
+    """A run in this process, and an operator in another."""
+
+    store: Store
+    operator: Store
+    held: Held
+    task: asyncio.Task[Status]
+
+    async def order(self, wanted: Wanted) -> None:
+        """Given there, and heard of here."""
+        seen, run_id = self.store.changes.seen(ORDERS), self.operator.runs.newest()[0].id
+        self.operator.runs.want(run_id, wanted, who="ann", why="because", now=time.time()).result()
+        await asyncio.wait_for(self.store.changes.after(ORDERS, seen), PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The hashes of the weights that a run leaves which nobody disturbs."""
+    with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
+        status = asyncio.run(run(store, plan_of(store, base)))
+        return [one.artifact.sha256 for one in store.checkpoints.of_run(status.run_id) if one.artifact is not None]
+
+
+@pytest.fixture
+def stores(files: Files) -> Iterator[tuple[Store, Store]]:
+    url = files.fresh()
+    with open_store(url) as store, open_store(url) as operator:
+        yield store, operator
+
+
+async def begun(stores: tuple[Store, Store], base: str, at: str) -> Going:
+    """A run that has come to this place and is held there."""
+    held = Held(at)
+    task = asyncio.create_task(run(stores[0], plan_of(stores[0], base, held, pace=SILENT)))
+    await until(lambda: held.came.is_set() or task.done())
+    return Going(*stores, held, task)
+
+
+@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.FROZEN])
+async def test_a_learner_waits_amid_a_step_and_goes_on_to_the_same_bytes(
+    stores: tuple[Store, Store], base: str, made: list[str], wanted: Wanted
+) -> None:
+    going = await begun(stores, base, "learn 1 3")
+    await going.order(wanted)
+    going.held.go.set()
+    await asyncio.sleep(0.5)
+    assert going.held.passed[-1] == "learn 1 3" and not going.task.done()
+    await going.order(Wanted.RUNNING)
+    status = await going.task
+    assert status.run_state is RunState.COMPLETED
+    assert len(made) == 2
+    is_whole(stores[0], status.run_id, made)
+    live = stores[0].releases.live(POLICY)
+    assert live is not None and live.id == f"{POLICY}@2"
+
+
+async def test_a_cancelled_run_stops_learning_and_keeps_nothing_of_the_step(
+    stores: tuple[Store, Store], base: str
+) -> None:
+    going = await begun(stores, base, "learn 1 3")
+    await going.order(Wanted.CANCELLED)
+    status = await going.task  # although its learner has not come back
+    assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
+    going.held.go.set()
+    await until(lambda: "learn 1 3" in going.held.passed)
+    await asyncio.sleep(0.3)
+    assert going.held.passed[-1] == "learn 1 3"  # what it would have done next it was kept from
+    assert len(stores[0].updates.of_run(status.run_id)) == 1
+    assert len(stores[0].checkpoints.of_run(status.run_id)) == 1
+
+
+@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.CANCELLED])
+async def test_what_is_ordered_while_a_candidate_is_weighed_holds_before_it_serves(
+    stores: tuple[Store, Store], base: str, wanted: Wanted
+) -> None:
+    going = await begun(stores, base, "weigh")
+    await going.order(wanted)
+    going.held.go.set()
+    if wanted is Wanted.PAUSED:
+        await asyncio.sleep(0.5)
+        assert "publish" not in going.held.passed and not going.task.done()
+        await going.order(Wanted.RUNNING)
+    status = await going.task
+    live = stores[1].releases.live(POLICY)
+    assert live is not None
+    is_paused = wanted is Wanted.PAUSED
+    assert (status.run_state, live.id) == (
+        (RunState.COMPLETED, f"{POLICY}@2") if is_paused else (RunState.CANCELLED, f"{POLICY}@1")
+    )
+    assert ("publish" in going.held.passed) is is_paused

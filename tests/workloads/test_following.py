@@ -1,0 +1,139 @@
+"""Following: what other runs do is learnt from as it arrives, each rollout once, whoever is slow or done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
+from holdfast.contracts.run import RunState
+from holdfast.loop import Control
+from holdfast.store.store import Store, open_store
+from tests.collect.scene import until
+from tests.conftest import Files
+from tests.workloads.test_promotion import begun, plan_of, ran
+
+
+@dataclass
+class Source:
+    """A run of which so many train rollouts are under way, and one of the validation split."""
+
+    store: Store
+    count: int
+    run: str = ""
+    claims: dict[str, Claim] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.run = begun(self.store)
+        tasks = [Task(name=f"s{n}", input=n, split=Split.TRAIN) for n in range(self.count)]
+        tasks.append(Task(name="v", input=0, split=Split.VAL))
+        now = time.time()
+        self.store.queue.enqueue(self.run, tasks, now=now).result()
+        claimed = self.store.queue.claim(self.run, "w", now=now, lease_s=600.0, most=len(tasks)).result()
+        self.claims = {claim.rollout.name: claim for claim in claimed}
+
+    def finish(self, *names: str, reward: float | None = 1.0) -> None:
+        for name in names:
+            attempt, now = self.claims[name].attempt, time.time()
+            if reward is not None:
+                self.store.traces.score(attempt, [Signal(name="worth", value=reward, source="rule")], now=now)
+            self.store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward).result()
+
+    def end(self) -> None:
+        now = time.time()
+        self.store.runs.end(self.run, RunState.COMPLETED, who="test", now=now, error=None, driver=1).result()
+
+
+def following(source: Source, lessons: int, least: int, heard: list[list[str]]) -> Plan:
+    def course(standing: Standing) -> Lesson | None:
+        taken = frozenset(name for update in standing.done for name in update.body["followed"])
+
+        def learn(experiences: Sequence[Experience]) -> Learnt:
+            heard.append([one.rollout.partition("/")[2] for one in experiences])
+            return Learnt(body={"followed": heard[-1]})
+
+        if len(standing.done) == lessons:
+            return None
+        return Lesson(name="following", learn=learn, follow=Follow(run=source.run, least=least, taken=taken))
+
+    return plan_of(course)
+
+
+async def test_a_lesson_that_follows_another_run_waits_until_enough_has_arrived(store: Store) -> None:
+    source, heard = Source(store, 6), list[list[str]]()
+    going = asyncio.create_task(ran(store, following(source, 2, 2, heard)))
+    source.finish("s1", "v")
+    source.finish("s2", reward=None)  # nothing can be learnt from it
+    await asyncio.sleep(0.1)
+    assert heard == []
+    source.finish("s4")
+    await until(lambda: len(heard) == 1)
+    source.finish("s0")
+    await asyncio.sleep(0.2)
+    assert len(heard) == 1
+    source.finish("s3")
+    status = await going
+    assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 0)
+    assert heard == [["s1", "s4"], ["s0", "s3"]]  # what is slow is not left out
+
+
+async def test_what_others_report_in_another_process_is_heard(files: Files) -> None:
+    url = files.fresh()
+    with open_store(url, poll_s=0.01) as store, open_store(url, poll_s=0.01) as other:
+        source, heard = Source(other, 1), list[list[str]]()
+        going = asyncio.create_task(ran(store, following(source, 1, 1, heard)))
+        await asyncio.sleep(0.2)
+        source.finish("s0")
+        await going
+    assert heard == [["s0"]]
+
+
+async def test_rollouts_without_a_reward_do_not_stand_in_the_way_of_those_behind_them(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        source, heard = Source(store, 12), list[list[str]]()
+        source.finish(*(f"s{n}" for n in range(10)), reward=None)
+        source.finish("s10", "s11")
+        await ran(store, following(source, 1, 2, heard))
+    assert heard == [["s10", "s11"]]
+
+
+async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        source, heard = Source(store, 12), list[list[str]]()
+        source.finish(*(f"s{n}" for n in range(12)))
+        await ran(store, following(source, 2, 2, heard))
+    assert heard == [[f"s{n}" for n in range(8)], [f"s{n}" for n in range(8, 12)]]
+
+
+async def test_once_the_other_run_is_over_what_is_there_is_enough(store: Store) -> None:
+    source, heard = Source(store, 3), list[list[str]]()
+    going = asyncio.create_task(ran(store, following(source, 2, 3, heard)))
+    source.finish("s0")
+    await asyncio.sleep(0.2)
+    assert heard == []
+    source.end()
+    assert (await going).run_state is RunState.COMPLETED
+    assert heard == [["s0"], []]
+
+
+@pytest.mark.parametrize("how", ["drain", "stop"])
+async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_taken_up(files: Files, how: str) -> None:
+    with open_store(files.fresh()) as store:
+        source, heard, control = Source(store, 2), list[list[str]](), Control()
+        going = asyncio.create_task(ran(store, following(source, 1, 2, heard), control))
+        await until(lambda: len(store.runs.newest()) == 2)
+        await asyncio.sleep(0.1)
+        getattr(control, how)()
+        status = await going
+        assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
+        source.finish("s0", "s1")
+        again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
+        assert again.run_state is RunState.COMPLETED
+        assert heard == [["s0", "s1"]]
