@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.records import decode
 from holdfast.contracts.trial import Exposure, Served, Trial
-from holdfast.operate.standings import Statistics
+from holdfast.operate.look.standings import Statistics
 from holdfast.promote.experiment import Call, Design, Ruling, assign, verdict
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli

@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState, Wanted
-from holdfast.operate import aftermath
-from holdfast.operate.playbook import LIMITS, Story, write, write_up
-from holdfast.operate.scratch import CONFIG, STORE, Scratch
+from holdfast.operate.drill import aftermath
+from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
+from holdfast.operate.drill.scratch import CONFIG, STORE, Scratch
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.operate.stage import Line

@@ -13,9 +13,9 @@ import requests
 
 from holdfast.collect import endpoint
 from holdfast.contracts.access import Role
-from holdfast.operate.app import Town, app
 from holdfast.operate.auth import Guard, Limiter, digest, mint
-from holdfast.operate.entrance import Doorkeeper
+from holdfast.operate.serve.app import Town, app
+from holdfast.operate.serve.entrance import Doorkeeper
 from holdfast.store.store import Store
 
 PATIENCE_S = 60.0

@@ -242,7 +242,7 @@ def _ruled(ruling: Ruling) -> str:
 
 
 def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Served]]:
-    from holdfast.operate.standings import Statistics
+    from holdfast.operate.look.standings import Statistics
     from holdfast.promote import experiment
 
     with existing(store, project) as opened:

@@ -70,7 +70,7 @@ def adoption(
 
 def _records(store: Store, run: str) -> Iterator[Record]:
     """Of the attempts that decided their rollouts."""
-    from holdfast.operate.usage import record
+    from holdfast.operate.look.usage import record
 
     with show.progress("reading rollouts", None) as advance:
         for rollout in _rollouts(store, run):

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.operate.exitgate import Bundle
+    from holdfast.operate.drill.exitgate import Bundle
 
 app = typer.Typer(help="Drills.", add_completion=False, no_args_is_help=True, **PLAIN)
 DRILLS = Path(".holdfast/drills")
@@ -48,8 +48,8 @@ for _kind, _help in KINDS.items():
 
 
 def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
-    from holdfast.operate.drills import perform
-    from holdfast.operate.playbook import validate
+    from holdfast.operate.drill.drills import perform
+    from holdfast.operate.drill.playbook import validate
 
     folder = _folder(kind, out)
     with show.progress(f"drill {kind}", None) as advance:
@@ -71,7 +71,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
-    from holdfast.operate.playbook import NAME, validate
+    from holdfast.operate.drill.playbook import NAME, validate
 
     path = file / NAME if file.is_dir() else file
     with show.progress("computing again", None):
@@ -104,7 +104,7 @@ def gate(
 
     All of it is computed again: nothing is taken on trust. Exits 1 while it is closed.
     """
-    from holdfast.operate.exitgate import gather, name
+    from holdfast.operate.drill.exitgate import gather, name
 
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}", why="is a file", remedy="name a folder")

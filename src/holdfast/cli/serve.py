@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from holdfast.operate.app import Town
+    from holdfast.operate.serve.app import Town
     from holdfast.operate.watchers import Sink, Watchman
     from holdfast.store.store import Store
 
@@ -92,8 +92,8 @@ def _town(folder: Path) -> Iterator[Town]:
     import secrets
     import tempfile
 
-    from holdfast.operate.app import Town
     from holdfast.operate.observer import Audit, Badge
+    from holdfast.operate.serve.app import Town
     from holdfast.operate.townpage import Runner
     from holdfast.operate.townpage import app as page
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
@@ -129,7 +129,7 @@ def _run(store: Store, listening: socket.socket, town: Town | None, watchman: Wa
     from holdfast.cli.main import say
     from holdfast.collect import endpoint
     from holdfast.contracts.errors import HoldfastError
-    from holdfast.operate.app import app
+    from holdfast.operate.serve.app import app
 
     async def looking(watchman: Watchman) -> None:
         while True:

@@ -149,7 +149,7 @@ class Desk:
         return {**_evaluation(self._judged(result)), "size": size}
 
     def runs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate import views
+        from holdfast.operate.look import views
 
         with self.opened() as store:
             now = self._clock()
@@ -175,13 +175,13 @@ class Desk:
             }
 
     def adoption(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate import views
+        from holdfast.operate.look import views
 
         with self.opened() as store:
             return views.tools(store, given["run"], now=self._clock(), most=given.get("most", PAGE))
 
     def budgets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate import views
+        from holdfast.operate.look import views
 
         with self.opened() as store:
             most = given.get("most", 20)

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.run import Run, RunState
-from holdfast.operate import views
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, Rule, State, step
-from holdfast.operate.lessons import point
-from holdfast.operate.usage import record
+from holdfast.operate.look import views
+from holdfast.operate.look.lessons import point
+from holdfast.operate.look.usage import record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.adoption import Record, drop, tally
 from holdfast.reward.safety import GATE

@@ -1,0 +1,1 @@
+"""Accidents, rehearsed for real on a scratch store, and the evidence of them computed again."""

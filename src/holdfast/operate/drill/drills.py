@@ -1,0 +1,384 @@
+"""Drills: the accident itself, on a scratch store under load, with our own commands, and what is left to judge it by.
+
+`crash` kills the driver of a run with -9 and takes the run up; `disk` lets it run out of room; `upgrade` stops it,
+gives it the schema of an earlier version, kills the migration, and goes on; `pause` orders pause, freeze, resume and
+cancel while it works; `rollback` takes a version back that is answering. Nothing here decides whether it went well:
+that is computed, and can be computed again, by `playbook`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.collect.agent import Context
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import Stage
+from holdfast.contracts.rollout import OPEN, RolloutState
+from holdfast.contracts.run import Run
+from holdfast.operate.drill import aftermath
+from holdfast.operate.drill.callers import Callers
+from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
+from holdfast.operate.drill.scratch import CONFIG, Broken, Clock, Running, Scratch
+from holdfast.store.older import set_back
+from holdfast.store.store import open_store
+
+HELD_S = 1.5  # how long a pause is kept up: longer than anything takes to obey
+LEASE_S = 2.0
+POLICY, SERVED = "drill", "served"
+ADDRESS = re.compile(r"http://\S+/v1")
+DRIVEN = "another process drives it"  # what a resume is told until the lease of the dead one has run out
+WHY = "a drill"
+PRACTICE = "practice.json"  # the config of a run that learns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What runs while it happens."""
+
+    tasks: int
+    seconds: float  # of one task
+    workers: int = 8
+    seed: int = 0
+
+    def config(self) -> dict[str, Any]:
+        # Of different length, so that they do not all end at once: half to three halves of it, evenly spread.
+        lengths = [round(self.seconds * (0.5 + (n * 0.618034) % 1.0), 4) for n in range(self.tasks)]
+        tasks = [{"prompt": f"task {n}", "expected": f"task {n}", "seconds": s} for n, s in enumerate(lengths)]
+        pace = {"heartbeat_interval_ms": 200, "lease_secs": LEASE_S, "retry_initial_ms": 10, "retry_max_ms": 100}
+        agent = f"{__name__}:busy"
+        return {"optimize": tasks, "agent": agent, "worker_count": self.workers, "max_attempts": 1000, **pace}
+
+
+async def busy(task: Any, context: Context) -> str:
+    """The agent of the drills: works for as long as its task says, in steps on record, and knows the answer."""
+    for step in range(2):
+        await asyncio.sleep(float(task["seconds"]) / 2)
+        context.trace.event(f"step {step}")
+    return str(task["prompt"])
+
+
+def perform(
+    kind: str,
+    folder: Path,
+    *,
+    quick: bool,
+    clock: Clock,
+    say: Callable[[str], None],
+    limits: Mapping[str, float] = LIMITS,
+) -> Path:
+    """Go through with a drill in an empty folder; where its artifact lies. Broken: that was not possible."""
+    began = clock()
+    with Scratch(folder, clock=clock, say=say) as scratch:
+        told = DRILLS[kind](scratch, quick)
+    return write_up(kind, folder, told, scratch.marks, limits, began=began)
+
+
+def crash(scratch: Scratch, quick: bool) -> Story:
+    """kill -9 of the driver, again and again, in the middle of work; and once in each phase of a run that learns."""
+    load = Load(tasks=80 if quick else 1200, seconds=0.05)
+    run, driver = _loaded(scratch, load)
+    times = 1 if quick else 3
+    killed = ""
+    for number in range(1, times + 1):
+        _until(scratch, run, load.tasks * number // (times + 2))
+        if number == 1:
+            _manifest(scratch, run, driver)
+        killed = str(scratch.kill(driver).facts["command"])
+        driver = _taken_up(scratch, run)
+    told = _ended(scratch, run, driver, killed)
+    if not quick:
+        _phases(scratch)
+        _serving(scratch)
+    return told
+
+
+def _phases(scratch: Scratch) -> None:
+    """A run that practises, learns and proves, killed in each of these."""
+    from holdfast.workloads.tooluse.tasks import generate, to_input
+
+    proof = {"seeds": 2, "batch": 8, "reward_range": [0, 1.1]}
+    block = {"policy": POLICY, "iterations": 1, "steps": 2, "step_tasks": 4, "samples": 4, "prove": proof}
+    asked = {"sampling": {"temperature": 1.0, "max_tokens": 60}, "max_turns": 4}
+    config = {
+        "agent": "holdfast.workloads.tooluse.agent:agent",
+        "model": "local/sprout-weak",
+        "worker_count": 8,
+        "lease_secs": 5.0,
+        "improve": block,
+        "optimize": [{**to_input(one), **asked} for one in generate("train", 0, 8)],
+        "validate": [{**to_input(one), **asked} for one in generate("test", 0, 16)],
+    }
+    write(scratch.folder / PRACTICE, config)
+    driver = scratch.begin("improve", PRACTICE, "--store", str(scratch.store))
+    scratch.wait("the run that learns begins", lambda: driver.has_ended() or _newest(scratch).kind == "improve")
+    run = _newest(scratch).id
+    for phase in PHASES:
+        _reach(scratch, run, driver, phase)
+        scratch.kill(driver, run=run, phase=phase)
+        driver = _taken_up(scratch, run, "improve")
+    if scratch.end(driver, 900.0) not in (0, 1):  # a gate that stays closed is no accident
+        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+    scratch.mark("ended", run=run)
+
+
+def _serving(scratch: Scratch) -> None:
+    """A service with a canary, killed while it answers, and begun again."""
+    store = str(scratch.store)
+    for source in ("sprout", "sprout-weak"):
+        scratch.call("release", "add", source, "--policy", SERVED, "--store", store)
+    scratch.call("release", "promote", f"{SERVED}@1", "--why", WHY, "--store", store)
+    with open_store(store) as opened:
+        moved = opened.releases.move(
+            f"{SERVED}@2", Stage.CANARY, expect=Stage.CANDIDATE, share=50, who="drill", why=WHY, now=time.time()
+        )
+        moved.result()
+    served, address = _served(scratch, SERVED)
+    with _callers(scratch, SERVED, address) as callers:
+        _answered(scratch, callers)
+        scratch.mark("service killed", pid=served.pid, command=f"kill -9 {served.pid}", policy=SERVED)
+        served.kill()
+    served, address = _served(scratch, SERVED)
+    with _callers(scratch, SERVED, address) as callers:
+        _answered(scratch, callers)
+    served.kill()
+    scratch.mark("asked", policy=SERVED)
+
+
+def _answered(scratch: Scratch, callers: Callers) -> None:
+    """Each of them a few times, whoever answers."""
+    scratch.wait(
+        "everybody is answered", lambda: sum(n for by, n in callers.answered.items() if by) >= 20 * callers.many
+    )
+
+
+def _reach(scratch: Scratch, run: str, driver: Running, phase: str) -> None:
+    scratch.wait(f"it is {phase}", lambda: driver.has_ended() or PHASES[phase](scratch, run), 600.0)
+    if driver.has_ended():
+        raise Broken(driver.line, why=f"ended with {driver.code} before it was {phase}: {driver.err[-300:]}")
+
+
+def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
+    """Rollouts of the run that are not over, and those of a split that are."""
+    with scratch.opened() as store:
+        counts = store.views.counts(run)
+        rewards = store.views.rewards(run)
+    return sum(counts[state] for state in OPEN), rewards[split].total if split in rewards else 0
+
+
+def _is_learning(scratch: Scratch, run: str) -> bool:
+    """All that it practised on is done, and what it learnt from it is not on record yet."""
+    with scratch.opened() as store:
+        steps = len(store.updates.of_run(run))
+    left, done = _open(scratch, run, "train")
+    return left == 0 and done > 0 and steps < 2 and done == (steps + 1) * 16
+
+
+def _is_proving(scratch: Scratch, run: str) -> bool:
+    left, begun = _open(scratch, run, "val")
+    return left > 0 and begun > 0
+
+
+PHASES: Mapping[str, Callable[[Scratch, str], bool]] = {
+    "practising": lambda scratch, run: _open(scratch, run, "train")[0] > 0,
+    "learning": _is_learning,
+    "proving": _is_proving,
+}
+
+
+def _newest(scratch: Scratch) -> Run:
+    with scratch.opened() as store:
+        return store.runs.newest(most=1)[0]
+
+
+def disk(scratch: Scratch, quick: bool) -> Story:
+    """No more room in the middle of a run, by the kernel's limit on the size of files; then there is room again."""
+    load = Load(tasks=80 if quick else 600, seconds=0.05)
+    run, driver = _loaded(scratch, load)
+    _until(scratch, run, load.tasks // 4)
+    _manifest(scratch, run, driver)
+    unlimited = resource.RLIM_INFINITY
+    command = f"prlimit --pid {driver.pid} --fsize=4096:"
+    scratch.mark("stopped", pid=driver.pid, command=command)
+    resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, (4096, unlimited))  # a page: some for the last words
+    scratch.end(driver)
+    return _ended(scratch, run, _taken_up(scratch, run), command)
+
+
+def upgrade(scratch: Scratch, quick: bool) -> Story:
+    """The program of an earlier version is killed in the middle of a run; the new one brings its store up to date,
+    is itself killed while it does, does it again, and takes the run up."""
+    load = Load(tasks=80 if quick else 600, seconds=0.05)
+    run, driver = _loaded(scratch, load)
+    _until(scratch, run, load.tasks // 4)
+    _manifest(scratch, run, driver)
+    killed = scratch.kill(driver)
+    store = str(scratch.store)
+    scratch.call("store", "export", "--store", store, "--output", aftermath.BEFORE, "--json")
+    earlier = set_back(store)
+    scratch.mark("earlier", schema=earlier)
+    refused = scratch.begin("runs", "--store", store)
+    if scratch.end(refused) == 0:
+        raise Broken("holdfast runs", why="a store of an earlier schema was taken for one of today's")
+    for number in range(1 if quick else 3):
+        _interrupted(scratch, after_s=0.005 * number)
+    done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)
+    scratch.mark("upgraded", before=earlier, after=done["after"])
+    scratch.call("store", "export", "--store", store, "--output", aftermath.AFTER, "--json")
+    return _ended(scratch, run, _taken_up(scratch, run), str(killed.facts["command"]))
+
+
+def _interrupted(scratch: Scratch, after_s: float) -> None:
+    """A migration that is killed once it has the store open, unless it is over by then."""
+    half = scratch.begin("store", "migrate", "--store", str(scratch.store))
+    scratch.wait("the migration begins", lambda: half.has_ended() or half.has_open(scratch.store))
+    if not half.has_ended(after_s):
+        scratch.mark("interrupted", pid=half.pid, command=f"kill -9 {half.pid}")
+        half.kill()
+
+
+def pause(scratch: Scratch, quick: bool) -> Story:
+    """Pause, resume, freeze, resume and cancel, while it works."""
+    load = Load(tasks=200 if quick else 600, seconds=0.5)
+    run, driver = _loaded(scratch, load)
+    _until(scratch, run, 10)
+    store = str(scratch.store)
+
+    def order(action: str, *more: str) -> None:
+        scratch.call("control", action, run, "--why", WHY, "--store", store, *more)
+
+    for mode in ("drain", "freeze"):
+        order("pause", "--mode", mode)
+        scratch.wait("nothing runs", lambda: _counts(scratch, run)[RolloutState.RUNNING] == 0)
+        time.sleep(HELD_S)
+        scratch.mark("held", mode=mode)
+        done = _counts(scratch, run)[RolloutState.SUCCEEDED]
+        order("resume")
+        _until(scratch, run, done + load.workers)
+    order("cancel")
+    scratch.end(driver)
+    return Story(run=run)
+
+
+def rollback(scratch: Scratch, quick: bool) -> Story:
+    """A version that nothing was proved about becomes live while callers are answered, and is taken back."""
+    store, least = str(scratch.store), 20 if quick else 200
+    for source in ("sprout", "sprout-weak"):
+        scratch.call("release", "add", source, "--policy", POLICY, "--store", store)
+    scratch.call("release", "promote", f"{POLICY}@1", "--why", WHY, "--store", store)
+    _, address = _served(scratch, POLICY)
+    with _callers(scratch, POLICY, address) as callers:
+        scratch.wait("it answers", lambda: callers.answered[f"{POLICY}@1"] >= least)
+        with open_store(store) as opened:  # past the gate: that is the accident
+            opened.releases.move(
+                f"{POLICY}@2", Stage.LIVE, expect=Stage.CANDIDATE, who="drill", why="past the gate", now=time.time()
+            ).result()
+        scratch.mark("slipped through", version=f"{POLICY}@2")
+        scratch.wait("the wrong one answers", lambda: callers.answered[f"{POLICY}@2"] >= least)
+        before = callers.answered[f"{POLICY}@1"]
+        scratch.call("control", "rollback", POLICY, "--why", WHY, "--store", store)
+        end = time.monotonic() + HELD_S
+        scratch.wait(
+            "the right one answers again",
+            lambda: callers.answered[f"{POLICY}@1"] >= before + least and time.monotonic() > end,
+        )
+    scratch.mark("asked", requests=callers.answered.total())
+    return Story(run=None)
+
+
+DRILLS: Mapping[str, Callable[[Scratch, bool], Story]] = {
+    "crash": crash,
+    "rollback": rollback,
+    "pause": pause,
+    "disk": disk,
+    "upgrade": upgrade,
+}
+
+
+def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
+    """A service that is up, and its address."""
+    words = ("--port", "0", "--no-record", "--no-guard", "--store", str(scratch.store))
+    served = scratch.begin("release", "serve", policy, *words)
+    scratch.wait("the service is up", lambda: served.has_ended() or ADDRESS.search(served.out) is not None)
+    found = ADDRESS.search(served.out)
+    if found is None:
+        raise Broken(served.line, why=f"did not begin: {served.err[-300:]}")
+    return served, found.group()
+
+
+def _callers(scratch: Scratch, policy: str, address: str) -> Callers:
+    return Callers(address=address, policy=policy, path=scratch.folder / aftermath.ANSWERS, clock=time.time)
+
+
+def _loaded(scratch: Scratch, load: Load) -> tuple[str, Running]:
+    """A run under way: its id, and who drives it."""
+    write(scratch.folder / CONFIG, load.config())
+    driver = scratch.begin("optimize", "--config", CONFIG, "--store", str(scratch.store))
+    status = scratch.folder / "status.json"
+    scratch.wait("the run begins", lambda: driver.has_ended() or status.is_file())
+    if driver.has_ended():
+        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+    run = str(json.loads(status.read_text(encoding="utf-8"))["run_id"])
+    scratch.mark("under load", run=run, workers=load.workers)
+    return run, driver
+
+
+def _counts(scratch: Scratch, run: str) -> Mapping[RolloutState, int]:
+    with scratch.opened() as store:
+        return store.views.counts(run)
+
+
+def _until(scratch: Scratch, run: str, done: int) -> None:
+    scratch.wait(f"{done} rollouts done", lambda: _counts(scratch, run)[RolloutState.SUCCEEDED] >= done)
+
+
+def _manifest(scratch: Scratch, run: str, driver: Running) -> None:
+    """What the store says of the run just before the accident."""
+    with scratch.opened() as store:
+        counts, found = store.views.counts(run), encode(store.runs.get(run))
+    found.pop("settings")
+    done = counts[RolloutState.SUCCEEDED]
+    rollouts = {str(state): n for state, n in counts.items()}
+    told = {"schema_version": 1, "run": found, "pid": driver.pid, "succeeded": done, "rollouts": rollouts}
+    write(scratch.folder / aftermath.MANIFEST, told)
+
+
+def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
+    """The run resumed, as soon as the lease of the one before has run out."""
+    end = time.monotonic() + 120.0
+    while True:
+        driver = scratch.begin(command, "--resume", run, "--store", str(scratch.store))
+        _await(scratch, run, driver)
+        if not driver.has_ended() or driver.code == 0:
+            return driver
+        scratch.end(driver)
+        if DRIVEN not in driver.err or time.monotonic() > end:
+            raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        time.sleep(0.2)
+
+
+def _await(scratch: Scratch, run: str, driver: Running) -> None:
+    scratch.wait("the run is taken up", lambda: driver.has_ended() or _is_driven(scratch, run))
+
+
+def _is_driven(scratch: Scratch, run: str) -> bool:
+    """Whether a driver has taken it up since the last mark."""
+    since = scratch.marks[-1].at
+    with scratch.opened() as store:
+        return any(
+            "resume" in one.body and one.at > since for one in store.ledger.entries(run=run) if one.kind == "run"
+        )
+
+
+def _ended(scratch: Scratch, run: str, driver: Running, accident: str) -> Story:
+    if scratch.end(driver, 300.0) != 0:
+        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+    scratch.mark("ended", run=run)
+    return Story(run=run, crash=accident, restart=driver.line)

@@ -1,0 +1,151 @@
+"""How a run learns: its curves, why some of what it saw taught nothing, and which weights grew from which.
+
+What a step says is its learner's; of steps of another kind, what is not said is None and leaves a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.release import Release
+from holdfast.contracts.run import LearnUpdate
+from holdfast.operate.look.briefs import Brief
+from holdfast.store.store import Store
+
+CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step says it: the first that is there
+    "reward": (("reward",), ("mean_reward",)),
+    "loss": (("update", "loss"), ("loss",), ("rl_optimizer", "mean_total_loss")),
+    "kl": (("update", "approx_kl"), ("approx_kl",), ("rl_optimizer", "observed_approx_kl")),
+    "entropy": (("update", "entropy"), ("entropy",)),
+    "clip_fraction": (("update", "clip_fraction"), ("clip_fraction",)),
+    "grad_norm": (("update", "grad_norm"), ("grad_norm",), ("rl_optimizer", "grad_norm")),
+    "delta_norm": (("update", "delta_norm"), ("rl_optimizer", "parameter_delta_norm")),
+    "lr": (("update", "lr"),),
+}
+POINTS = 2_000  # of one curve; of more, the newest
+CHECKPOINTS = 200
+
+
+def learning(store: Store, run_id: str, *, now: float) -> Brief:
+    """{"run": id, "steps": n, "is_whole",
+     "points": [{"step", "at", "lesson", "phase", "reward", "loss", "kl", "entropy", "clip_fraction", "length",
+                 "grad_norm", "delta_norm", "lr", "taught", "rollouts", "stopped_early", "restored", "skipped",
+                 "checkpoint", "release"}], in order, 2,000 at most,
+     "ranges": {curve: [least, most]} of what was said,
+     "audit": {"step", "rollouts", "taught", "counts": {reason: n}, "tokens", "idle_tokens", "shares": {signal: share},
+               "dominant", "zero_gradient", "breaks", "constraint", "lines": [sentence]}|None (the last one),
+     "silent": {reason: n} (over all steps), "findings": [{"name", "severity", "count", "of", "detail"}] (the last),
+     "checkpoints": [{"id", "parent", "step", "episodes", "reward", "algorithm", "version", "at", "sha256",
+                      "release"|None, "stage"|None}], newest first, 200 at most,
+     "edges": [[parent, child]]}
+
+    `length`: tokens decided for each sample. `taught`: rollouts that gave a gradient, of `rollouts`.
+    """
+    found = store.runs.get(run_id)
+    steps, is_whole = store.figures.updates(found.id)
+    points = [point(one) for one in steps[-POINTS:]]
+    kept = store.figures.checkpoints(found.id, CHECKPOINTS)
+    serving = _serving(store)
+    listed = [_checkpoint(one, serving) for one in kept]
+    known = {one.id for one in kept}
+    silent: dict[str, int] = {}
+    for one in steps:
+        for reason, n in (_part(one.body, "audit", "counts") or _part(one.body, "rl_optimizer", "no_gradient")).items():
+            silent[reason] = silent.get(reason, 0) + int(n)
+    return {
+        "run": found.id,
+        "steps": len(steps),
+        "is_whole": is_whole,
+        "points": points,
+        "ranges": {name: _range(one[name] for one in points) for name in (*CURVES, "length")},
+        "audit": _audit(steps),
+        "silent": dict(sorted(silent.items(), key=lambda one: -one[1])),
+        "findings": next((list(one.body["quality"]) for one in reversed(steps) if "quality" in one.body), []),
+        "checkpoints": listed,
+        "edges": [[one.parent, one.id] for one in kept if one.parent in known],
+    }
+
+
+def point(update: LearnUpdate) -> Brief:
+    """One step of learning as a point on each curve."""
+    body, audit = update.body, _part(update.body, "audit")
+    told: Brief = {"step": update.step, "at": update.at}
+    told |= {name: body.get(name) for name in ("lesson", "phase", "skipped", "checkpoint", "release")}
+    told |= {name: _number(body, places) for name, places in CURVES.items()}
+    tokens, samples = _number(body, (("update", "tokens"),)), _number(body, (("update", "samples"),))
+    told["length"] = tokens / samples if tokens is not None and samples else None
+    told["taught"], told["rollouts"] = audit.get("taught"), audit.get("rollouts", body.get("rollouts"))
+    for name in ("stopped_early", "restored"):
+        told[name] = _part(body, "update").get(name) or _part(body, "rl_optimizer").get(name)
+    return told
+
+
+def _audit(steps: Sequence[LearnUpdate]) -> Brief | None:
+    for one in reversed(steps):
+        audit = _part(one.body, "audit")
+        if audit:
+            names = ("rollouts", "taught", "tokens", "idle_tokens", "dominant", "zero_gradient", "constraint")
+            told: Brief = {"step": one.step, **{name: audit.get(name) for name in names}}
+            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks")}
+            return {**told, "lines": _lines(told)}
+    return None
+
+
+def _lines(told: Mapping[str, Any]) -> list[str]:
+    """For people: `learn.audit` says it so when it is made; here it is read again."""
+    said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
+    said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
+    if told["zero_gradient"]:
+        said.append("the gradient was exactly zero")
+    if told["dominant"] is not None and told["dominant"] in told["shares"]:
+        share = told["shares"][told["dominant"]]
+        said.append(f"the reward is nearly all {told['dominant']}: {share:.0%} of its variance")
+    return said
+
+
+def _checkpoint(one: Checkpoint, serving: Mapping[str, Release]) -> Brief:
+    release = serving.get(one.id)
+    return {
+        "id": one.id,
+        "parent": one.parent,
+        "step": one.global_step,
+        "episodes": one.episode_count,
+        "reward": one.mean_reward,
+        "algorithm": one.algorithm,
+        "version": one.policy_version,
+        "at": one.created_at,
+        "sha256": None if one.artifact is None else one.artifact.sha256,
+        "release": None if release is None else release.id,
+        "stage": None if release is None else str(release.stage),
+    }
+
+
+def _serving(store: Store) -> dict[str, Release]:
+    """By checkpoint, the release that was made from it."""
+    found = [one for policy in store.releases.policies()[:50] for one in store.releases.of_policy(policy)[:500]]
+    return {
+        one.source.removeprefix("checkpoint:"): one for one in reversed(found) if one.source.startswith("checkpoint:")
+    }
+
+
+def _part(body: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    found: Any = body
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(body: Mapping[str, Any], places: Iterable[tuple[str, ...]]) -> float | None:
+    for *outer, last in places:
+        found = _part(body, *outer).get(last)
+        if isinstance(found, int | float) and not isinstance(found, bool) and isfinite(found):
+            return float(found)
+    return None
+
+
+def _range(values: Iterable[float | None]) -> list[float] | None:
+    known = [one for one in values if one is not None]
+    return [min(known), max(known)] if known else None

@@ -1,0 +1,372 @@
+"""Where versions stand: releases with their history and guard, the proof that each rests on, and experiments.
+
+What is shown of a proof is its evidence as it was kept, its samples drawn task by task; nothing is decided here, and
+'holdfast release explain' is what decides once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts.errors import HoldfastError, NotFound
+from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.run import LedgerEntry
+from holdfast.contracts.trial import Served, Trial
+from holdfast.operate import words
+from holdfast.operate.keeper import judge, lacking, under_way
+from holdfast.operate.look.briefs import Brief, decision_brief, rate, release_brief
+from holdfast.operate.service import trial_of
+from holdfast.operate.sketch import thin
+from holdfast.promote import experiment as design
+from holdfast.promote.release import next_step, rollback_target
+from holdfast.prove import matrix
+from holdfast.prove.guard import Limits, blocks, watch
+from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.prove.sequential import judge as judged
+from holdfast.prove.weigh import Weighing, reach
+from holdfast.store.blobs import sha256_of
+from holdfast.store.store import Store
+
+HISTORY = 100
+RELEASES = 200
+TASKS = 400
+READ = 5_000  # requests: of more of them the guard's own reading would take too long to look at
+TOO_MANY = "more requests than are weighed at a look; 'holdfast release show' and 'holdfast ab verdict' weigh them all"
+
+
+def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
+    """{"policies": [name], "policy": name|None, "live": release|None, "way_back": id|None,
+     "releases": [release + {"decision": decision|None, "next": {"stage", "share"}|None}], newest first,
+     "guard": {"release", "trial", "arms": [{"arm", "requests", "errors", "latency_s", "success": interval, "reward",
+               "safety_cost"}], "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
+               "n", "e", "e_within", "needs"}]|None, "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence],
+               "note"}|None,
+     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole"}
+
+    Without a policy it is the first. release, decision: see `briefs`.
+    """
+    policies = store.releases.policies()
+    if policy is not None and policy not in policies:
+        raise NotFound(f"policy {policy!r}", why="has no versions", remedy="'holdfast release list' shows them")
+    chosen = policy if policy is not None else next(iter(policies), None)
+    told: Brief = {"policies": policies, "policy": chosen, "live": None, "way_back": None, "releases": []}
+    if chosen is None:
+        return {**told, "guard": None, "history": [], "is_whole": True}
+    every = store.releases.of_policy(chosen)[:RELEASES]
+    history, is_whole = store.figures.decisions(chosen)
+    live = next((one for one in every if one.stage is Stage.LIVE), None)
+    back = None if live is None else rollback_target(every, live)
+    return {
+        **told,
+        "live": None if live is None else release_brief(live),
+        "way_back": None if back is None else back.id,
+        "releases": [_release(one, history) for one in every],
+        "guard": _guard(store, under_way(every), live),
+        "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
+        "is_whole": is_whole,
+    }
+
+
+def proofs(store: Store, *, now: float) -> Brief:
+    """{"proofs": [{"release", "policy", "stage", "share", "changed_at", "decision": decision|None}]}: the versions
+    that rest on evidence, last changed first, 200 at most."""
+    listed: list[Brief] = []
+    for policy in store.releases.policies():
+        history, _ = store.figures.decisions(policy)
+        for one in store.releases.of_policy(policy):
+            if one.evidence is not None:
+                told = {"release": one.id, "policy": policy, "stage": str(one.stage), "share": one.share}
+                listed.append({**told, "changed_at": one.changed_at, "decision": _decided(one, history)})
+    return {"proofs": sorted(listed, key=lambda one: -one["changed_at"])[:RELEASES]}
+
+
+def proof(store: Store, release_id: str, *, now: float) -> Brief:
+    """What a version's last decision rests on.
+
+    {"release": release, "baseline", "candidate", "suite", "primary", "episodes", "headline",
+     "decision": decision|None, "verdict": {"outcome", "reasons", "needs"}|None,
+     "comparisons": [{"metric", "title", "difference", "low", "high", "level", "p_value", "margin", "pairs", "method",
+                      "told": {"difference", "interval", "note"}}],
+     "bands": [{"kind", "within", "p_value_spread", "delta_spread", "of"}],
+     "findings": [{"name", "severity", "count", "of", "detail", "blocks", "about": "audit"|"golden"}],
+     "missing": {"planned", "baseline", "candidate"}|None, "manifest",
+     "tasks": [{"task", "baseline", "candidate", "difference"}] by difference, 400 at most, "tasks_left_out",
+     "split": {"better", "worse", "same"},
+     "courses": [{"metric", "title", "n": [task number], "mean", "low", "high" (lists), "bar", "level", "proved_at",
+                  "refuted_at", "told"}], the confidence sequence as it grew,
+     "problem": text|None}
+
+    release, decision: see `briefs`. All differences are so that above 0 is better; `told` is in people's units.
+    NotFound when there is no such version, or it rests on no evidence.
+    """
+    release = store.releases.get(release_id)
+    if release.evidence is None:
+        raise NotFound(f"proof of {release.id}", why="it rests on no evidence", remedy="'holdfast prove run' makes it")
+    history, _ = store.figures.decisions(release.policy)
+    evidence = loads(Evidence, store.blobs.get(release.evidence))
+    told = _evidence(evidence)
+    sampled, problem = _sampled(store, evidence)
+    decision = _decided(release, history)
+    headline = decision["sentence"] if decision is not None else f"{release.id} is {release.stage}."
+    return {
+        "release": release_brief(release),
+        "headline": headline,
+        "decision": decision,
+        **told,
+        **sampled,
+        "problem": problem,
+    }
+
+
+def experiments(store: Store, *, now: float) -> Brief:
+    """{"experiments": [{"name", "kind", "state": "running"|"ended", "created_at", "ended_at", "metric", "why",
+    "arms": [{"arm", "weight", "units"}]}]}, newest first, 200 at most; canaries and shadows among them."""
+    shown = []
+    for trial in store.trials.all()[:RELEASES]:
+        units = store.trials.exposed(trial.name) if trial.kind == design.KIND else {}
+        shown.append({**_trial(trial), "arms": [_arm(trial, arm, units) for arm in trial.arms]})
+    return {"experiments": shown}
+
+
+def experiment(store: Store, name: str, *, now: float) -> Brief:
+    """{"experiment": as in `experiments`, its arms with {"requests", "errors", "latency_s", "success": interval,
+    "reward", "safety_cost"}, "settings",
+    "ruling": {"call", "arm", "needs", "reasons": [{"code", "text"}], "exposed", "told", "means", "ratio_p"}|None,
+    "note": why there is no ruling}"""
+    trial = store.trials.get(name)
+    units = store.trials.exposed(name)
+    asked = {one.arm: one for one in store.figures.asked(name)}
+    arms = [{**_arm(trial, arm, units), **_outcomes(asked.get(arm))} for arm in trial.arms]
+    ruling, note = _ruling(store, trial, units, sum(one.requests for one in asked.values()))
+    told = {"experiment": {**_trial(trial), "arms": arms}, "settings": dict(trial.settings)}
+    return {**told, "ruling": ruling, "note": note}
+
+
+class Statistics:
+    """What `promote.experiment` asks, answered by `prove`."""
+
+    def __init__(self, asked: design.Design) -> None:
+        self._design = asked
+
+    def compare(self, outcomes: Sequence[design.Told], alpha: float) -> Verdict:
+        width = self._design.width  # outcomes come on a scale from 0 to 1
+        treatment, control, _ = blocks(outcomes)
+        found = judged(
+            treatment - control,
+            low=-1.0,
+            high=1.0,
+            alpha=alpha,
+            min_effect=self._design.min_effect / width,
+            worthwhile=self._design.worthwhile / width,
+        )
+        if found.needs is None:
+            return found
+        units_a_pair = len(outcomes) / treatment.size if treatment.size else 2.0
+        return replace(found, needs=max(1, round(found.needs * units_a_pair)))
+
+    def breaches(self, control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[Reason, ...]:
+        limits: dict[str, Any] = dict(self._design.limits)
+        asked = replace(Limits(alpha=alpha, reward_range=self._design.reward_range), **limits)
+        return watch(control, treatment, asked).breaches
+
+
+def _ruling(store: Store, trial: Trial, units: Mapping[str, int], requests: int) -> tuple[Brief | None, str | None]:
+    if trial.kind != design.KIND:
+        return None, f"a {trial.kind}: its guard rules, see the releases"
+    if requests > READ:
+        return None, TOO_MANY
+    try:
+        statistics = Statistics(design.design_of(trial))
+        served = store.trials.served(trial.name, most=READ)
+        made = design.verdict(trial, units, served, compare=statistics.compare, guard=statistics.breaches)
+    except HoldfastError as error:
+        return None, str(error)
+    told = {name: getattr(made, name) for name in ("arm", "needs", "ratio_p")}
+    told |= {name: dict(getattr(made, name)) for name in ("exposed", "told", "means")}
+    return {**told, "call": str(made.call), "reasons": [asdict(one) for one in made.reasons]}, None
+
+
+def _trial(trial: Trial) -> Brief:
+    return {
+        "name": trial.name,
+        "kind": trial.kind,
+        "state": "running" if trial.ended_at is None else "ended",
+        "created_at": trial.created_at,
+        "ended_at": trial.ended_at,
+        "metric": trial.settings.get("metric"),
+        "why": trial.settings.get("why"),
+    }
+
+
+def _arm(trial: Trial, arm: str, units: Mapping[str, int]) -> Brief:
+    return {"arm": arm, "weight": trial.arms[arm], "units": units.get(arm)}
+
+
+def _outcomes(asked: Any) -> Brief:
+    if asked is None:
+        nothing = dict.fromkeys(("latency_s", "reward", "safety_cost"))
+        return {"requests": 0, "errors": 0, "success": rate(0, 0), **nothing}
+    told = {name: getattr(asked, name) for name in ("requests", "errors", "latency_s", "reward", "safety_cost")}
+    return {**told, "success": rate(asked.succeeded, asked.told)}
+
+
+def _release(one: Release, history: Sequence[LedgerEntry]) -> Brief:
+    step = next_step(one)
+    ahead = None if step is None else {"stage": str(step[0]), "share": step[1]}
+    return {**release_brief(one), "decision": _decided(one, history), "next": ahead}
+
+
+def _decided(release: Release, history: Sequence[LedgerEntry]) -> Brief | None:
+    """The last that was decided about it."""
+    named = ("move", "refuse", "roll_back", "restore", "to", "retired")
+    for entry in reversed(history):
+        if release.id in [entry.body.get(name) for name in named]:
+            return decision_brief(entry)
+    return None
+
+
+def _guard(store: Store, release: Release | None, live: Release | None) -> Brief | None:
+    if release is None or live is None:
+        return None
+    trial = trial_of(release, live)
+    assert trial is not None  # of what is under way
+    asked = store.figures.asked(trial.name)
+    arms = [{"arm": one.arm, **_outcomes(one)} for one in asked]
+    told: Brief = {"release": release.id, "trial": trial.name, "arms": arms, "readings": None, "breaches": []}
+    told |= {"is_clear": None, "lacks": [], "note": None}
+    if sum(one.requests for one in asked) > READ:
+        return {**told, "note": TOO_MANY}
+    limits = Limits()
+    found = judge(store, release, live, limits)
+    names = ("metric", "state", "live", "canary", "n", "e", "e_within", "needs")
+    readings = [
+        {**{name: getattr(one, name) for name in names}, "title": words.unit(metric).title}
+        for metric, one in found.readings.items()
+    ]
+    return {
+        **told,
+        "readings": readings,
+        "breaches": [asdict(one) for one in found.breaches],
+        "is_clear": found.is_clear,
+        "lacks": list(lacking(found, limits)),
+    }
+
+
+def _evidence(evidence: Evidence) -> Brief:
+    verdict = evidence.verdict
+    found = [(one, "audit") for one in evidence.audit or ()] + [(one, "golden") for one in evidence.golden or ()]
+    return {
+        **{name: getattr(evidence, name) for name in ("baseline", "candidate", "suite", "primary", "episodes")},
+        "verdict": None
+        if verdict is None
+        else {"outcome": str(verdict.outcome), "reasons": list(verdict.reasons), "needs": verdict.needs},
+        "comparisons": [
+            {
+                "metric": metric,
+                "title": words.unit(metric).title,
+                "difference": one.difference,
+                "low": one.interval.low,
+                "high": one.interval.high,
+                "level": one.interval.level,
+                **{name: getattr(one, name) for name in ("p_value", "margin", "pairs", "method")},
+                "told": {
+                    "difference": words.change(metric, one.difference),
+                    "interval": words.between(metric, one.interval.low, one.interval.high),
+                    "note": words.less(metric),
+                },
+            }
+            for metric, one in evidence.comparisons.items()
+        ],
+        "bands": [
+            {name: getattr(one, name) for name in ("kind", "within", "p_value_spread", "delta_spread", "of")}
+            for one in evidence.bands.values()
+        ],
+        "findings": [{**asdict(one), "about": about} for one, about in found],
+        "missing": None if evidence.missing is None else dict(evidence.missing),
+        "manifest": dict(evidence.manifest),
+    }
+
+
+NOTHING: Mapping[str, Any] = {
+    "tasks": [],
+    "tasks_left_out": 0,
+    "split": {"better": 0, "worse": 0, "same": 0},
+    "courses": [],
+}
+
+
+def _sampled(store: Store, evidence: Evidence) -> tuple[Mapping[str, Any], str | None]:
+    """What the samples show; why they show nothing, where they do not."""
+    if evidence.samples is None:
+        return NOTHING, "its samples were not kept"
+    try:
+        path = store.blobs.path(evidence.samples)
+    except HoldfastError as error:
+        return NOTHING, str(error)
+    return _drawn(path, evidence.samples, evidence.primary)
+
+
+@lru_cache(maxsize=16)
+def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], str | None]:
+    """A blob is named by its content: the same name gives the same picture."""
+    if sha256_of(path) != sha256:
+        return NOTHING, "its samples are not the ones that were kept; 'holdfast store check' says more"
+    kept = json.loads(path.read_bytes())
+    before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
+    asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in kept["weighing"].items()}
+    how = Weighing(**asked)
+    names, old, new = matrix.pairs(before, after, primary)
+    if not names:
+        return NOTHING, "no task was done by both"
+    gains = (new.mean(axis=1) - old.mean(axis=1)).tolist()
+    rows = zip(names, old.mean(axis=1).tolist(), new.mean(axis=1).tolist(), gains, strict=True)
+    tasks = [dict(zip(("task", "baseline", "candidate", "difference"), row, strict=True)) for row in rows]
+    tasks.sort(key=lambda one: -one["difference"])
+    half = TASKS // 2
+    courses = [_course(how, primary, gains, how.min_effect)]
+    if primary != "safety":
+        _, old, new = matrix.pairs(before, after, "safety")
+        costs = (new.mean(axis=1) - old.mean(axis=1)).tolist()
+        courses.append(_course(how, "safety", costs, -how.max_safety_regression))
+    better, worse = sum(one > 0 for one in gains), sum(one < 0 for one in gains)
+    return {
+        "tasks": tasks if len(tasks) <= TASKS else [*tasks[:half], *tasks[-half:]],
+        "tasks_left_out": max(0, len(tasks) - TASKS),
+        "split": {"better": better, "worse": worse, "same": len(gains) - better - worse},
+        "courses": [one for one in courses if one is not None],
+    }, None
+
+
+def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> Brief | None:
+    """As `publication` draws it: each edge errs with a chance of α."""
+    if not gains:
+        return None
+    far, alpha = reach(how, metric), min(how.alpha, 0.49)
+    bounds = sequence(gains, low=-far, high=far, level=1.0 - 2.0 * alpha)
+    proved = crossed_at(gains, low=-far, high=far, alpha=how.alpha, mean=bar)
+    refuted = crossed_at([-one for one in gains], low=-far, high=far, alpha=how.alpha, mean=-bar)
+    means = [total / n for n, total in enumerate(accumulate(gains), start=1)]
+    places = thin(len(gains), [n - 1 for n in (proved, refuted) if n is not None])
+    told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
+    return {
+        "metric": metric,
+        "title": words.unit(metric).title,
+        "n": [place + 1 for place in places],
+        "mean": [means[place] for place in places],
+        "low": [bounds.low[place] for place in places],
+        "high": [bounds.high[place] for place in places],
+        "bar": bar if isfinite(bar) else None,
+        "level": bounds.level,
+        "proved_at": proved,
+        "refuted_at": refuted,
+        "told": f"{words.unit(metric).title}: {told} of {len(gains)} tasks, however often one looks",
+    }

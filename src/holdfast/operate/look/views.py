@@ -1,0 +1,340 @@
+"""Everything that is shown, as plain JSON: one function for each panel. Looking changes nothing, here and in the store.
+
+Each takes the store and the time, returns one dict of its documented keys, bounded in size, and costs the same in a
+store with a million rollouts (see `store.figures`). Times are unix seconds; a value with an interval is
+{"value", "low", "high", "n", "level"}; what is None is not known. Texts of agents, users and models are data, never
+markup. How it looks is the pages' business, what may be ordered is `control`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import Stage
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import RunState
+from holdfast.operate.keeper import under_way
+from holdfast.operate.look.briefs import (
+    SILENT_S,
+    Brief,
+    alert_brief,
+    attempt_brief,
+    decision_brief,
+    entry_brief,
+    mean,
+    rate,
+    release_brief,
+    rollout_brief,
+    run_brief,
+)
+from holdfast.operate.look.conversation import group, rollout
+from holdfast.operate.look.health import STREAK as STREAK  # of the documented gateway, too
+from holdfast.operate.look.health import chosen_of, health, judged, pace
+from holdfast.operate.look.lessons import learning
+from holdfast.operate.look.standings import experiment, experiments, proof, proofs, releases
+from holdfast.promote.release import rollback_target
+from holdfast.store.figures import BUDGETED
+from holdfast.store.store import Store
+from holdfast.store.tally import ROWS
+
+__all__ = [
+    "alerts",
+    "audit",
+    "budgets",
+    "experiment",
+    "experiments",
+    "flags",
+    "group",
+    "health",
+    "learning",
+    "overview",
+    "proof",
+    "proofs",
+    "releases",
+    "rollout",
+    "rollouts",
+    "run",
+    "runs",
+    "tools",
+    "workers",
+]
+LISTED = 50  # of anything beside the main thing of a panel
+MOST = 200  # on a page
+
+
+def overview(store: Store, *, now: float) -> Brief:
+    """What is live and why, whether it is well, and what goes on.
+
+    {"now", "project", "store",
+     "health": see `health`,
+     "policies": [{"policy", "live": release|None, "under_way": release|None, "way_back": id|None,
+                   "decision": decision|None}],
+     "run": run|None (the newest that runs, else the newest), "running": n runs,
+     "pace": {"per_s", "over_s", "ended", "failed", "series": [{"at", "ended", "failed"}]},
+     "success": interval, "reward": interval (both of that run),
+     "queue": {"waiting", "requeuing", "running", "is_whole"},
+     "alerts": [alert], "workers": {"working", "silent", "stopped", "slots"}}
+
+    release, run, alert, decision: see `briefs`. `way_back` is who would serve after a rollback of what is live.
+    `pace`: attempts that came to a decision, over the last minute, or over as much of it as the newest ones cover.
+    """
+    newest = store.runs.newest(most=20)
+    chosen = chosen_of(newest)
+    recent = store.figures.pace()
+    shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
+    return {
+        "now": now,
+        "project": store.project,
+        "store": store.url,
+        "health": judged(store, chosen, shown, recent, now),
+        "policies": [_policy(store, policy) for policy in store.releases.policies()[:LISTED]],
+        "run": shown,
+        "running": sum(one.state is RunState.RUNNING for one in newest),
+        "pace": pace(recent, now),
+        "success": None if shown is None else shown["success"],
+        "reward": None if shown is None else shown["reward"],
+        "queue": _queue(shown),
+        "alerts": [alert_brief(one) for one in store.alerts.standing()[:LISTED]],
+        "workers": workers(store, now=now)["totals"],
+    }
+
+
+def runs(store: Store, *, now: float, most: int = 50, before: str | None = None) -> Brief:
+    """{"runs": [run], "next": id|None}, newest first; `before` is the last id already seen. run: see `briefs`."""
+    most = min(most, MOST)
+    found = store.runs.newest(most=most + 1, before=before)
+    left, shown = ROWS, []
+    for one in found[:most]:
+        totals = store.figures.totals(one.id, most=max(500, left))
+        left -= sum(totals.sizes.values())
+        shown.append(run_brief(one, totals, now))
+    return {"runs": shown, "next": found[most - 1].id if len(found) > most else None}
+
+
+def run(store: Store, run_id: str, *, now: float) -> Brief:
+    """{"run": run, "settings", "splits": {split: {"over", "reward": interval}},
+     "held": [attempt] (those that run now, 50 at most), "recent": [rollout] (the newest ones, 20),
+     "failures": [{"reason", "n"}] (of the newest failed ones), "ledger": [entry] (the newest 20),
+     "alerts": [alert], "updates": n, "checkpoint": id|None}
+
+    NotFound when there is none; the id may be cut short. run, attempt, rollout, entry, alert: see `briefs`.
+    """
+    found = store.runs.get(run_id)
+    totals = store.figures.totals(found.id)
+    entries, _ = store.figures.entries(most=20, run=found.id)
+    steps, _ = store.figures.updates(found.id)
+    checkpoints = store.figures.checkpoints(found.id, most=1)
+    bad = [
+        one
+        for status in (RolloutState.FAILED, RolloutState.DEAD)
+        for _, one in store.figures.page(found.id, most=100, status=status).rollouts
+    ]
+    splits = {
+        split: {"over": totals.sizes.get(split, 0), "reward": mean(paid)}
+        for split, paid in sorted(totals.rewards.items())
+    }
+    return {
+        "run": run_brief(found, totals, now),
+        "settings": found.settings,
+        "splits": splits,
+        "held": [attempt_brief(one, now) for one in store.figures.held(found.id, LISTED)],
+        "recent": [rollout_brief(one, key) for key, one in store.figures.page(found.id, most=20).rollouts],
+        "failures": [
+            {"reason": reason, "n": n} for reason, n in Counter(one.reason or "no reason" for one in bad).most_common(8)
+        ],
+        "ledger": [entry_brief(one) for one in entries],
+        "alerts": [alert_brief(one) for one in store.alerts.standing() if one.run == found.id],
+        "updates": len(steps),
+        "checkpoint": checkpoints[0].id if checkpoints else None,
+    }
+
+
+def rollouts(
+    store: Store,
+    run_id: str,
+    *,
+    now: float,
+    most: int = 50,
+    before: int | None = None,
+    status: str | None = None,
+    split: str | None = None,
+    text: str | None = None,
+    least: float | None = None,
+    most_reward: float | None = None,
+) -> Brief:
+    """{"run": id, "rollouts": [rollout], "next": key|None, "total", "counts": {status: n}, "is_whole"}
+
+    Newest first; `before` is the `next` of the page before. With filters (a status, a split, a part of the name, the
+    least and most reward) a page may be short, even empty, and still have a next: so many rows are looked through.
+    """
+    found = store.runs.get(run_id)
+    page = store.figures.page(
+        found.id,
+        most=min(most, MOST),
+        before=before,
+        status=None if status is None else RolloutState(status),
+        split=None if split is None else Split(split),
+        text=text,
+        least=least,
+        most_reward=most_reward,
+    )
+    totals = store.figures.totals(found.id)
+    return {
+        "run": found.id,
+        "rollouts": [rollout_brief(one, key) for key, one in page.rollouts],
+        "next": page.next,
+        "total": sum(totals.counts.values()),
+        "counts": {str(state): n for state, n in totals.counts.items()},
+        "is_whole": totals.is_whole,
+    }
+
+
+def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
+    """How far tools are adopted, from the newest decided rollouts of a run.
+
+    {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
+     "mended"}]}: each rate an interval, of tasks, n of them; see `reward.adoption`.
+    """
+    from holdfast.operate.look.usage import records
+    from holdfast.prove.estimate import wilson
+    from holdfast.reward.adoption import tally
+
+    found = store.runs.get(run_id)
+    made = records(store, store.figures.decided(found.id, min(most, MOST)))
+    names = ("adoption", "overuse", "formed", "worked", "mended")
+    listed = [
+        {
+            **{name: getattr(row, name) for name in ("tool", "model", "version")},
+            **{name: rate(getattr(row, name).hits, getattr(row, name).of) for name in names},
+        }
+        for row in tally(made, wilson)
+    ]
+    return {"run": found.id, "attempts": len(made), "rows": listed}
+
+
+def budgets(store: Store, run_id: str, *, now: float, most: int = 50, before: int | None = None) -> Brief:
+    """Thinking budgets of a run: what was allowed, spent and for nothing.
+
+    {"run": id, "tiers": [{"name", "budgets", "running", "failed", "exhausted", "calls", "escalations", "allowed",
+     "spent", "overspent", "waste"}], "modes": {mode|"unknown": n}, "of": rollouts looked at in each state at most,
+     "budgets": [{"attempt", "tier", "status", "mode", "allowed", "spent", "overspent", "waste", "calls",
+     "escalations", "has_failed", "token"}] newest first, "next": token|None}
+    """
+    found = store.runs.get(run_id)
+    tiers, modes, tokens = store.figures.budgets(found.id)
+    ahead = [token for token in tokens if before is None or token < before]
+    uses = [use for use in map(store.budgets.get, ahead[: min(most, MOST)]) if use is not None]
+    listed = [
+        {
+            "attempt": use.budget.attempt,
+            "tier": str(use.budget.tier),
+            "status": str(use.status),
+            "mode": None if use.budget.mode is None else str(use.budget.mode),
+            **{name: getattr(use.budget, name) for name in ("allowed", "spent", "overspent", "calls", "escalations")},
+            "waste": use.waste,
+            "has_failed": use.has_failed,
+            "token": use.token,
+        }
+        for use in uses
+    ]
+    return {
+        "run": found.id,
+        "tiers": [{name: getattr(one, name) for name in one.__slots__} for one in tiers],
+        "modes": {mode or "unknown": n for mode, n in modes.items()},
+        "of": BUDGETED,
+        "budgets": listed,
+        "next": listed[-1]["token"] if listed and len(ahead) > len(listed) else None,
+    }
+
+
+def alerts(store: Store, *, now: float, most: int = 50, before: str | None = None) -> Brief:
+    """{"standing": [alert], "history": [alert], "next": id|None}, newest first; alert: see `briefs`."""
+    most = min(most, MOST)
+    past = store.alerts.history(most=most + 1, before=before)
+    return {
+        "standing": [alert_brief(one) for one in store.alerts.standing()[:MOST]],
+        "history": [alert_brief(one) for one in past[:most]],
+        "next": past[most - 1].id if len(past) > most else None,
+    }
+
+
+def audit(
+    store: Store,
+    *,
+    now: float,
+    most: int = 50,
+    before: int | None = None,
+    run_id: str | None = None,
+    kind: str | None = None,
+) -> Brief:
+    """{"entries": [entry], "next": seq|None}, newest first; entry: see `briefs`. Of a kind, a page may be short."""
+    entries, after = store.figures.entries(most=min(most, MOST), before=before, run=run_id, kind=kind)
+    return {"entries": [entry_brief(one) for one in entries], "next": after}
+
+
+def flags(store: Store, *, now: float) -> Brief:
+    """{"flags": [{"name", "state": "on"|"off"|"killed"|"expired", "variants", "off", "rules", "requires",
+    "description", "owner", "expires_at", "changed_at"}]} by name."""
+    shown = []
+    for flag in store.flags.all()[:MOST]:
+        state = "on" if flag.enabled else "off"
+        if flag.expires_at is not None and now >= flag.expires_at:
+            state = "expired"
+        names = ("name", "off", "description", "owner", "expires_at", "changed_at", "variants", "requires")
+        told = {name: getattr(flag, name) for name in names}
+        rules = [
+            {
+                "variant": rule.variant,
+                "percent": rule.percent,
+                "conditions": [
+                    {"attribute": one.attribute, "operator": one.operator, "value": one.value}
+                    for one in rule.conditions
+                ],
+            }
+            for rule in flag.rules
+        ]
+        shown.append({**told, "state": "killed" if flag.killed else state, "rules": rules})
+    return {"flags": shown}
+
+
+def workers(store: Store, *, now: float, most: int = 100) -> Brief:
+    """{"workers": [{"id", "host", "pid", "slots", "started_at", "beat_at", "stopped_at", "state"}], newest first,
+    "totals": {"working", "silent", "stopped", "slots"}}; `slots` of those that work."""
+    found = store.workers.newest(most)
+    shown = []
+    for one in found:
+        silent = now - one.beat_at > SILENT_S
+        state = "stopped" if one.stopped_at is not None else "silent" if silent else "working"
+        shown.append({**encode(one), "state": state})
+    counts = Counter(one["state"] for one in shown)
+    slots = sum(one["slots"] for one in shown if one["state"] == "working")
+    return {
+        "workers": shown,
+        "totals": {**{name: counts[name] for name in ("working", "silent", "stopped")}, "slots": slots},
+    }
+
+
+def _policy(store: Store, policy: str) -> Brief:
+    every = store.releases.of_policy(policy)
+    live = next((one for one in every if one.stage is Stage.LIVE), None)
+    way, back = under_way(every), None if live is None else rollback_target(every, live)
+    decided, _ = store.figures.decisions(policy)
+    told = [one for one in decided if "add" not in one.body]
+    return {
+        "policy": policy,
+        "live": None if live is None else release_brief(live),
+        "under_way": None if way is None else release_brief(way),
+        "way_back": None if back is None else back.id,
+        "decision": decision_brief(told[-1]) if told else None,
+    }
+
+
+def _queue(shown: Brief | None) -> Brief:
+    counts = {} if shown is None else shown["counts"]
+    return {
+        "waiting": counts.get("queuing", 0),
+        "requeuing": counts.get("requeuing", 0),
+        "running": counts.get("running", 0),
+        "is_whole": shown is None or shown["is_whole"],
+    }

@@ -1,0 +1,342 @@
+"""The documented endpoints of the dashboard and of training, told from the store: health, widgets, the queue's cycles,
+alerts, orders, the stream's snapshot, and how the newest run stands.
+
+They are another shape for what `views` tells, for programs that know it; a cycle is a minute. What has no source here
+is null, and nothing is read from files that nobody writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.orders import Command
+from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.operate import control
+from holdfast.operate.auth import Caller, Clock
+from holdfast.operate.look import views
+from holdfast.operate.serve.entrance import Refusal
+from holdfast.store.blobs import write_atomically
+from holdfast.store.store import Store
+
+SCHEMA = 1
+CYCLE_S = 60.0
+STREAK = 3  # failures in a row are critical
+CYCLES = 64  # that are told
+DEEPEST = 10_000  # records that are reached by page numbers; further ones by /api/rollouts
+ACTIONS = ("pause", "resume", "refresh")
+RETRYABLE = ("fault", "timeout", "unresponsive")
+NO_ACTION = "invalid_dashboard_action"
+OVERRIDES = "training-config-overrides.json"
+WIDGETS = (  # id and kind, title, what it shows
+    ("health_summary", "Health", "health"),
+    ("queue_chart", "Queue", "queue_timeline"),
+    ("run_timeline", "Training", "training"),
+    ("alert_feed", "Alerts", "alerts"),
+)
+REFRESH_MS = 1000
+
+Body = dict[str, Any]
+
+
+class Look:
+    """One look at the store: each part of an answer, asked for once."""
+
+    def __init__(self, store: Store, now: float) -> None:
+        self._store, self._now = store, now
+
+    def told(self, **parts: Any) -> Body:
+        return {"schema_version": SCHEMA, "generated_unix_ms": _ms(self._now), **parts}
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The newest that runs, else the newest."""
+        newest = self._store.runs.newest(most=20)
+        return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
+
+    @cached_property
+    def health(self) -> Body:
+        told = views.health(self._store, now=self._now)
+        return {name: value for name, value in told.items() if name not in ("run", "is_paused")}
+
+    @cached_property
+    def training(self) -> Body:
+        run, path = self.run, self._store.folder / "status.json"
+        told: Body = {"status_path": str(path), "status_present": path.is_file(), "store_path": self._store.url}
+        standing = [one for one in self._store.alerts.standing() if run is not None and one.run == run.id]
+        told["live_learning_alerts"] = [_alert(one.code, str(one.severity), one.message) for one in standing]
+        if run is None:
+            nothing = dict.fromkeys(("total_rollouts", "succeeded", "failed", "cancelled"), 0)
+            more = {"run_state": "unknown", "model_ref": None, "updated_unix_ms": 0, "rl_optimizer": None}
+            return {**told, **nothing, **more, "run_id": None, "diagnostics": ["no run yet"]}
+        totals = self._store.figures.totals(run.id)
+        counts = {str(state): n for state, n in totals.counts.items()}
+        steps, _ = self._store.figures.updates(run.id)
+        optimizer = next((one.body["rl_optimizer"] for one in reversed(steps) if "rl_optimizer" in one.body), None)
+        return told | {
+            "run_id": run.id,
+            "run_state": str(run.state),
+            "model_ref": run.model_ref,
+            "updated_unix_ms": _ms(run.ended_at or run.beat_at),
+            "total_rollouts": sum(counts.values()),
+            "succeeded": counts["succeeded"],
+            "failed": counts["failed"] + counts["dead"],
+            "cancelled": counts["cancelled"],
+            "rl_optimizer": optimizer,
+            "diagnostics": [] if totals.is_whole else ["still being counted"],
+        }
+
+    @cached_property
+    def control(self) -> Body:
+        run = self.run
+        is_paused = run is not None and run.wanted in (Wanted.PAUSED, Wanted.FROZEN)
+        entries, _ = self._store.figures.entries(most=1, kind="command")
+        told: Body = {"mode": "paused" if is_paused else "running", "paused": is_paused}
+        told["allowed_actions"] = list(ACTIONS)
+        if entries:
+            body = entries[0].body
+            told["last_action"] = {
+                "schema_version": SCHEMA,
+                "request_id": body.get("id"),
+                "action": body.get("action"),
+                "actor": entries[0].who,
+                "reason": body.get("why"),
+                "status": "accepted",
+                "timestamp_unix_ms": _ms(entries[0].at),
+                "control_mode": told["mode"],
+            }
+        return told
+
+    @cached_property
+    def state(self) -> Body:
+        """All of it is in the store: there are no files beside it that could be missing or broken."""
+        store, cycles = self._store.url, self.cycles
+        names = ("state", "events_log", "actions_log", "control_state")
+        told: Body = {f"{name}_path": store for name in names} | {f"{name}_present": True for name in names}
+        told |= {"dashboard_root": str(self._store.folder), "cycle_reports": cycles["cycle_reports"]}
+        told |= {"invalid_cycle_reports": 0, "action_audit_records": self.health["control_audit_count"]}
+        return told | {
+            "invalid_action_audit_records": 0,
+            "last_reason_codes": cycles["last_reason_codes"],
+            "diagnostics": [],
+        }
+
+    @cached_property
+    def cycles(self) -> Body:
+        """Minutes with attempts in them, of the newest attempts that there are, the newest last."""
+        recent, health = self._store.figures.pace(), self.health
+        entries, _ = self._store.figures.entries(most=200, kind="command")
+        begun = Counter(int(start // CYCLE_S) for start, _, _ in recent)
+        ended = Counter((int(end // CYCLE_S), status) for _, end, status in recent if end is not None)
+        orders = Counter(int(one.at // CYCLE_S) for one in entries)
+        minutes = sorted({*begun, *(minute for minute, _ in ended)})[-CYCLES:]
+        cycles: list[Body] = []
+        for minute in minutes:
+            retryable, failed = sum(ended[minute, kind] for kind in RETRYABLE), ended[minute, "failed"]
+            depth = health["queue_depth"] if minute == minutes[-1] else None
+            cycles.append(
+                {
+                    "timestamp_unix_ms": _ms((minute + 1) * CYCLE_S),
+                    "health_state": "degraded" if retryable + failed else "healthy",
+                    "health_reason": f"{retryable + failed} attempts failed" if retryable + failed else "no failures",
+                    "reason_codes": _codes(retryable, failed, depth or 0, orders[minute]),
+                    "discovered_cases": begun[minute],
+                    "queued_cases": depth,
+                    "backlog_cases": depth,
+                    "applied_cases": ended[minute, "succeeded"],
+                    "malformed_cases": 0,
+                    "retryable_failures": retryable,
+                    "failed_cases": failed,
+                    "control_actions_applied": orders[minute],
+                }
+            )
+        counts = Counter(code for one in cycles for code in one["reason_codes"])
+        told = {"cycle_reports": len(cycles), "invalid_cycle_reports": 0, "reason_code_counts": dict(counts)}
+        return told | {"last_reason_codes": cycles[-1]["reason_codes"] if cycles else [], "recent_cycles": cycles}
+
+    @cached_property
+    def alerts(self) -> list[Body]:
+        """What stands in the store, and the documented ones that follow from the numbers; if there are none, that."""
+        health, training = self.health, self.training
+        told = [_alert(one.code, str(one.severity), one.message) for one in self._store.alerts.standing()]
+        streak = health["failure_streak"]
+        if streak:
+            severity = "critical" if streak >= STREAK else "warning"
+            told.append(_alert("dashboard_transport_failures", severity, f"the last {streak} attempts failed"))
+        if health["queue_depth"]:
+            told.append(_alert("dashboard_queue_backlog", "info", f"{health['queue_depth']} rollouts wait"))
+        if self.control["paused"]:
+            told.append(_alert("dashboard_operator_pause_active", "info", "the run is paused by order"))
+        if training["failed"] or training["run_state"] == "failed":
+            told.append(_alert("dashboard_training_failures", "warning", f"{training['failed']} rollouts failed"))
+        if training["run_state"] == "unknown":
+            told.append(_alert("dashboard_state_missing", "warning", "there is no run yet"))
+        return told or [_alert("dashboard_healthy", "info", "nothing is wrong")]
+
+
+class Gateway:
+    """The documented answers."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def _look(self) -> Look:
+        return Look(self._store, self._clock())
+
+    def health(self) -> Body:
+        look = self._look()
+        return look.told(health=look.health, training=look.training, control=look.control, state=look.state)
+
+    def widgets(self) -> Body:
+        look = self._look()
+        ms = look.training["updated_unix_ms"]
+        shown = [
+            {"widget_id": kind, "kind": kind, "title": title, "query_key": key, "refresh_interval_ms": REFRESH_MS}
+            | {"last_case_key": look.training["run_id"], "updated_unix_ms": ms}
+            for kind, title, key in WIDGETS
+        ]
+        return look.told(widgets=shown, training=look.training, state=look.state)
+
+    def queue_timeline(self) -> Body:
+        look = self._look()
+        told = {"health": look.health, "training": look.training, "state": look.state}
+        return look.told(queue_timeline=look.cycles, **told)
+
+    def alerts(self) -> Body:
+        look = self._look()
+        return look.told(alerts=look.alerts, health=look.health, training=look.training, state=look.state)
+
+    def snapshot(self) -> Body:
+        """What the stream sends: all of it."""
+        look = self._look()
+        told = {"health": look.health, "training": look.training, "control": look.control, "state": look.state}
+        return look.told(alerts=look.alerts, queue_timeline=look.cycles, **told)
+
+    def status(self) -> Body:
+        look = self._look()
+        return look.told(training=look.training)
+
+    def rollouts(self, page: int = 1, per_page: int = 50) -> Body:
+        """Of the newest run, newest first."""
+        if page * per_page > DEEPEST:
+            raise Refusal(400, f"page {page}: page numbers reach {DEEPEST} records; /api/rollouts goes on from a key")
+        look, now = self._look(), self._clock()
+        total, records = look.training["total_rollouts"], []
+        if look.run is not None:
+            found = views.rollouts(self._store, look.run.id, now=now, most=per_page)
+            for _ in range(page - 1):
+                if found["next"] is None:
+                    found = {"rollouts": []}
+                    break
+                found = views.rollouts(self._store, look.run.id, now=now, most=per_page, before=found["next"])
+            records = [_record(one) for one in found["rollouts"]]
+        told = {"page": page, "per_page": per_page, "total_records": total, "total_pages": -(-total // per_page)}
+        return look.told(**told, invalid_records=0, records=records, diagnostics=[])
+
+    def act(self, body: Any, caller: Caller) -> Body:
+        """pause, resume or refresh, for the newest run, by the same desk as every other order."""
+        action, reason = _action(body)
+        now, run = self._clock(), self._look().run
+        made = f"dashboard-action-{_ms(now)}"
+        if action != "refresh":
+            if run is None:
+                raise Refusal(400, f"{action}: there is no run yet", code=NO_ACTION)
+            order = Command(id=made, action=action, subject=run.id, who=caller.label, why=reason, at=now)
+            control.take(self._store, order, caller)
+        after = self._look()
+        told: Body = {"request_id": made, "action": action, "actor": caller.label, "reason": reason}
+        told |= {"status": "accepted", "timestamp_unix_ms": _ms(now), "control_mode": after.control["mode"]}
+        told |= {name: after.health[name] for name in ("health_state", "health_reason", "rollout_gate")}
+        where = {name: after.state[name] for name in ("actions_log_path", "control_state_path")}
+        return {"schema_version": SCHEMA, **told, **where}
+
+    def configure(self, body: Any, caller: Caller) -> Body:
+        """Overrides for the next training, kept beside the store until somebody takes them up, and in the ledger."""
+        given = _overrides(body)
+        path, now = self._store.folder / OVERRIDES, self._clock()
+        pending = {**_kept(path), **given}
+        kept = {"schema_version": SCHEMA, "updated_unix_ms": _ms(now), "pending_overrides": pending}
+        write_atomically(path, orjson.dumps(kept, option=orjson.OPT_INDENT_2) + b"\n")
+        self._store.ledger.append("config", {"overrides": given}, who=caller.label, now=now).result()
+        told = {"accepted": given, "applied": {"mode": "persisted_pending"}, "pending_overrides": pending}
+        return {"schema_version": SCHEMA, **told, "overrides_path": str(path), "updated_unix_ms": _ms(now)}
+
+
+def _codes(retryable: int, failed: int, depth: int, orders: int) -> list[str]:
+    found = {
+        "queue_backpressure_applied": depth,
+        "retryable_failures_observed": retryable,
+        "case_processing_failed": failed,
+        "control_actions_applied": orders,
+    }
+    codes = [code for code, n in found.items() if n]
+    return codes if retryable or failed else ["healthy_cycle", *codes]
+
+
+def _alert(code: str, severity: str, message: str) -> Body:
+    return {"code": code, "severity": severity, "message": message}
+
+
+def _record(one: Mapping[str, Any]) -> Body:
+    at = one["ended_at"] or one["started_at"] or one["enqueued_at"]
+    return {
+        "rollout_id": one["id"],
+        "status": one["status"],
+        "mode": one["split"],
+        "steps": one["attempts"],
+        "reward": one["reward"],
+        "duration_ms": None if one["took_s"] is None else _ms(one["took_s"]),
+        "updated_unix_ms": _ms(at),
+    }
+
+
+def _action(body: Any) -> tuple[str, str]:
+    """What is asked for, and why."""
+    if not isinstance(body, dict) or not set(body) <= {"action", "reason"}:
+        raise Refusal(400, "send action and, if you like, reason", code=NO_ACTION)
+    name, why = body.get("action"), body.get("reason")
+    if not isinstance(name, str) or name.lower() not in ACTIONS:
+        raise Refusal(400, f"action must be one of {', '.join(ACTIONS)}", code=NO_ACTION)
+    if why is not None and (not isinstance(why, str) or len(why) > 1000):
+        raise Refusal(400, "reason must be a text of at most 1000 letters", code=NO_ACTION)
+    return name.lower(), (why or "").strip() or "by the dashboard"
+
+
+def _overrides(body: Any) -> Body:
+    """The fields that may be set, each checked; none of them is a refusal of its own."""
+    if not isinstance(body, dict):
+        raise Refusal(400, "send a JSON object", code="invalid_training_config")
+    known = ("enabled", "update_interval_rollouts", "max_rollouts_per_update", "max_failure_streak", "store_path")
+    for name, value in body.items():
+        is_good = (
+            isinstance(value, bool)
+            if name == "enabled"
+            else isinstance(value, str) and value.strip() and len(value) <= 1000
+            if name == "store_path"
+            else name in known and isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53
+        )
+        if not is_good:
+            raise Refusal(400, f"{name[:60]} = {value!r:.60}: is unknown or wrong", code="invalid_training_config")
+    if not body:
+        raise Refusal(400, f"send one or more of {', '.join(known)}", code="no_training_config_changes")
+    return dict(body)
+
+
+def _kept(path: Path) -> Body:
+    try:
+        found = orjson.loads(path.read_bytes())["pending_overrides"]
+        return dict(found) if isinstance(found, dict) else {}
+    except FileNotFoundError:
+        return {}
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise HoldfastError(f"{path}", why=f"is not what was written: {error}", remedy="remove it") from None
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

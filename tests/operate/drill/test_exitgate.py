@@ -1,0 +1,86 @@
+"""The exit gate: closed without evidence, closed by what is not true, open only when all of it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.operate.drill import exitgate
+from holdfast.store.store import Store
+from tests.operate.rehearsed import crashed, paused, rolled_back
+from tests.operate.stage import Line, proposed
+
+
+@pytest.fixture
+def evidence(file_store: Store, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Reports with a proof that passes, three drills, and a runbook."""
+    Line(file_store, 2)
+    asyncio.run(proposed(file_store, rate=1.0))
+    for name, rehearse in (("crash", crashed), ("pause", paused), ("rollback", rolled_back)):
+        rehearse(tmp_path / "drills" / name)
+    (tmp_path / "runbook.md").write_text("how to operate it")
+    return file_store.reports, tmp_path / "drills", tmp_path / "runbook.md"
+
+
+def test_the_gate_is_closed_without_evidence_and_says_what_is_missing(tmp_path: Path) -> None:
+    bundle, told = exitgate.gather(tmp_path, tmp_path, runbook=None, incidents=tmp_path / "none.md", now=1.0)
+    assert bundle.reason_codes == (
+        "benchmark_failed",
+        "safety_failed",
+        "operations_failed",
+        "operator_runbook_missing",
+        "incident_playbook_missing",
+    )
+    assert told["decision"]["pass"] is False and told["benchmark"]["reason_codes"] == ("below_min_pass_entries",)
+    assert {kind: why[0] for kind, why in bundle.operations.problems.items()} == dict.fromkeys(
+        ("crash", "pause", "rollback"), "there is none"
+    )
+    assert exitgate.name(bundle).endswith("-benchmark-pass-0-safety-pass-0-operations-pass-0-1000.json")
+
+
+def test_the_gate_opens_on_true_proofs_drills_and_runbooks(evidence: tuple[Path, Path, Path]) -> None:
+    reports, drills, book = evidence
+    bundle, told = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
+    assert bundle.reason_codes == () and told["decision"]["pass"] is True
+    assert told["operations"]["recovery_drill_proven"] is True and len(bundle.sha256) == 5
+    assert told["safety"]["observed_regression"] <= told["safety"]["max_allowed_regression"]
+    json.dumps(told, allow_nan=False)
+
+
+def test_a_flag_that_nothing_bears_out_closes_the_gate(evidence: tuple[Path, Path, Path]) -> None:
+    reports, drills, book = evidence
+    path = drills / "rollback" / "playbook.json"
+    data = json.loads(path.read_text())
+    data["measured"]["rollback_s"] = 0.001
+    path.write_text(json.dumps(data))
+    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
+    assert bundle.reason_codes == ("operations_failed",) and not bundle.operations.rollback_proven
+    proof = next(reports.rglob("*proof*.json"))
+    proof.write_text(proof.read_text().replace('"proof_status": "pass"', '"proof_status":  "pass"', 1) + " ")
+    data = json.loads(proof.read_text())
+    data["failure_analysis"]["safety_regression"] = -1.0
+    proof.write_text(json.dumps(data))
+    bundle, told = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
+    assert set(bundle.reason_codes) == {"benchmark_failed", "safety_failed", "operations_failed"}
+    assert "newest_report_failed" in told["benchmark"]["reason_codes"] and bundle.benchmark.invalid_files == 1
+
+
+def test_a_drill_that_gave_itself_more_time_proves_nothing(evidence: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    reports, drills, book = evidence
+    path = drills / "pause" / "playbook.json"
+    data = json.loads(path.read_text())
+    data["limits"]["obey_s"] = 60.0
+    path.write_text(json.dumps(data))
+    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
+    assert bundle.operations.problems["pause"] == ("limits: obey_s must be at most 1",)
+    assert bundle.reason_codes == ("operations_failed",)
+
+
+def test_an_empty_runbook_is_none(evidence: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    reports, drills, book = evidence
+    (empty := tmp_path / "empty.md").write_text(" \n")
+    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=empty, now=1.0)
+    assert bundle.reason_codes == ("incident_playbook_missing",)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.records import encode
+from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.run import LedgerEntry
+from holdfast.operate.look import briefs
+from holdfast.store.tally import Moments, Totals
+
+
+def entry(kind: str = "release", **body: Any) -> LedgerEntry:
+    return LedgerEntry(
+        seq=3, at=1.0, project="p", run=None, kind=kind, who="ann", body=body, previous="0" * 64, sha256="1" * 64
+    )
+
+
+def test_a_rate_has_its_wilson_interval_and_none_of_nothing() -> None:
+    told = briefs.rate(8, 10)
+    assert (told["value"], told["n"]) == (0.8, 10)
+    assert told["low"] == pytest.approx(0.4902, abs=1e-4) and told["high"] == pytest.approx(0.9433, abs=1e-4)
+    assert briefs.rate(0, 0) == briefs.NO_RATE
+
+
+def test_a_mean_has_students_interval() -> None:
+    values = [0.1, 0.5, 0.9, 0.3]
+    told = briefs.mean(Moments(n=4, total=sum(values), squares=sum(one * one for one in values)))
+    reach = stats.t.ppf(0.975, 3) * stdev(values) / 2.0
+    assert told["value"] == pytest.approx(fmean(values))
+    assert (told["low"], told["high"]) == pytest.approx((fmean(values) - reach, fmean(values) + reach))
+    assert briefs.mean(Moments(n=1, total=2.0, squares=4.0)) == {**briefs.NO_RATE, "value": 2.0, "n": 1}
+    assert briefs.mean(Moments(n=2, total=float("inf"), squares=float("inf")))["value"] is None
+
+
+def test_success_is_of_what_ended_by_itself() -> None:
+    counts = dict.fromkeys(RolloutState, 1) | {RolloutState.SUCCEEDED: 6, RolloutState.CANCELLED: 50}
+    told = briefs.success(Totals(counts=counts, rewards={}, sizes={}, is_whole=True))
+    assert (told["value"], told["n"]) == (0.75, 8)
+
+
+CLOSED = Decision(open=False, reasons=(Reason(code="p_value", text="p 0.2 > 0.05"), Reason(code="few", text="few")))
+OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="all 9 checks hold"),))
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence", "outcome"),
+    [
+        ({"add": "s@1", "source": "shelf:1"}, "s@1 was registered: shelf:1.", "registered"),
+        ({"refuse": "s@2", "decision": encode(CLOSED)}, "s@2 was refused: p 0.2 > 0.05; few.", "refused"),
+        (
+            {"move": "s@2", "from": "candidate", "to": "canary", "share": 5, "why": "", "decision": encode(OPENED)},
+            "s@2 went from candidate to canary with 5 %: all 9 checks hold.",
+            "promoted",
+        ),
+        ({"roll_back": "s@2", "to": "s@1", "why": "errors"}, "s@2 was taken back; s@1 is live: errors.", "taken back"),
+        ({"restore": "s@2", "retired": "s@1"}, "s@2 is live again; s@1 retired.", "restored"),
+        ({"move": "s@2", "to": "candidate", "why": "again"}, "s@2 gets a second try: again.", "moved"),
+    ],
+)
+def test_a_decision_is_one_sentence(body: dict[str, Any], sentence: str, outcome: str) -> None:
+    told = briefs.decision_brief(entry(**body))
+    assert (told["sentence"], told["outcome"], told["who"]) == (sentence, outcome, "ann")
+    assert told["codes"] == [one["code"] for one in told["reasons"]]
+
+
+def test_any_entry_says_what_it_is_about_and_why_apart() -> None:
+    told = briefs.entry_brief(entry("order", wanted="paused", before="running", why="enough\nfor now"))
+    assert (told["what"], told["why"]) == ("order: wanted paused, before running", "enough\nfor now")
+
+
+def test_what_is_asked_is_the_prompt_or_all_there_is() -> None:
+    assert briefs.asked({"prompt": "two\n lines", "x": 1}) == "two lines"
+    assert briefs.asked(["a"]) == '["a"]' and briefs.cut("abcd", 3) == "ab…"

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import NotFound
+from holdfast.operate.look import views
+from holdfast.store.store import Store
+from tests.operate.conftest import LIVED_AT
+from tests.store.filled import IMAGE, SCRIPT
+
+NOW: dict[str, float] = {"now": LIVED_AT}
+View = Callable[[Store], dict[str, Any]]
+
+
+def newest(store: Store) -> str:
+    return store.runs.newest(most=1)[0].id
+
+
+def some(store: Store) -> dict[str, Any]:
+    return views.rollouts(store, newest(store), **NOW, status="succeeded", most=1)["rollouts"][0]
+
+
+ALL: dict[str, View] = {
+    "overview": lambda store: views.overview(store, **NOW),
+    "health": lambda store: views.health(store, **NOW),
+    "runs": lambda store: views.runs(store, **NOW),
+    "run": lambda store: views.run(store, newest(store), **NOW),
+    "rollouts": lambda store: views.rollouts(store, newest(store), **NOW),
+    "rollout": lambda store: views.rollout(store, some(store)["id"], **NOW),
+    "group": lambda store: views.group(store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]),
+    "learning": lambda store: views.learning(store, newest(store), **NOW),
+    "proofs": lambda store: views.proofs(store, **NOW),
+    "proof": lambda store: views.proof(store, "sprout@2", **NOW),
+    "releases": lambda store: views.releases(store, **NOW),
+    "experiments": lambda store: views.experiments(store, **NOW),
+    "experiment": lambda store: views.experiment(store, "greeting", **NOW),
+    "tools": lambda store: views.tools(store, newest(store), **NOW),
+    "budgets": lambda store: views.budgets(store, newest(store), **NOW),
+    "alerts": lambda store: views.alerts(store, **NOW),
+    "audit": lambda store: views.audit(store, **NOW),
+    "flags": lambda store: views.flags(store, **NOW),
+    "workers": lambda store: views.workers(store, **NOW),
+}
+EMPTY = ("overview", "health", "runs", "proofs", "releases", "experiments", "alerts", "audit", "flags", "workers")
+
+
+def test_every_view_is_tried() -> None:
+    assert sorted(ALL) == sorted(views.__all__)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_view_is_plain_json_of_the_keys_it_documents(lived_in: Store, name: str) -> None:
+    told = ALL[name](lived_in)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    said = str(getattr(views, name).__doc__)
+    assert [key for key in told if f'"{key}"' not in said] == []
+    assert len(json.dumps(told)) < 200_000
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_there_is_something_to_show_of_an_empty_store(file_store: Store, name: str) -> None:
+    told = ALL[name](file_store)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+
+
+def test_looking_changes_nothing(lived_in: Store) -> None:
+    watching = sqlite3.connect(Path(lived_in.url))
+
+    def stands() -> tuple[Any, ...]:
+        files = sorted(str(path) for path in lived_in.folder.rglob("*"))
+        return watching.execute("PRAGMA data_version").fetchone(), files
+
+    for view in ALL.values():  # the first time it may be a first look
+        view(lived_in)
+    before = stands()
+    told = {name: view(lived_in) for name, view in ALL.items()}
+    assert stands() == before
+    assert told == {name: view(lived_in) for name, view in ALL.items()}
+    watching.close()
+
+
+def test_what_is_live_and_why_is_told_in_a_sentence(lived_in: Store) -> None:
+    told = views.overview(lived_in, **NOW)
+    (policy,) = told["policies"]
+    assert (policy["live"]["id"], policy["under_way"]["id"]) == ("sprout@1", "sprout@2")
+    assert policy["decision"]["sentence"].startswith("sprout@2 went from candidate to canary with 5 %: ")
+    assert policy["decision"]["outcome"] == "promoted" and policy["way_back"] is None
+    assert told["run"]["total"] == 1_000 and told["queue"]["running"] == 50
+    assert told["queue"]["waiting"] + told["queue"]["requeuing"] == 50
+    assert told["success"]["n"] == 891 and told["success"]["low"] < 828 / 891 < told["success"]["high"]
+    assert told["reward"]["low"] < told["reward"]["value"] < told["reward"]["high"]
+    assert told["pace"]["per_s"] == pytest.approx(873 / 60.0)
+    assert sum(one["ended"] for one in told["pace"]["series"]) == told["pace"]["ended"]
+    assert [one["code"] for one in told["alerts"]] == ["told-by-hand"]
+    assert told["workers"] == {"working": 4, "silent": 0, "stopped": 0, "slots": 200}
+
+
+def test_scripts_are_passed_on_as_the_texts_they_are(lived_in: Store) -> None:
+    asked = [one["asked"] for one in views.rollouts(lived_in, newest(lived_in), **NOW, text="task-500")["rollouts"]]
+    assert asked == [f"{SCRIPT} What is 500 + 2?"]
+    assert IMAGE in views.run(lived_in, newest(lived_in), **NOW)["failures"][0]["reason"]
+    assert SCRIPT in views.alerts(lived_in, **NOW)["standing"][0]["message"]
+
+
+def test_pages_follow_one_another_without_a_gap(lived_in: Store) -> None:
+    seen, before = list[str](), None
+    while True:
+        page = views.rollouts(lived_in, newest(lived_in), **NOW, most=200, before=before)
+        seen += [one["name"] for one in page["rollouts"]]
+        if (before := page["next"]) is None:
+            break
+    assert seen == [f"task-{place}" for place in range(1_000, 0, -1)]
+    first = views.runs(lived_in, **NOW, most=1)
+    assert [one["id"] for one in views.runs(lived_in, **NOW, before=first["next"])["runs"]] == ["run-1-old"]
+    entries = views.audit(lived_in, **NOW, most=3)
+    assert entries["next"] == entries["entries"][-1]["seq"]
+    budgets = views.budgets(lived_in, newest(lived_in), **NOW, most=2)
+    more = views.budgets(lived_in, newest(lived_in), **NOW, most=2, before=budgets["next"])
+    assert budgets["budgets"][-1]["token"] > more["budgets"][0]["token"]
+
+
+def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:
+    told = views.tools(lived_in, newest(lived_in), **NOW)
+    search = next(one for one in told["rows"] if one["tool"] == "search" and one["model"] == "sprout")
+    assert search["adoption"]["value"] == 1.0 and 0 < search["adoption"]["n"] <= told["attempts"]
+    tiers = views.budgets(lived_in, newest(lived_in), **NOW)["tiers"]
+    assert [one["name"] for one in tiers] == ["trivial", "standard", "complex"]
+    own = {one.name: one for one in lived_in.budgets.by_tier(newest(lived_in))}
+    assert all(one[name] == getattr(own[one["name"]], name) for one in tiers for name in one)
+
+
+def test_what_is_not_there_is_said(lived_in: Store) -> None:
+    for view in (views.run, views.rollouts, views.learning, views.tools, views.budgets):
+        with pytest.raises(NotFound):
+            view(lived_in, "run-9", **NOW)

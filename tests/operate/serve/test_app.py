@@ -1,0 +1,198 @@
+"""The control room over HTTP: every route for every role, orders, refusals in one shape, and whatever may be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+from holdfast.collect.openapi import Place
+from holdfast.contracts.run import Wanted
+from holdfast.operate.serve import pages
+from holdfast.operate.serve.app import Town, app
+from holdfast.operate.serve.entrance import OPEN
+from holdfast.store.store import open_store
+from tests.collect.fuzz import fuzz
+from tests.operate.room import Room, serving
+from tests.store.filled import filled
+
+ROLES = ("viewer", "operator", "admin")
+RUN, ROLLOUT = "run-2-new", "run-2-new/task-1"
+ASKED = {  # what a route has to be asked with
+    "/api/run": {"run": RUN},
+    "/api/rollouts": {"run": RUN},
+    "/api/rollout": {"rollout": ROLLOUT},
+    "/api/group": {"run": RUN, "group": "group-1"},
+    "/api/learning": {"run": RUN},
+    "/api/tools": {"run": RUN},
+    "/api/budgets": {"run": RUN},
+    "/api/proof": {"release": "sprout@2"},
+    "/api/experiment": {"name": "greeting"},
+}
+BODIES: dict[str, Any] = {  # and with which body
+    "/login": {"token": "hf_wrong"},
+    "/logout": {},
+    "/api/orders": {"id": "matrix", "action": "resume", "subject": RUN, "why": "to see who may"},
+    "/dashboard/actions": {"action": "resume"},
+    "/gateway/training/config": {"enabled": True},
+}
+LEAST = {"/api/orders": "operator", "/dashboard/actions": "operator", "/gateway/training/config": "operator"}
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    path = filled(tmp_path_factory.mktemp("room") / "store.sqlite", 400)
+    with open_store(path, poll_s=0.01) as store, serving(store, stream_s=0.0) as served:
+        yield served
+
+
+def places(room: Room) -> list[tuple[str, str]]:
+    """Every route with its method; none is served that is neither told nor a file."""
+    found = []
+    for route in app(room.store, town=Town(app=echo, badges={})).routes:
+        if isinstance(route, Place):
+            found.append((route.method, route.path))
+        elif not isinstance(route, Mount):
+            found.append(("GET", route.path.replace("{name}", "serve.js")))  # type: ignore[attr-defined]
+    return [*found, ("GET", "/town/"), ("POST", "/town/order"), ("GET", "/nowhere"), ("DELETE", "/api/runs")]
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """In place of a town: says which headers reach it, and where."""
+    told = {name.decode(): value.decode() for name, value in scope["headers"]} | {"at": scope["path"]}
+    await Response(json.dumps(told), media_type="application/json")(scope, receive, send)
+
+
+def ask(room: Room, method: str, path: str, role: str | None = None, **headers: str) -> requests.Response:
+    """As the route wants to be asked; of a stream, no more than that it begins."""
+    query = "&".join(f"{name}={value}" for name, value in ASKED.get(path, {}).items())
+    return room.ask(f"{path}?{query}" if query else path, role=role, method=method, json=BODIES.get(path), **headers)
+
+
+def test_without_a_token_nothing_answers_but_whether_it_is_up_and_the_way_in(room: Room) -> None:
+    open_ones, shut = list[tuple[str, str]](), list[tuple[str, str]]()
+    for method, path in places(room):
+        answer = ask(room, method, path)
+        (open_ones if path in OPEN else shut).append((method, path))
+        if path in OPEN:
+            assert answer.status_code == (401 if method == "POST" else 200), path  # the token that is sent is wrong
+        else:
+            assert answer.status_code == 401, (method, path)
+            assert answer.json()["error"]["code"] == "unauthorized" and RUN not in answer.text
+    assert open_ones == [("GET", "/healthz"), ("POST", "/login"), ("GET", "/login")] and len(shut) > 35
+    for name in pages.assets():
+        assert room.ask(f"/static/{name}").status_code == (200 if name in pages.WAY_IN else 401), name
+    token = room.tokens["admin"]
+    for told in (f"/api/runs?token={token}", f"/api/runs?access_token={token}", "/api/runs?auth=1"):
+        assert room.ask(told).status_code == 401  # an address is not where a token is looked for
+    for header in (f"Basic {token}", token, "Bearer hf_" + "x" * 43, "Bearer "):
+        assert room.ask("/api/runs", Authorization=header).status_code in (401, 429)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_do_what_the_one_before_may_and_no_more(room: Room, role: str) -> None:
+    for method, path in places(room):
+        if path in ("/login", "/town/", "/town/order"):
+            continue
+        answer = ask(room, method, path, role)
+        may = ROLES.index(role) >= ROLES.index(LEAST.get(path, "viewer"))
+        expected = {"/nowhere": 404, "/api/runs": 200 if method == "GET" else 405}.get(path, 200 if may else 403)
+        if path == "/api/orders" and role == "admin":
+            expected = 409  # the same id, from somebody else
+        assert answer.status_code == expected, (method, path, answer.text[:300])
+        assert answer.headers["content-security-policy"] == pages.CSP, path
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        if expected >= 400:
+            assert set(answer.json()["error"]) == {"type", "code", "message"}
+
+
+def test_an_order_is_looked_at_obeyed_once_and_a_refusal_is_written_down(room: Room) -> None:
+    order = {"id": "stop-1", "action": "pause", "subject": RUN, "args": {"mode": "drain"}, "why": "lunch"}
+    looked = room.ask("/api/orders", role="operator", method="POST", json={**order, "dry_run": True}).json()
+    assert looked["dry_run"] and looked["after"]["wanted"] == "paused"
+    assert room.store.runs.get(RUN).wanted is Wanted.RUNNING
+    refused = room.ask("/api/orders", role="viewer", method="POST", json=order)
+    assert refused.status_code == 403 and "operator" in refused.json()["error"]["message"]
+    first, again = (room.ask("/api/orders", role="operator", method="POST", json=order).json() for _ in range(2))
+    assert not first["again"] and again["again"] and again["after"] == first["after"]
+    assert room.store.runs.get(RUN).wanted is Wanted.PAUSED
+    other = room.ask("/api/orders", role="operator", method="POST", json={**order, "action": "cancel", "args": {}})
+    assert other.status_code == 409 and other.json()["error"]["code"] == "conflict"
+    entries = room.ask("/api/audit?most=20", role="viewer").json()["entries"]
+    kinds = [(one["kind"], one["who"]) for one in entries if one["body"].get("id") == "stop-1"]
+    assert kinds == [("refusal", "operator one"), ("command", "operator one"), ("refusal", "viewer one")]
+    assert room.store.ledger.verify() > 0
+    room.ask(
+        "/api/orders", role="operator", method="POST", json={**order, "id": "go-1", "action": "resume", "args": {}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/runs?most=0", 400, "invalid_request"),
+        ("/api/runs?most=ten", 400, "invalid_request"),
+        ("/api/runs?colour=red", 400, "invalid_request"),
+        ("/api/rollouts", 400, "invalid_request"),
+        ("/api/rollouts?run=run-2-new&run=run-1-old", 400, "invalid_request"),
+        ("/api/rollouts?run=run-2-new&status=lost", 400, "invalid_request"),
+        ("/api/rollouts?run=run-2-new&least=nan", 400, "invalid_request"),
+        ("/api/run?run=run-9", 404, "not_found"),
+        ("/api/rollout?rollout=%00", 400, "invalid_request"),
+        ("/api/proof?release=sprout@1", 404, "not_found"),
+        ("/static/..%2Fapp.py", 404, "not_found"),
+        ("/gateway/training/rollouts?page=0", 400, "invalid_request"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_with_a_reason(room: Room, path: str, status: int, code: str) -> None:
+    answer = room.ask(path, role="viewer")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def test_a_body_must_be_json_small_and_an_object(room: Room) -> None:
+    how: dict[str, Any] = {"headers": {"Authorization": f"Bearer {room.tokens['admin']}"}, "timeout": 60}
+    url = f"{room.url}/api/orders"
+    assert requests.post(url, data={"action": "cancel"}, **how).status_code == 415
+    how["headers"]["Content-Type"] = "application/json"
+    assert requests.post(url, data=b"{", **how).json()["error"]["code"] == "malformed_json"
+    assert requests.post(url, data=b'"' + b"x" * 70_000 + b'"', **how).status_code == 413
+    assert requests.post(url, data=b"[1]", **how).status_code == 400
+
+
+def test_in_the_town_everybody_is_who_they_are_here_and_it_learns_no_secret(room: Room) -> None:
+    badges = {role: f"badge-of-{role}" for role in ROLES}
+    with serving(room.store, town=Town(app=echo, badges=badges)) as served:
+        assert served.ask("/town/").status_code == 401
+        assert served.ask("/api/me", role="viewer").json()["has_town"]
+        for role in ROLES:
+            told = served.ask("/town/legend", role=role, Cookie="a=b").json()
+            assert told["authorization"] == f"Bearer badge-of-{role}" and "cookie" not in told
+        session = served.browser("operator")
+        ours = session.post(f"{served.url}/town/order", json={}, headers={"X-Holdfast": None}, timeout=60)
+        assert ours.json()["authorization"] == "Bearer badge-of-operator"  # its page has no header of ours to send
+        other = session.post(f"{served.url}/town/order", json={}, headers={"Sec-Fetch-Site": "cross-site"}, timeout=60)
+        assert other.status_code == 403
+
+
+def test_what_prometheus_reads_is_there(room: Room) -> None:
+    answer = room.ask("/metrics", role="viewer")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "# TYPE holdfast_" in answer.text
+
+
+def test_nothing_that_is_asked_breaks_it_or_gets_an_answer_that_it_does_not_tell_of(tmp_path: Path) -> None:
+    known = {"subject": RUN, "action": "resume", "args": {}}
+    with open_store(filled(tmp_path / "store.sqlite", 80)) as store, serving(store, stream_s=0.0) as served:
+        headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
+        seen = fuzz(served.url, tries=2, headers=headers, known=known)
+    assert len(seen) > 30
+    answered = {name for name, statuses in seen.items() if statuses[200]}
+    assert {"GET /api/overview", "GET /dashboard/health", "GET /api/stream", "GET /metrics"} <= answered
+    assert sum(statuses[400] + statuses[404] for statuses in seen.values()) >= 20
