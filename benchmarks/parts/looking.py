@@ -62,7 +62,7 @@ def serving(store: Path) -> Iterator[Server]:
     token = mint()
     with open_store(store) as opened:
         opened.tokens.add("benchmark", Role.ADMIN, digest(token), time.time()).result()
-    words = [sys.executable, "-m", "holdfast.cli", "serve", "--bind", "127.0.0.1:0", "--store", str(store)]
+    words = [sys.executable, "-m", "holdfast.cli", "serve", "--port", "0", "--store", str(store)]
     log = store.with_suffix(".serve.log")
     with log.open("wb") as out:
         process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)

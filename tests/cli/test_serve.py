@@ -16,7 +16,7 @@ from tests.operate.room import PATIENCE_S
 
 
 def started(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "holdfast.cli", "serve", "--bind", "127.0.0.1:0", *map(str, words)]
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--port", "0", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -53,8 +53,8 @@ def test_the_first_start_makes_a_token_shows_it_once_and_watches(tmp_path: Path)
 
 def test_it_does_not_open_to_others_without_a_token_or_begin_with_what_makes_no_sense(cli: Cli, tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
-    far = cli("serve", "--bind", "0.0.0.0:0", "--store", store)
+    far = cli("serve", "--host", "0.0.0.0", "--port", "0", "--store", store)
     assert far.code == 2 and "others could reach it" in far.err and "holdfast tokens add" in far.err
-    assert cli("serve", "--bind", "8790", "--store", store).code == 2
+    assert cli("serve", "--port", "87900", "--store", store).code == 2
     wrong = cli("serve", "--alert-webhook", "example.org", "--store", tmp_path / "other.sqlite")
     assert wrong.code == 2 and "is not an address" in wrong.err and not (tmp_path / "other.sqlite").exists()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 AGAIN_S = 1.0  # until what failed beside the answers is tried again
-BIND = "127.0.0.1:8790"
 
 
 def serve(
-    bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0: any.")] = BIND,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     town: Annotated[bool, typer.Option("--town", help="Let a town live in this process, at /town/.")] = False,
@@ -44,7 +44,6 @@ def serve(
     """
     import time
 
-    from holdfast.cli.proxy import read_bind
     from holdfast.cli.sprout import needing
 
     with needing("serve"):
@@ -52,10 +51,9 @@ def serve(
     from holdfast.operate.watchers import Watchman
     from holdfast.store.store import open_store
 
-    host, port = read_bind(bind)
     sinks = _sinks(alert_file, alert_webhook)
     with open_store(store, project=project) as opened, ExitStack() as inside:
-        token = _first_token(opened, is_near=endpoint.is_loopback(host), bind=bind)
+        token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))
         listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
         made = inside.enter_context(_town(opened.folder)) if town else None
         host, port = listening.getsockname()[:2]
@@ -68,7 +66,7 @@ def serve(
         _run(opened, listening, made, Watchman(opened, clock=time.time, sinks=sinks) if watch else None)
 
 
-def _first_token(store: Store, *, is_near: bool, bind: str) -> str | None:
+def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
     """A token for an admin where there is none yet, and only this machine is served."""
     import time
 
@@ -80,7 +78,7 @@ def _first_token(store: Store, *, is_near: bool, bind: str) -> str | None:
         return None
     if not is_near:
         why = "others could reach it, and the store has no good token"
-        raise BadInput(f"--bind {bind}", why=why, remedy="'holdfast tokens add NAME --role admin' makes the first")
+        raise BadInput(f"--host {host}", why=why, remedy="'holdfast tokens add NAME --role admin' makes the first")
     token = mint()
     store.tokens.add(who(), Role.ADMIN, digest(token), time.time()).result()
     return token
