@@ -6,6 +6,7 @@ With HOLDFAST_PICTURES=FOLDER the pages are kept there as pictures, in both them
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
+from holdfast.contracts.access import Role
 from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.run import Wanted
 from holdfast.store.store import open_store
 from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
-from tests.operate.room import Room, serving
+from tests.operate.room import Room, serving, with_token
 from tests.store.filled import IMAGE, SCRIPT, filled
 
 RUN, ROLLOUT, OLD = "run-2-new", "run-2-new/task-89990", "run-1-old"
@@ -44,7 +46,7 @@ Show = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def browser(room: Room) -> Iterator[Browser]:  # the store is filled before a loop of Playwright's runs here
+def browser(room: Room, small: Path) -> Iterator[Browser]:  # stores are filled before a loop of Playwright's runs
     with sync_playwright() as play:
         started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield started
@@ -58,6 +60,11 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         while not store.figures.totals(RUN).is_whole:  # counted a part at a look
             pass
         yield served
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("small") / "store.sqlite", 100)
 
 
 @pytest.fixture
@@ -98,10 +105,10 @@ def go(page: Page, path: str) -> Page:
     return page
 
 
-@pytest.mark.skipif("HOLDFAST_PICTURES" not in os.environ, reason="pictures are made when they are asked for")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures(show: Show, scheme: str) -> None:
-    folder = Path(os.environ["HOLDFAST_PICTURES"])
+def test_pictures(show: Show, scheme: str, tmp_path: Path) -> None:
+    """For docs/pictures, where HOLDFAST_PICTURES says so."""
+    folder = Path(os.environ.get("HOLDFAST_PICTURES", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     page = show(scheme=scheme)
     for name, path in PICTURES.items():
@@ -217,7 +224,8 @@ def test_what_is_live_can_be_taken_back_from_the_overview(show: Show, room: Room
     expect(page.locator("dialog .change")).to_contain_text("sprout@2")
     page.fill("#why", "it slips")
     page.click("dialog button.main:not([disabled])")
-    expect(page.locator(".hero .why")).to_contain_text("taken back")
+    expect(page.locator(".hero .next")).to_contain_text("sprout@2 was taken back")
+    expect(page.locator(".hero .why")).to_contain_text("sprout@1 went from candidate to live")
     assert str(room.store.releases.get("sprout@2").stage) == "rolled_back"
 
 
@@ -265,4 +273,60 @@ def test_a_wrong_token_is_told_and_leaving_leads_back_to_the_way_in(browser: Bro
     page.click("#leave")
     expect(page.locator("#token")).to_be_visible()
     assert context.cookies() == [] and room.tokens["viewer"] not in page.url
+    context.close()
+
+
+def test_a_page_whose_server_is_gone_says_so_and_takes_no_orders(browser: Browser, small: Path) -> None:
+    context = browser.new_context(viewport={"width": 1320, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    with open_store(small, poll_s=0.02) as store, serving(store) as left:
+        page.goto(left.url)
+        page.fill("#token", left.tokens["admin"])
+        page.click("button")
+        expect(page.locator("#line")).to_have_text("Live", timeout=60_000)
+        expect(page.locator("[data-order=rollback]")).to_be_enabled()
+        expect(page.locator("#away")).to_be_hidden()
+    expect(page.locator("#away")).to_contain_text("No connection since", timeout=60_000)
+    expect(page.locator("[data-order=rollback]")).to_be_disabled()
+    assert page.locator("#main").evaluate("one => getComputedStyle(one).opacity") == "0.5"
+    for width in (1320, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("scrollTo(0, 600)")
+        box = page.locator("#away").bounding_box()
+        assert box is not None and (box["x"], box["y"]) == (0, 0) and box["width"] >= width - 20  # a scroll bar's
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if "HOLDFAST_PICTURES" in os.environ:
+        page.screenshot(path=Path(os.environ["HOLDFAST_PICTURES"]) / "away-phone.png")
+        page.set_viewport_size({"width": 1320, "height": 900})
+        page.screenshot(path=Path(os.environ["HOLDFAST_PICTURES"]) / "away.png")
+    context.close()
+
+
+def test_who_comes_back_to_the_line_goes_on_and_whose_token_is_revoked_is_told_at_the_way_in(
+    browser: Browser, room: Room
+) -> None:
+    token = with_token(room.store, "for a while", Role.OPERATOR, now=time.time())
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(room.url)
+    page.fill("#token", token)
+    page.click("button")
+    page.wait_for_selector("#main h1")
+    context.set_offline(True)
+    page.evaluate("location.hash = '#/runs'")
+    expect(page.locator("#away")).to_be_visible(timeout=60_000)
+    context.set_offline(False)
+    expect(page.locator("#main h1")).to_have_text("Runs", timeout=60_000)
+    expect(page.locator("#away")).to_be_hidden(timeout=60_000)
+    revoked = next(one for one in room.store.tokens.all() if one.label == "for a while")
+    room.store.tokens.revoke(revoked.id, who="admin one", why="it is over", now=time.time()).result()
+    expect(page.locator("#said")).to_contain_text("token was revoked", timeout=60_000)
+    page.fill("#token", room.tokens["viewer"])
+    page.click("button")
+    page.wait_for_selector("#main h1")
+    page.click("#leave")
+    expect(page.locator("#token")).to_be_visible()
+    expect(page.locator("#said")).to_be_empty()  # who left by themselves needs no reason
     context.close()

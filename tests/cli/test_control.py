@@ -98,6 +98,12 @@ def test_what_cannot_be_done_is_one_line_and_is_noted(desk: Desk) -> None:
     assert list(desk.scene.store.ledger.entries())[-1].kind == "refusal"
     assert desk("pause", "run-1", "--mode", "nap").code == 2
     assert desk("pause", "run-1", why=None).code == 2  # no order without a reason
+    for words, why in (((), " "), ((), "x" * 100_000), (("--id", ""), "lunch"), (("--id", "x" * 101), "lunch")):
+        before = desk.scene.store.ledger.verify()
+        ran = desk("drain", "run-1", *words, why=why)
+        assert (ran.code, ran.err.count("\n")) == (2, 1) and len(ran.err) < 300
+        *_, noted = desk.scene.store.ledger.entries()
+        assert (noted.kind, noted.who, noted.seq, noted.body["action"]) == ("refusal", "ann", before + 1, "drain")
 
 
 def test_rollouts_are_cancelled_and_queued_again(desk: Desk) -> None:
@@ -113,7 +119,7 @@ def test_a_run_whose_driver_died_is_recovered(desk: Desk) -> None:
     """It began at the tests' hour, which is long ago."""
     ran = desk("recover", "run-1")
     assert ran.code == 0 and ran.lines[0].startswith("run-1-a: state failed, was running")
-    assert ran.lines[-1] == "next: holdfast optimize --resume run-1-a"
+    assert "next: holdfast optimize --resume run-1-a \\ --store " in " ".join(ran.out.split())
     assert "no crash" in desk("recover", "run-1").out
 
 
@@ -146,14 +152,14 @@ def test_status_has_the_documented_report(desk: Desk) -> None:
     assert report["control_state"]["lifecycle_state"] == "paused"
     assert report["control_state"]["last_action"] == "pause"
     lines = desk("status", "run-1", why=None).lines
-    assert lines[0] == "run-1-a: running, wanted paused"
+    assert lines[0] == "run-1-a: paused"
     assert lines[1].startswith("last order: pause by ann, ")
-    assert lines[-1] == "may be told: resume, pause, freeze, drain, cancel, recover"
+    assert lines[-1] == "may be told: resume, pause --mode freeze, drain, cancel, recover"
 
 
 def test_the_newest_run_needs_no_name(desk: Desk) -> None:
     assert desk("pause", "newest", "--id", "c1").out == "run-1-a: wanted paused, was running\n"
-    assert desk("status", why=None).lines[0] == "run-1-a: running, wanted paused"
+    assert desk("status", why=None).lines[0] == "run-1-a: paused"
 
 
 def test_without_a_run_there_is_no_status(cli: Cli, store: Store) -> None:

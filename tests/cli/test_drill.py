@@ -45,6 +45,10 @@ def test_a_drill_is_checked_from_its_evidence_on_one_page(cli: Cli, tmp_path: Pa
     assert "measured: recovery_s 38.000" in told.lines and max(map(len, told.lines)) <= 80 and len(told.lines) < 50
     assert cli("drill", "check", path, "--json").json == {"file": str(path), "ok": True, "problems": []}
     assert max(map(len, cli("drill", "check", paused(tmp_path / "b")).lines)) <= 80
+    newest = cli("drill", "check", tmp_path)  # both lie there
+    assert (
+        newest.lines[0].startswith("pause drill ") and newest.err == f"2 drills in {tmp_path}; this is the newest, b\n"
+    )
     data = json.loads(path.read_text())
     data["measured"]["recovery_s"] = 1.0
     path.write_text(json.dumps(data))

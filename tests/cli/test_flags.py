@@ -143,10 +143,9 @@ def test_the_flags_a_project_begins_with_are_made_once(
     assert flags.says("init") == "13 flags made, on: agenticRL.enabled, agenticRL.trainingPipeline"
     assert value(flags, "agenticRL.trainingPipeline") is True
     flags.says("disable", "agenticRL.enabled", "--why", "w")
-    assert flags.says("init") == (
-        "all 13 are there already, and stay as they are\n"
-        "'holdfast flags list' shows them; holdfast flags enable NAME turns one on"
-    )
+    again = flags.says("init").splitlines()
+    assert again[0] == "all 13 are there already, and stay as they are"
+    assert "  # turns one on" in again and any(line.strip().startswith("--store ") for line in again)
     assert value(flags, "agenticRL.trainingPipeline") is False
     assert len(flags("list", "--json").json) == 13
     assert max(map(len, flags("list").lines)) <= 80

@@ -92,7 +92,8 @@ def test_a_golden_is_not_recorded_over(golden: Goldens, weights: list[str]) -> N
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(golden: Goldens, weights: list[str]) -> None:
-    assert golden("list").lines == ["no goldens; make one: holdfast golden record SUITE --version VERSION"]
+    begin = f"holdfast golden record SUITE --version VERSION --store {golden.store}"
+    assert golden("list").lines == [f"no goldens; make one: {begin}"]
     for words, said in (
         (["replay", SUITE, "--version", weights[0]], "golden tool-use-suite: is missing; 'holdfast golden list'"),
         (["record", SUITE, "--version", "oak"], "version 'oak': is no model"),

@@ -70,13 +70,13 @@ def test_each_is_shown_and_labelled(cli: Cli, at: tuple[str, str]) -> None:
 
 
 def test_whoever_stops_goes_on_where_they_were(cli: Cli, at: tuple[str, str]) -> None:
-    assert label(at, "y\nq\n")[1][-1] == "1 label kept, 2 to go: holdfast label"
+    assert label(at, "y\nq\n")[1][-1] == "1 label kept, 2 to go: holdfast label " + " ".join(at)
     assert (
         label(at, "what\nyes\ns\ny\n")[1].count("y yes, n no, u cannot be told, s skip, q quit; a reason may follow")
         == 2
     )
     assert len(kept(at)) == 2  # one was skipped
-    assert label(at, "")[1][-1] == "0 labels kept, 1 to go: holdfast label"  # the input ended at once
+    assert label(at, "")[1][-1].startswith("0 labels kept, 1 to go: holdfast label")  # the input ended at once
 
 
 def test_what_is_piped_is_no_persons_word(cli: Cli, at: tuple[str, str]) -> None:
@@ -104,8 +104,10 @@ def test_ctrl_c_loses_nothing(at: tuple[str, str]) -> None:
             while select.select([outer], [], [], 5.0)[0] and b"2 of 3" not in seen:
                 seen += os.read(outer, 4096)
         seen = _until(outer, seen, b"2 of 3", b"holds? [y/n/u/s/q] ")
-        running.send_signal(signal.SIGINT)
-        seen = _until(outer, seen, b"to go")
+        while b"to go" not in seen and running.poll() is None:  # one that comes amid a clean-up of Python's is lost
+            running.send_signal(signal.SIGINT)
+            while select.select([outer], [], [], 10.0)[0] and b"to go" not in seen:
+                seen += os.read(outer, 4096)
         assert running.wait(60) == 0
     finally:
         running.kill()

@@ -110,6 +110,8 @@ def test_rollouts_are_listed_with_what_became_of_them(cli: Cli, scene: Scene, at
     scene.enqueue("train-1", split=Split.TRAIN, input={"prompt": LONG})
     scene.enqueue("val-1", split=Split.VAL, input="plain", max_attempts=1)
     scene.enqueue("x" * 200, input={"other": [1, 2]})
+    scene.finish(scene.claim(), AttemptState.RELEASED)  # handed back unharmed: no try is spent
+    assert " 0/3 " in cli("rollouts", "run-1", *at).lines[2]
     claim = scene.claim()
     scene.clock.advance(1.5)
     scene.finish(claim, AttemptState.SUCCEEDED, reward=0.25)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -51,6 +53,25 @@ async def test_a_client_judges_looks_and_with_a_token_orders(tmp_path: Path) -> 
         assert shown.structured_content is not None and shown.structured_content["run"]["wanted"] == "paused"
     with open_store(str(path)) as store:
         assert [one.who for one in store.ledger.entries() if one.kind == "command"] == ["ann"]
+
+
+@pytest.mark.timeout(300)
+def test_a_call_that_a_parser_would_choke_on_is_answered(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "holdfast.cli", "mcp", "--store", str(tmp_path / "none.sqlite")]
+    who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    outputs = {2: r'"\ud800"', 3: "[" * 900 + "]" * 900}
+    call = '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"judge_artifact","arguments":%s}}'
+    sent = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who})]
+    sent.append(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+    sent += [call % (n, '{"task": "x", "output": ' + output + "}") for n, output in outputs.items()]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n".join(sent) + "\n")
+        process.stdin.flush()
+        told = {one["id"]: one["result"] for one in (json.loads(process.stdout.readline()) for _ in range(3))}
+        process.stdin.close()
+    assert not told[2].get("isError") and "opinions" in told[2]["content"][0]["text"]
+    assert told[3]["content"][0]["text"] == "judge_artifact.output: is not string; see its schema"
 
 
 def test_what_is_not_installed_is_said_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from holdfast.cli import progress
 from holdfast.cli.options import DEFAULT_STORE
 from holdfast.cli.progress import Progress, report, stdout_kept_clean
 from holdfast.contracts.records import decode
-from holdfast.contracts.run import RunState, SplitRewards, Status
+from holdfast.contracts.run import RunState, SplitRewards, Status, Wanted
 
 DONE = Status(
     updated_unix_ms=1_700_000_000_000,
@@ -109,10 +109,15 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_there_is_no_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress() as shown:
         shown.show(replace(DONE, succeeded=0, failed=0, elapsed_s=0.0))
-        shown.show(DONE)
+        shown.show(DONE, Wanted.DRAINING)  # it is over: nothing is wanted of it any more
+        shown.show(replace(DONE, run_state=RunState.RUNNING, succeeded=1), Wanted.PAUSED)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == ["run-1-abcd: 0 of 12", "run-1-abcd: 12 of 12 4.8/s 2 failed"]
+    assert err.splitlines() == [
+        "run-1-abcd: 0 of 12",
+        "run-1-abcd: 12 of 12 4.8/s 2 failed",
+        "run-1-abcd paused: 3 of 12 1.2/s 2 failed",
+    ]
 
 
 def test_a_short_run_leaves_a_log_alone(capsys: pytest.CaptureFixture[str]) -> None:

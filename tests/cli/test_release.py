@@ -109,7 +109,10 @@ def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_m
     assert [next(iter(one.body)) for one in entries] == ["add", "move", "add", "refuse", "refuse"]
     assert {one.who for one in entries} == {"ann"}
     told = release("history").out
-    assert "sprout@2 refused" in told and "sprout@1 candidate → live" in told
+    assert (
+        "sprout@2 refused" in told and "sprout@1 candidate → live, by ann\n" in told and "against; first\n" in told
+    )  # its --why
+    assert max(map(len, told.splitlines())) <= 80
     assert len(release("history", "--json").json) == 5
 
 
@@ -177,9 +180,8 @@ def test_what_fell_gets_another_try_and_adding_it_again_says_so(release: Release
     assert (live.code, live.out) == (1, "tools@1 is there already, and live: there is nothing to add\n")
     store.releases.move("tools@2", Stage.REJECTED, expect=Stage.CANDIDATE, who="t", why="bad", now=9.0).result()
     fallen = release("add", "sprout", "--policy", "tools")
-    assert fallen.code == 1 and " ".join(fallen.out.split()) == (
-        "tools@2 is there already, and rejected: 'holdfast release retry tools@2' gives it a second try"
-    )
+    assert fallen.code == 1 and fallen.lines[0] == "tools@2 is there already, and rejected"
+    assert fallen.lines[1:3] == ["  # gives it a second try", "  holdfast release retry tools@2 \\"]  # and --store
     assert release("add", "sprout", "--policy", "tools", "--json").json["stage"] == "rejected"
     assert "'holdfast release retry tools@2' gives it a second try" in release.fails(2, "promote", "tools@2")
     told = release.says("retry", "too@2", "--why", "it was the data").splitlines()

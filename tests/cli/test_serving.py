@@ -135,7 +135,8 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         code, out, err = service.end(signal.SIGTERM)
     assert code == 143
     told = " ".join(out.split())
-    assert told.startswith("tiny@2: rollback (errors is proved above 0.05")
+    assert told.startswith("tiny@2 candidate → canary 100 %, by test (told) tiny@2: rollback (errors is proved above")
+    assert told.endswith("tiny@3 candidate → live, by test (told)")  # a person's changes are told as the guard's are
     assert max(map(len, out.splitlines())) <= 80
     assert err.startswith("holdfast: versions: local model '/nowhere/3'") and err.endswith("; trying again\n")
     assert len(err.splitlines()) == 1  # once, however often it is tried

@@ -86,6 +86,14 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
     assert "[red]" in lines[2]
 
 
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [(40, [0, 1, 2, 3]), (37, [0, 1, 3]), (30, [0, 3])],  # the soft one may shrink to 8; the last marked goes first
+)
+def test_a_column_that_can_be_spared_goes_before_any_is_cut(room: int, kept: list[int]) -> None:
+    assert show.keep(("a", "?b", "?>c", "~d"), [16, 4, 4, 20], room) == kept
+
+
 def test_the_next_page_is_a_command_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     show.next_page("rollouts", "run-1", quiet=False, status=None, after="a b", store="x.db")
     show.next_page("runs", quiet=True, limit=3)

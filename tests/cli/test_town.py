@@ -45,6 +45,7 @@ def test_a_run_that_ends_otherwise_is_told_by_its_exit_code(cli: Cli, tmp_path: 
 def test_a_run_tells_how_the_town_did(cli: Cli) -> None:
     ran = cli("town", "run", "--days", 0.05, *FEW)
     assert ran.code == 0 and ran.lines[-2] == "healthy" and ran.lines[-1].endswith("after 72 ticks")
+    assert ["alive", "100", "%"] in [line.split() for line in ran.lines]
     assert any(line.startswith("needs met") for line in ran.lines) and max(map(len, ran.lines)) <= 80
 
 

@@ -7,9 +7,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadRecord, IllegalMove
-from holdfast.contracts.orders import GUARDS, ORDERS, WANTS, Alert, Command, Severity, guarded
+from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
+from holdfast.contracts.orders import GUARDS, ORDERS, WANTS, Alert, Command, Overrides, Severity, check_why, guarded
 from holdfast.contracts.run import RunState, Wanted
+
+
+def test_overrides_are_of_their_kind() -> None:
+    Overrides(enabled=False, update_interval_rollouts=1, max_rollouts_per_update=2**53 - 1)
+    for wrong in ({"enabled": 1}, {"update_interval_rollouts": 0}, {"max_rollouts_per_update": True}):
+        with pytest.raises(BadRecord):
+            Overrides(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_reason_is_there_and_is_no_book() -> None:
+    check_why("x", "y" * 2000)
+    for wrong in ("", " \n", "y" * 2001):
+        with pytest.raises(BadInput, match="x: why: is "):
+            check_why("x", wrong)
+
 
 NAN, INF = float("nan"), float("inf")
 

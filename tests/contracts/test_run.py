@@ -13,7 +13,7 @@ from holdfast.contracts.run import LearnUpdate, Run, RunState, Wanted
 
 def test_the_states_are_the_documented_ones() -> None:
     assert list(RunState) == ["running", "completed", "failed", "cancelled", "timed_out"]
-    assert list(Wanted) == ["running", "paused", "draining", "cancelled"]
+    assert list(Wanted) == ["running", "paused", "frozen", "draining", "cancelled"]
 
 
 @pytest.mark.parametrize(

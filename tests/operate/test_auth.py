@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.contracts.access import Role
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.operate import auth
 from holdfast.operate.auth import Caller, Guard, Limiter, Sessions, digest, mint
 from holdfast.store.store import Store
@@ -83,6 +83,18 @@ def test_the_store_is_asked_once_and_not_for_every_request(door: Door) -> None:
     assert door.guard.who(made) is None  # a clock that was set back does not make that last
 
 
+def test_what_was_seen_just_now_is_told_without_the_store_and_nothing_else_is(door: Door) -> None:
+    made = digest(door.token())
+    assert door.guard.recall(made) is None  # good, and not yet looked up
+    found = door.guard.by_hash(made)
+    door.store.close()
+    assert found is not None and door.guard.recall(made) == found
+    door.clock.advance(auth.KNOWN_S)
+    assert door.guard.recall(made) is None
+    with pytest.raises(StoreError):
+        door.guard.by_hash(made)
+
+
 def test_only_so_many_tokens_are_remembered(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST_KNOWN", 2)
     for token in [door.token() for _ in range(4)]:
@@ -93,30 +105,23 @@ def test_only_so_many_tokens_are_remembered(door: Door, monkeypatch: pytest.Monk
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_its_tokens_and_dies_with_it(door: Door) -> None:
-    sessions = Sessions(door.guard, lambda: door.clock.now)
-    made = door.token()
-    assert sessions.open("hf_wrong") is None and sessions.open(None) is None
-    cookie = sessions.open(made)
-    assert cookie is not None and made not in cookie
-    assert sessions.who(cookie) == door.guard.who(made)
-    assert sessions.who("other") is sessions.who(None) is sessions.who("ö") is None
+def test_a_session_stands_for_its_token_and_keeps_neither_it_nor_the_cookie(clock: Clock) -> None:
+    sessions, made = Sessions(lambda: clock.now), mint()
+    cookie = sessions.open(digest(made))
+    assert sessions.token_of(cookie) == digest(made) and made not in cookie
+    assert sessions.token_of("other") is sessions.token_of(None) is sessions.token_of("ö") is None
     assert cookie not in repr(vars(sessions)) and made not in repr(vars(sessions))
-    door.revoke(made)
-    door.clock.advance(1.0)
-    assert sessions.who(cookie) is None
 
 
-def test_a_session_ends_when_it_is_closed_or_old(door: Door) -> None:
-    sessions = Sessions(door.guard, lambda: door.clock.now, lifetime_s=60.0)
-    made = door.token()
+def test_a_session_ends_when_it_is_closed_or_old(clock: Clock) -> None:
+    sessions, made = Sessions(lambda: clock.now, lifetime_s=60.0), digest(mint())
     one, other = sessions.open(made), sessions.open(made)
     assert one != other
     sessions.close(one)
     sessions.close("other")
-    assert sessions.who(one) is None and sessions.who(other) is not None
-    door.clock.advance(60.0)
-    assert sessions.who(other) is None
+    assert sessions.token_of(one) is None and sessions.token_of(other) == made
+    clock.advance(60.0)
+    assert sessions.token_of(other) is None
 
 
 # How often -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -18,7 +20,7 @@ from holdfast.operate import control
 from holdfast.operate.auth import Caller
 from holdfast.operate.control import ACTIONS
 from holdfast.operate.deeds import SILENT_S
-from holdfast.store.store import Store
+from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 
 ANN = Caller(label="ann", role=Role.OPERATOR, token_id="tok-1")
@@ -152,6 +154,30 @@ def test_an_order_is_obeyed_once_whoever_repeats_it(either: Room) -> None:
     either.store.ledger.verify()
 
 
+@pytest.mark.parametrize("action", ["recover", "requeue"])
+def test_of_one_order_that_two_give_at_once_neither_is_refused(room: Room, action: str) -> None:
+    for turn in range(8):
+        run = room.run()
+        subject = run.id
+        if action == "requeue":
+            room.store.queue.enqueue(run.id, [Task(name="a", input=1)], now=1.0).result()
+            room.store.queue.cancel_open(run.id, now=1.0, why="w").result()
+            subject = f"{run.id}/a"
+        room.clock.advance(SILENT_S + 1)
+        command, together = room.order(action, subject, f"once-{turn}"), threading.Barrier(2)
+
+        def give(command: Command = command, together: threading.Barrier = together) -> bool:
+            with open_store(room.store.url) as store:
+                together.wait()
+                return bool(control.take(store, command, ANN)["again"])
+
+        with ThreadPoolExecutor(2) as pool:
+            given = [pool.submit(give), pool.submit(give)]
+            assert sorted(one.result() for one in given) == [False, True]
+    assert room.entries("refusal") == []
+    room.store.ledger.verify()
+
+
 def test_a_dry_run_changes_nothing_and_its_id_stays_free(room: Room) -> None:
     run = room.run()
     room.store.queue.enqueue(run.id, [Task(name=name, input=1) for name in "abc"], now=1.0).result()
@@ -231,3 +257,39 @@ BODY = {"id": "c1", "action": "pause", "subject": "run-1", "why": "lunch"}
 def test_what_is_no_order_is_refused(body: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         control.read(body, ANN, now=1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "x" * 101}, {"id": "a\tb"}, {"why": " "}, {"why": "x" * 2001}, {"hm": "\ud800"}],
+    ids=["long-id", "unseen-id", "blank-why", "long-why", "unknown"],
+)
+def test_what_a_known_caller_sends_that_is_no_order_is_in_the_ledger(room: Room, changes: dict[str, Any]) -> None:
+    run = room.run()
+    with pytest.raises(BadInput) as refused:
+        control.answer(room.store, {**BODY, **changes}, ANN, now=room.clock.now)
+    with pytest.raises(BadInput):  # who only looks has given none
+        control.answer(room.store, {**BODY, **changes, "dry_run": True}, ANN, now=room.clock.now)
+    (noted,) = room.entries("refusal")
+    assert (noted.who, noted.run, noted.body["action"], noted.body["role"]) == ("ann", run.id, "pause", "operator")
+    assert noted.body["refused"] == str(refused.value).replace("\ud800", "\ufffd") and len(noted.body["why"]) <= 2000
+    control.answer(room.store, {**BODY, "id": "good"}, ANN, now=room.clock.now)
+    assert room.store.runs.get(run.id).wanted is Wanted.PAUSED
+
+
+def test_a_body_that_is_no_object_is_in_the_ledger_too(room: Room) -> None:
+    with pytest.raises(BadInput):
+        control.answer(room.store, ["pause"], ANN, now=room.clock.now)
+    (noted,) = room.entries("refusal")
+    assert (noted.body["action"], noted.body["refused"]) == (
+        "?",
+        "order: is not a JSON object; send " + ", ".join(control.FIELDS),
+    )
+
+
+def test_a_reason_has_a_limit_whichever_way_it_comes(room: Room) -> None:
+    run = room.run()
+    with pytest.raises(BadInput, match="longer than 2000 letters"):
+        control.take(room.store, replace(room.order("pause", run.id), why="x" * 100_000), ANN)
+    (noted,) = room.entries("refusal")
+    assert len(noted.body["why"]) == 2000 and room.store.runs.get(run.id).wanted is Wanted.RUNNING

@@ -24,19 +24,21 @@ STATE = {
 TRAINING = {"run_state", "model_ref", "store_path", "total_rollouts", "succeeded", "failed", "cancelled"}
 
 
-def told(store: Store, run: str) -> dict[str, Any]:
-    return lifecycle.report(store, store.runs.get(run), principal="local:ann")
+def told(store: Store, run: str, clock: Clock) -> dict[str, Any]:
+    return lifecycle.report(store, store.runs.get(run), principal="local:ann", now=clock.now)
 
 
 def test_every_documented_field_is_there_from_the_first_moment(file_store: Store, clock: Clock) -> None:
     run = Room(file_store, clock).run().id
-    found = told(file_store, run)
+    found = told(file_store, run, clock)
     assert set(found) >= DOCUMENTED and set(found["control_state"]) == STATE
     assert set(found["training_status"]) >= TRAINING
     assert (found["action"], found["principal"], found["idempotent"]) == ("status", "local:ann", None)
     assert found["control_state"]["lifecycle_state"] == "running" and found["control_state"]["last_action"] is None
     assert (found["recovery_crash_detected"], found["rollback_checkpoint"]) == (None, None)
-    assert found["allowed_actions"] == ["resume", "pause", "freeze", "drain", "cancel", "recover"]
+    assert found["allowed_actions"] == ["resume", "pause", "freeze", "drain", "cancel"]  # it is driven
+    clock.advance(SILENT_S + 1)
+    assert told(file_store, run, clock)["allowed_actions"][-1] == "recover"
 
 
 def test_it_tells_the_last_order_and_whether_that_changed_anything(file_store: Store, clock: Clock) -> None:
@@ -44,14 +46,14 @@ def test_it_tells_the_last_order_and_whether_that_changed_anything(file_store: S
     run = room.run().id
     clock.advance(2.0)
     room.take("pause", run, mode="freeze")
-    state = told(file_store, run)["control_state"]
+    state = told(file_store, run, clock)["control_state"]
     assert (state["lifecycle_state"], state["last_action"], state["principal"]) == ("paused", "pause", "ann")
     assert state["updated_unix_ms"] == int(clock.now * 1000)
-    assert told(file_store, run)["idempotent"] is False
+    assert told(file_store, run, clock)["idempotent"] is False
     room.take("pause", run, mode="freeze")
-    assert told(file_store, run)["idempotent"] is True
+    assert told(file_store, run, clock)["idempotent"] is True
     file_store.runs.want(run, Wanted.DRAINING, who="bob", why="w", now=clock.now).result()  # not by the desk
-    state = told(file_store, run)["control_state"]
+    state = told(file_store, run, clock)["control_state"]
     assert (state["lifecycle_state"], state["last_action"], state["principal"]) == ("draining", "draining", "bob")
 
 
@@ -64,7 +66,7 @@ def test_it_tells_of_rollbacks_recoveries_and_checkpoints(file_store: Store, clo
     file_store.checkpoints.add(checkpoint("c"), run, now=1.0).result()
     clock.advance(SILENT_S + 1)
     control.take(file_store, room.order("recover", run), ANN)
-    found = told(file_store, run)
+    found = told(file_store, run, clock)
     assert (found["rollback_checkpoint"], found["checkpoint_run_id"]) == ("sprout@1", run)
     assert found["recovery_crash_detected"] is True and found["recovery_replayed_audit_events"] >= 1
     assert found["recovery_report_path"].startswith(file_store.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -160,6 +161,28 @@ def test_only_an_operators_token_gives_orders_and_only_while_it_is_good(file_sto
         answer(tools, "control_resume", {"id": "2", "subject": run, "why": "a test"})
     with pytest.raises(Forbidden, match="is for operators; give an operator's token in HOLDFAST_TOKEN"):
         answer({tool.name: tool for tool in ordering(desk, given)}, "control_resume", {})
+
+
+def test_an_order_that_never_comes_to_the_desk_is_in_the_ledger(file_store: Store, clock: Clock) -> None:
+    run, desk = begin(file_store, clock), Desk(file_store.url, "default", clock=time.time)
+    given, order = token(file_store, Role.OPERATOR), {"id": "1", "subject": run, "why": "a test"}
+    tools = {tool.name: tool for tool in ordering(desk, given)}
+    with pytest.raises(Forbidden):
+        answer({}, "control_pause", order, note=partial(desk.note, None))
+    for wrong in ({"id": "x" * 101}, {"id": "a\tb"}):  # by the schema, and by the desk
+        with pytest.raises(BadInput):
+            answer(tools, "control_pause", order | wrong, note=partial(desk.note, given))
+    file_store.tokens.revoke("tok-1", "ann", "lost", time.time()).result()
+    with pytest.raises(Forbidden):
+        answer(tools, "control_pause", order, note=partial(desk.note, given))
+    noted = [one for one in file_store.ledger.entries() if one.kind == "refusal"]
+    assert [(one.who, one.body["role"]) for one in noted] == [
+        ("mcp, without a token", "none"),
+        ("the operator", "operator"),
+        ("the operator", "operator"),
+        ("the operator, whose tok-1 is not good", "none"),
+    ]
+    assert all(one.run == run and one.body["action"] == "pause" for one in noted)
 
 
 async def test_the_sdks_client_sees_tools_answers_and_errors(desk: Desk) -> None:

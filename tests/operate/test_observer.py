@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreError
 from holdfast.contracts.orders import Severity
 from holdfast.operate import observer
 from holdfast.operate.auth import Caller
-from holdfast.operate.observer import Audit, Badge, Desk, Order, Watch
+from holdfast.operate.observer import Audit, Badge, Desk, Order, TooMany, Watch
 from holdfast.workloads.townlife import LIMITS, ROLES
 from tests.conftest import Clock
 
+TORN = b'{"n": 1, "what": "b", "se'
 NEEDS = {"look": "viewer", "rain": "operator", "kill": "admin"}
 
 
@@ -151,6 +154,94 @@ def test_a_log_goes_on_where_it_ended(log: Path) -> None:
     Audit(log).add({"what": "a"})
     Audit(log).add({"what": "b"})
     assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1]
+
+
+def test_several_that_write_to_one_log_go_on_from_one_another(log: Path) -> None:
+    first, second = Audit(log), Audit(log)
+    for audit in (first, second, first, second):
+        audit.add({"what": "a"})
+    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1, 2, 3]
+
+
+def test_who_writes_waits_for_whoever_has_the_log(log: Path, tmp_path: Path) -> None:
+    audit, other = Audit(log), Audit(tmp_path / "other.jsonl")
+    for one in (audit, other):
+        one.add({"what": "a"})
+    other.add({"what": "b"})
+    with ThreadPoolExecutor() as pool, log.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = pool.submit(audit.add, {"what": "c"})
+        wait([waiting], timeout=0.3)  # long enough to go wrong; to go right it need not even have begun
+        file.write((tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)[1])
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_UN)
+        assert waiting.result(60)["n"] == 2
+    assert [entry["what"] for entry in observer.read_audit(log)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("was_open", [True, False], ids=["open", "closed"])
+def test_a_line_that_was_never_ended_is_kept_aside_and_told_of(was_open: bool, log: Path) -> None:
+    audit = Audit(log)
+    audit.add({"what": "a"})
+    with log.open("ab") as file:
+        file.write(TORN)
+    assert [entry["what"] for entry in observer.read_audit(log)] == ["a"]
+    (audit if was_open else Audit(log)).add({"what": "c"})
+    entries = observer.read_audit(log)
+    assert [entry["what"] for entry in entries] == ["a", "torn", "c"]
+    assert log.with_name(entries[1]["kept"]).read_bytes() == TORN + b"\n" and entries[1]["bytes"] == len(TORN)
+
+
+def test_an_entry_that_lacks_its_end_alone_stays_where_it_is(log: Path) -> None:
+    Audit(log).add({"what": "a"})
+    log.write_bytes(log.read_bytes().rstrip())
+    Audit(log).add({"what": "b"})
+    assert [entry["what"] for entry in observer.read_audit(log)] == ["a", "b"]
+
+
+def test_a_log_that_others_shorten_or_that_cannot_be_written_is_one_line(log: Path) -> None:
+    audit = Audit(log)
+    audit.add({"what": "a"})
+    log.write_bytes(b"")
+    with pytest.raises(BadRecord, match="is shorter than it was"):
+        audit.add({"what": "b"})
+    log.unlink()
+    log.mkdir()
+    for write in (lambda: audit.add({"what": "b"}), lambda: Audit(log)):
+        with pytest.raises(StoreError, match="audit .*: IsADirectoryError"):
+            write()
+
+
+def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: Desk, world: World, log: Path) -> None:
+    ann = Caller(label="ann", role=Role.OPERATOR)
+    desk.hear({"name": "rain", "id": "1"}, ann)
+    bad: list[tuple[Any, type[Exception], str]] = [
+        ({"name": "fly" * 50, "id": "2", "args": {"far": "x" * 60_000}}, NotFound, "is unknown"),
+        ({"name": "rain"}, BadInput, "rain: id: is missing"),
+        ({"name": "rain", "id": "1", "args": {"ticks": 3}}, Conflict, "order 1: was another order"),
+        ({"name": "rain", "id": "x" * 101}, BadInput, "order: id: must be"),
+        ([], BadInput, "order: name: is missing"),
+    ]
+    for body, kind, message in bad:
+        with pytest.raises(kind, match=message):
+            desk.hear(body, ann)
+    entries = observer.read_audit(log)[1:]
+    assert world.done == ["rain"] and [(entry["who"], entry["role"]) for entry in entries] == [("ann", "operator")] * 5
+    for entry, (_, _, message) in zip(entries, bad, strict=True):
+        assert message in entry["refused"] and len(json.dumps(entry)) < 1000
+
+
+def test_whoever_gives_too_many_orders_waits_and_nobody_else(desk: Desk, world: World, log: Path, clock: Clock) -> None:
+    ann, bob = (Caller(label="one", role=Role.OPERATOR, token_id=name) for name in ("ann", "bob"))
+    for number in range(int(observer.BURST)):
+        desk.hear({"name": "rain", "id": str(number)}, ann)
+    with pytest.raises(TooMany, match="order: too many orders; try again in 1 s") as refused:
+        desk.hear({"name": "rain", "id": "more"}, ann)
+    assert refused.value.wait_s == pytest.approx(1 / observer.PER_S)
+    desk.hear({"name": "rain", "id": "bobs"}, bob)
+    clock.advance(refused.value.wait_s + 0.001)
+    desk.hear({"name": "rain", "id": "more"}, ann)
+    assert len(world.done) == len(observer.read_audit(log)) == observer.BURST + 2
 
 
 # Badges and bodies --------------------------------------------------------------------------------------------------

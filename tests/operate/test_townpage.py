@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,15 @@ import pytest
 
 from holdfast.collect import endpoint
 from holdfast.contracts.access import Role
-from holdfast.operate.auth import Caller
+from holdfast.operate import observer
+from holdfast.operate.auth import Caller, digest
 from holdfast.operate.observer import Audit, Badge, read_audit
-from holdfast.operate.townpage import Hub, Runner, app
+from holdfast.operate.serve.app import Town
+from holdfast.operate.townpage import FASTEST, Hub, Runner, app
+from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Life, Rules, Veil
+from tests.operate import room
 
 BADGES = (Badge(role="operator", token="operator-1", label="olga"), Badge(role="admin", token="admin-token"))
 VIEWER = Badge(role="viewer", token="viewer-token")
@@ -33,13 +38,22 @@ def rules() -> Rules:
 
 @contextmanager
 def serving(
-    rules: Rules, folder: Path, *, badges: tuple[Badge, ...] = BADGES, speed: float = 200.0, veil: Veil | None = None
+    rules: Rules,
+    folder: Path,
+    *,
+    badges: tuple[Badge, ...] = BADGES,
+    speed: float = 200.0,
+    veil: Veil | None = None,
+    body_s: float = 30.0,
+    answer_s: float = 60.0,
+    **more: Any,
 ) -> Iterator[tuple[str, Runner]]:
     life = Life(rules, seed=3, veil=veil)
     recording = townlife.new_recording(folder / "town.frames", life)
+    audit = Audit(folder / "audit.jsonl")
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        with Runner(life, recording, audit=Audit(folder / "audit.jsonl"), speed=speed) as runner:
-            server = endpoint.server(app(runner, badges))
+        with Runner(life, recording, audit=audit, speed=speed, answer_s=answer_s, **more) as runner:
+            server = endpoint.server(app(runner, badges, body_s=body_s))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
             thread.start()
             try:
@@ -84,6 +98,19 @@ async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - the town lives in another thread
             await asyncio.sleep(0.01)
+
+
+class Gate:
+    """Where a town is held between two ticks, while it is shut."""
+
+    def __init__(self) -> None:
+        self.is_shut, self.is_held = True, False
+
+    def pass_by(self, _: Any) -> None:
+        while self.is_shut:
+            self.is_held = True
+            time.sleep(0.005)
+        self.is_held = False
 
 
 async def test_a_viewer_gets_the_page_the_legend_and_frames_that_follow_one_another(site: tuple[str, Runner]) -> None:
@@ -157,6 +184,76 @@ async def test_orders_come_as_small_json_only(site: tuple[str, Runner]) -> None:
                 assert answer.status == status
 
 
+async def test_an_order_that_does_not_come_is_not_waited_for(rules: Rules, tmp_path: Path) -> None:
+    head = b"POST /order HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    with serving(rules, tmp_path, body_s=0.1) as (url, _):
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head)
+        async with asyncio.timeout(60):
+            said = await reader.read()  # and it is hung up
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 408 ") and b"the order did not come within 0.1 s" in said
+
+
+async def test_who_gives_too_many_orders_is_told_when_to_come_again(rules: Rules, tmp_path: Path) -> None:
+    with serving(rules, tmp_path, clock=lambda: 1000.0) as (url, runner):
+        many = [{"name": "inspect", "args": {"resident": 1}}] * int(observer.BURST)
+        await asyncio.gather(*(runner.take(one, Caller(label="olga", role=Role.OPERATOR)) for one in many))
+        how = {"headers": {"Authorization": "Bearer operator-1"}, "json": many[0]}
+        async with aiohttp.ClientSession() as session, session.post(f"{url}/order", **how) as answer:  # type: ignore[arg-type]
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+            assert (await answer.json())["error"] == "order: too many orders; try again in 1 s"
+        assert (await ask(f"{url}/order", many[0], token="admin-token"))[0] == 200
+
+
+async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_lives_on(
+    rules: Rules, tmp_path: Path
+) -> None:
+    gate = Gate()
+    order = {"name": "rain", "id": "1", "args": {"ticks": 30}}
+    with serving(rules, tmp_path, observe=gate.pass_by, answer_s=0.2) as (url, runner):
+        try:
+            await until(lambda: gate.is_held)
+            status, said = await ask(f"{url}/order", order, token="operator-1")
+            assert status == 503 and "town: is starting" in said["error"]
+            gate.is_shut = False
+            await until(lambda: runner.life.tick > 20)  # past the order that nobody waits for any more
+            assert len(runner.life.commands) == 0 and runner.error is None
+            gate.is_shut = True
+            await until(lambda: gate.is_held)
+            status, said = await ask(f"{url}/order", order, token="operator-1")
+            assert status == 503
+            assert said["error"] == "town: has no time for orders; send the order again, with the same id"
+        finally:
+            gate.is_shut = False
+        async with asyncio.timeout(60):
+            while (await ask(f"{url}/order", order, token="operator-1"))[0] != 200:
+                assert runner.error is None
+        assert len(runner.life.commands) == 1
+
+
+async def test_a_stream_ends_with_the_token_of_whoever_sees_it(rules: Rules, tmp_path: Path) -> None:
+    tokens = {str(role): f"badge-of-{role}" for role in Role}
+    badges = tuple(Badge(role=role, token=token) for role, token in tokens.items())
+    with open_store(tmp_path / "store.sqlite") as store, serving(rules, tmp_path, badges=badges) as (_, runner):
+        for is_paused in (False, True):  # frames come all the time, or none at all
+            runner.is_paused = is_paused
+            with room.serving(store, town=Town(app=app(runner, badges), badges=tokens)) as served:
+                headers = {"Authorization": f"Bearer {served.tokens['viewer']}"}
+                async with (
+                    asyncio.timeout(60),
+                    aiohttp.ClientSession(headers=headers) as session,
+                    session.get(f"{served.url}/town/live") as answer,
+                ):
+                    assert (await answer.content.readline()).startswith(b"data: ")
+                    found = store.tokens.find(digest(served.tokens["viewer"]))
+                    assert found is not None
+                    store.tokens.revoke(found.id, "ann", "lost", time.time()).result()
+                    async for _ in answer.content:
+                        pass  # until it ends
+
+
 async def test_a_page_of_elsewhere_that_points_at_this_machine_gets_nothing(site: tuple[str, Runner]) -> None:
     url, _ = site
     assert (await ask(f"{url}/status", Host="evil.example"))[0] == 403
@@ -175,6 +272,7 @@ async def test_with_a_viewers_token_nobody_sees_anything_without_one(rules: Rule
 
 async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tuple[str, Runner]) -> None:
     url, runner = site
+    runner.speed = FASTEST
     await until(lambda: runner.life.tick > 760)
     _, viewer = await ask(f"{url}/status")
     _, admin = await ask(f"{url}/status", token="admin-token")
@@ -187,6 +285,7 @@ async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tu
 async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: Path) -> None:
     names = {Life(rules, seed=3).name(seat) for seat in range(12)}
     with serving(rules, tmp_path, veil=Veil(key=b"key" * 11)) as (url, runner):
+        runner.speed = FASTEST
         await until(lambda: runner.life.tick > 400)
         sent = [json.dumps(await frames(url, 5))]
         paths = ("legend", "status", "frames?tick=1&most=600")

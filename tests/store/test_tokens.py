@@ -68,6 +68,22 @@ def test_a_rotated_token_is_good_for_a_while_beside_the_new_one(store: Store, cl
         store.tokens.rotate("tok-2", "dd" * 32, "root", clock.now, grace_s=-1.0)
 
 
+def test_the_new_one_lives_as_long_as_the_old_one_was_to(store: Store, clock: Clock) -> None:
+    add(store, clock, expires_at=clock.now + 100)
+    new = store.tokens.rotate("tok-1", B, "root", clock.advance(40)).result()
+    assert new.expires_at == clock.now + 100
+    again = store.tokens.rotate("tok-2", C, "root", clock.advance(5), expires_at=clock.now + 7).result()
+    assert again.expires_at == clock.now + 7
+
+
+@pytest.mark.parametrize("why", ["", " ", "x" * 2001], ids=["none", "blank", "long"])
+def test_a_token_is_revoked_for_a_reason_that_people_can_read(store: Store, clock: Clock, why: str) -> None:
+    add(store, clock)
+    with pytest.raises(BadInput, match="token: why"):
+        store.tokens.revoke("tok-1", "root", why, clock.now)
+    assert store.tokens.get("tok-1").is_good(clock.now)
+
+
 def test_the_ledger_has_every_change_and_no_hash(store: Store, clock: Clock) -> None:
     add(store, clock, expires_at=clock.now + 100)
     store.tokens.rotate("tok-1", B, "bob", clock.now, grace_s=10.0).result()

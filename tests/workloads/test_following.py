@@ -112,6 +112,28 @@ async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(files: Files) -
     assert heard == [[f"s{n}" for n in range(8)], [f"s{n}" for n in range(8, 12)]]
 
 
+async def test_what_was_overridden_holds_for_the_next_lesson(store: Store) -> None:
+    source, heard = Source(store, 7), list[list[str]]()
+    source.finish(*(f"s{n}" for n in range(4)))
+    store.overrides.put({"enabled": False}, now=1.0)
+    going = asyncio.create_task(ran(store, following(source, 3, 100, heard)))
+    await until(lambda: len(store.runs.newest()) == 2)
+    source.end()  # it would be enough, were it not held
+    await asyncio.sleep(0.2)
+    assert heard == []
+    store.overrides.put({"enabled": True, "max_rollouts_per_update": 3}, now=2.0)
+    assert (await going).run_state is RunState.COMPLETED
+    assert heard == [["s0", "s1", "s2"], ["s3"], []]
+
+
+async def test_an_overridden_interval_is_waited_for_and_no_more(store: Store) -> None:
+    source, heard = Source(store, 7), list[list[str]]()
+    store.overrides.put({"update_interval_rollouts": 2, "max_rollouts_per_update": 1}, now=1.0)
+    source.finish("s0", "s1", "s2")
+    await asyncio.wait_for(ran(store, following(source, 2, 100, heard)), 60.0)
+    assert heard == [["s0"], ["s1"]]
+
+
 async def test_once_the_other_run_is_over_what_is_there_is_enough(store: Store) -> None:
     source, heard = Source(store, 3), list[list[str]]()
     going = asyncio.create_task(ran(store, following(source, 2, 3, heard)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import rules, show
+from holdfast.cli.onward import place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
 from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput
@@ -77,7 +78,7 @@ def create(
         _print_record(begun)
     else:
         print(f"{begun.name}: begun, {_parts(begun)}")
-        print(f"give units their arm with: holdfast ab assign {name} UNIT")
+        print(f"give units their arm with: holdfast ab assign {name} UNIT{place(store, project)}")
 
 
 @app.command()
@@ -172,7 +173,7 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         ]
         show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
     else:
-        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME")
+        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME{place(store, project)}")
 
 
 @app.command("show")

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.onward import folded, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, Why, existing, who
+from holdfast.contracts.run import RunState, Wanted
 
 if TYPE_CHECKING:
+    from holdfast.contracts.run import Run
     from holdfast.operate.auth import Caller
     from holdfast.store.store import Store
 
@@ -191,20 +194,39 @@ def status(
 
     with existing(store, project) as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
-        told = report(opened, found, principal=f"local:{who()}")
+        told = report(opened, found, principal=f"local:{who()}", now=time.time())
     if json:
         show.print_json(told)
         return
     control, training = told["control_state"], told["training_status"]
-    print(f"{found.id}: {found.state}, wanted {found.wanted}")
+    print(f"{found.id}: {_standing(found, training['running'])}")
     if control["last_action"] is not None:
         at = show.moment(control["updated_unix_ms"] / 1000)
-        print(f"last order: {control['last_action']} by {control['principal']}, {at}")
-    done = ", ".join(f"{training[name]} {name}" for name in ("succeeded", "failed", "cancelled"))
-    print(f"rollouts: {training['total_rollouts']}; {done}")
+        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {at}: {told['why']}")
+        print("\n".join(lines))
+    counted = ("running", "waiting", "succeeded", "failed", "cancelled")
+    print(f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}")
     if told["recovery_crash_detected"]:
         print(f"recovered from a crash; checkpoint: {told['recovery_checkpoint_source'] or 'none was needed'}")
-    print(f"may be told: {', '.join(told['allowed_actions']) or 'nothing any more'}")
+    orders = [SAID.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
+    print(f"may be told: {', '.join(orders) or 'nothing any more'}")
+
+
+SAID = {"freeze": "pause --mode freeze"}
+ALREADY = {
+    Wanted.RUNNING: "resume",
+    Wanted.PAUSED: "pause",
+    Wanted.FROZEN: "freeze",
+    Wanted.DRAINING: "drain",
+    Wanted.CANCELLED: "cancel",
+}  # what it is told already
+
+
+def _standing(run: Run, running: int) -> str:
+    """How it stands, in a word: who is told to pause has paused once nothing runs any more."""
+    if run.state is not RunState.RUNNING or run.wanted is Wanted.RUNNING:
+        return str(run.state)
+    return f"{run.wanted}; {show.count(running, 'rollout')} still running" if running else str(run.wanted)
 
 
 @app.command()
@@ -249,18 +271,15 @@ def give(store: Store, action: str, subject: str, why: str, identity: str | None
     """One order from this machine, with an id of its own unless one is given; the desk's answer."""
     from holdfast.operate import control
 
-    return control.take(store, _command(action, subject, why, identity, args), here())
+    return control.answer(store, _body(action, subject, why, identity, args), here(), now=time.time())
 
 
-def _command(action: str, subject: str, why: str, identity: str | None, args: dict[str, str | None]) -> Any:
+def _body(action: str, subject: str, why: str, identity: str | None, args: dict[str, str | None]) -> dict[str, Any]:
     from uuid import uuid4
 
-    from holdfast.contracts.orders import Command
-
     given = {name: value for name, value in args.items() if value is not None}
-    return Command(
-        id=identity or uuid4().hex, action=action, subject=subject, who=who(), why=why, at=time.time(), args=given
-    )
+    named = uuid4().hex if identity is None else identity
+    return {"id": named, "action": action, "subject": subject, "why": why, "args": given}
 
 
 def _order(
@@ -278,13 +297,14 @@ def _order(
 
     with existing(*at) as opened:
         named = _newest(opened).id if subject == NEWEST else subject
-        answer = control.take(opened, _command(action, named, why, identity, args), here(), is_dry=dry_run)
+        body = {**_body(action, named, why, identity, args), "dry_run": dry_run}
+        answer = control.answer(opened, body, here(), now=time.time())
     if json:
         show.print_json(answer)
     elif dry_run:
         print("\n".join(_foreseen(answer)))
     else:
-        print("\n".join(_answered(answer)))
+        print("\n".join(_answered(answer, place(*at))))
     if dry_run and answer["refused"] is not None:
         raise typer.Exit(1)
 
@@ -296,7 +316,7 @@ def _foreseen(answer: dict[str, Any]) -> list[str]:
     return [f"{answer['said']} (nothing was done)", *([f"affected: {named}"] if named else [])]
 
 
-def _answered(answer: dict[str, Any]) -> list[str]:
+def _answered(answer: dict[str, Any], at: str) -> list[str]:
     lines = [answer["said"] + (" (this order was obeyed before)" if answer["again"] else "")]
     if "cancelled" in answer:
         lines.append(f"{show.count(answer['cancelled'], 'rollout')} cancelled")
@@ -306,7 +326,7 @@ def _answered(answer: dict[str, Any]) -> list[str]:
     if recovery is not None:
         lines += [f"{show.count(recovery['requeued'], 'rollout')} wait again", *recovery["diagnostics"]]
         if recovery["resume"] is not None:
-            lines.append(f"next: {recovery['resume']}")
+            lines += ["next:", *step(recovery["resume"] + at)]
     return lines
 
 

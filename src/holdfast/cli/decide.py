@@ -62,7 +62,7 @@ def decide(
         if release.stage is not Stage.CANDIDATE:
             remedy = ""
             if release.stage in (Stage.ROLLED_BACK, Stage.REJECTED):
-                remedy = f"'holdfast release retry {release.id}' gives it a second try"
+                remedy = f"'holdfast release retry {release.id}{place(store, project)}' gives it a second try"
             raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
         findings = _findings(opened, release, audit, golden)
         proposal = _proposal(opened, release, opened.runs.get(run).id, findings, untrained, Stage(to))

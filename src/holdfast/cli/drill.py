@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
-from holdfast.cli.main import PLAIN
+from holdfast.cli.main import PLAIN, say
 from holdfast.cli.onward import folded, near, step
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
 from holdfast.cli.shelf import ReportsAt, reports_folder
@@ -67,13 +67,21 @@ def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest."
+        ),
+    ],
     json: Json = False,
 ) -> None:
     """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
     from holdfast.operate.drill.playbook import NAME, validate
 
-    path = file / NAME if file.is_dir() else file
+    path = file
+    if file.is_dir() and not (path := file / NAME).exists() and (several := list(file.glob(f"*/{NAME}"))):
+        path = max(several, key=lambda one: (one.stat().st_mtime, one.parent.name))
+        say(f"{show.count(len(several), 'drill')} in {near(file)}; this is the newest, {path.parent.name}")
     with show.progress("computing again", None):
         told, problems = validate(path)
     if json:

@@ -27,7 +27,7 @@ def drive(store: Store, plan: Plan, resume: str | None) -> tuple[Status, Path, i
 
     def observe(status: Status) -> None:
         write_status(path, status)
-        progress.show(status)
+        progress.show(status, store.runs.get(status.run_id).wanted)
 
     async def main() -> tuple[Status, int]:
         control = loop.Control()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import rules, show
+from holdfast.cli.onward import place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
 from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput, Conflict
@@ -40,7 +41,8 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         show.print_table(("flag", "state", "~rules", "~requires"), rows)
     else:
         print(f"no flags in project {project}; to begin:")
-        print("  holdfast flags init, or holdfast flags set NAME")
+        at = place(store, project)
+        print("\n".join((*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))))
 
 
 @app.command("show")
@@ -212,7 +214,15 @@ def init(
         show.print_records(made)
     elif not made:
         print(f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are")
-        print("'holdfast flags list' shows them; holdfast flags enable NAME turns one on")
+        at = place(store, project)
+        print(
+            "\n".join(
+                (
+                    *step(f"holdfast flags list{at}", "shows them"),
+                    *step(f"holdfast flags enable NAME{at}", "turns one on"),
+                )
+            )
+        )
     else:
         on = [flag.name for flag in made if flag.enabled]
         print(fold(f"{show.count(len(made), 'flag')} made" + (f", on: {', '.join(on)}" if on else ", all of them off")))

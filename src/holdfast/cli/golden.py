@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import near
+from holdfast.cli.onward import near, place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput, HoldfastError
@@ -174,7 +174,7 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
         return
     if not found:
-        print("no goldens; make one: holdfast golden record SUITE --version VERSION")
+        print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{place(store, project)}")
         return
     print_table(
         ("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.onward import place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, who
 from holdfast.contracts.errors import BadInput
 
@@ -85,7 +86,7 @@ def run(
     cost = sum(one.cost for one in opinions)
     print(f"\n{on.id}: " + ", ".join(f"{n} {name}" for name, n in counts.items()) + f"; cost {cost:g}")
     if counts["abstained"] + counts["disputed"]:
-        print("next:\n  holdfast label")
+        print(f"next:\n  holdfast label{place(store, project)}")
 
 
 @app.command()
@@ -145,7 +146,7 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
         show.print_json({**told, "appointments": [encode(one) for one in roles]})
         return
     if not found:
-        print("no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300")
+        print(f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{place(store, project)}")
     for one in found:
         _print(one)
         print()
@@ -153,7 +154,7 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
         print(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
     for given in roles:
         print(f"{given.judge} is the {given.role} judge of {given.policy}")
-    print(f"{show.count(waiting, 'answer')} to label" + (": holdfast label" if waiting else ""))
+    print(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{place(store, project)}" if waiting else ""))
 
 
 @app.command()

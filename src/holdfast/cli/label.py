@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import show
+from holdfast.cli.onward import place
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
 
@@ -49,7 +50,10 @@ def label(
             raise BadInput("label", why="a label is a person's word, and the input is no terminal", remedy=remedy)
         done = _ask(opened, waiting, name or who())
         left = opened.judgements.waiting()
-    print(f"\n{show.count(done, 'label')} kept, {left} to go" + (": holdfast label" if left else ""))
+    print(
+        f"\n{show.count(done, 'label')} kept, {left} to go"
+        + (f": holdfast label{place(store, project)}" if left else "")
+    )
 
 
 def _ask(opened: Store, waiting: list[Doubt], name: str) -> int:

@@ -41,7 +41,7 @@ def runs(
         if json:
             show.print_records(page)
         elif page:
-            columns = ("run", "state", "started", ">took", ">done", ">good", ">bad", "~model")
+            columns = ("run", "state", "started", "?>took", ">done", "?>good", ">bad", "~model")
             show.print_table(columns, [_run_row(opened, run) for run in page])
         else:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
@@ -124,11 +124,16 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
         rollout.name,
         rollout.split,
         rollout.status,
-        f"{rollout.attempt_count}/{rollout.max_attempts}",
+        f"{_costly(rollout)}/{rollout.max_attempts}",
         rollout.reward,
         took,
         rollout.reason or asked,
     )
+
+
+def _costly(rollout: Rollout) -> int:
+    """Tries that came to nothing, and the one that runs or succeeded: what was handed back unharmed costs none."""
+    return rollout.faults + (rollout.status in (RolloutState.RUNNING, RolloutState.SUCCEEDED))
 
 
 def spans(

@@ -17,6 +17,7 @@ too: pause, resume, cancel, roll back."""
 def mcp(store: StoreAt = DEFAULT_STORE, project: Project = "default") -> None:
     """Answer programs that speak MCP: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
     import asyncio
+    from functools import partial
     from importlib.metadata import version
 
     from holdfast.cli.sprout import needing
@@ -29,4 +30,6 @@ def mcp(store: StoreAt = DEFAULT_STORE, project: Project = "default") -> None:
     if sys.stdin.isatty():
         print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
     token = os.environ.get(TOKEN)
-    asyncio.run(serve(server(looking(desk), lambda: ordering(desk, token), version=version("holdfast"))))
+    note = partial(desk.note, token)
+    made = server(looking(desk), lambda: ordering(desk, token), version=version("holdfast"), note=note)
+    asyncio.run(serve(made))

@@ -20,7 +20,7 @@ from rich.progress import Progress as Bar
 
 from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
-from holdfast.contracts.run import RunState, Status
+from holdfast.contracts.run import RunState, Status, Wanted
 
 LINE_EVERY_S = 10.0
 
@@ -55,17 +55,20 @@ class Progress:
         if self._console.is_terminal:
             self._bar.stop()
 
-    def show(self, status: Status) -> None:
+    def show(self, status: Status, wanted: Wanted = Wanted.RUNNING) -> None:
+        name = status.run_id
+        if status.run_state is RunState.RUNNING and wanted is not Wanted.RUNNING:
+            name += f" {wanted}"  # beside its name, where no narrow terminal cuts it off
         done = status.succeeded + status.failed + status.cancelled
         rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""
         note = ", ".join(filter(None, (f"{status.failed} failed" if status.failed else "", status.lesson)))
         with self._lock:
             self._bar.update(
-                self._task, description=status.run_id, total=status.total_rollouts, completed=done, rate=rate, note=note
+                self._task, description=name, total=status.total_rollouts, completed=done, rate=rate, note=note
             )
             if not self._console.is_terminal and time.monotonic() - self._said > LINE_EVERY_S:
                 self._said = time.monotonic()
-                print(f"{status.run_id}: {done} of {status.total_rollouts} {rate} {note}".rstrip(), file=sys.stderr)
+                print(f"{name}: {done} of {status.total_rollouts} {rate} {note}".rstrip(), file=sys.stderr)
 
 
 @contextmanager

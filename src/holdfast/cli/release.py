@@ -43,7 +43,8 @@ def list_(
             show.print_records(found)
             return
         if not found:
-            print(f"no versions in project {project}; 'holdfast release add' registers one")
+            print(f"no versions in project {project}; to register one:")
+            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{place(store, project)}")))
             return
         shares = {name: _canary_share(opened, name) for name in policies}
         _table([_row(release, shares[release.policy]) for release in found])
@@ -116,7 +117,7 @@ def add(
     elif release.stage is Stage.CANDIDATE:
         print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
     else:
-        print("\n".join(folded(f"{release.id} is there already, and {_standing(release)}")))
+        print("\n".join(_standing(release, place(store, project))))
     raise typer.Exit(0 if release.stage is Stage.CANDIDATE else 1)
 
 
@@ -125,16 +126,17 @@ def _named(source: str) -> str:
     return f"weights:{near(Path(rest))}" if kind == "weights" else source
 
 
-def _standing(release: Release) -> str:
+def _standing(release: Release, at: str) -> list[str]:
     from holdfast.contracts.release import Stage
     from holdfast.operate.steps import FALLEN
 
-    told = release.stage.replace("_", " ")
+    told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
     if release.stage in FALLEN:
-        return f"{told}: 'holdfast release retry {release.id}' gives it a second try"
+        return [told, *step(f"holdfast release retry {release.id}{at}", "gives it a second try")]
     if release.stage is Stage.RETIRED:
-        return f"{told}: 'holdfast release rollback {release.policy} --to {release.id}' makes it live again"
-    return f"{told}: there is nothing to add"
+        again = f"holdfast release rollback {release.policy} --to {release.id}{at}"
+        return [told, *step(again, "makes it live again")]
+    return [f"{told}: there is nothing to add"]
 
 
 @app.command()
@@ -193,15 +195,18 @@ def history(
 ) -> None:
     """List what was decided about a policy's versions, oldest first."""
     from holdfast.cli.story import happened
+    from holdfast.contracts.orders import LONGEST_WHY
 
     with existing(store, project) as opened:
         entries = opened.releases.history(_policy(opened, policy))
         if json:
             show.print_records(entries)
             return
-        show.print_table(
-            (">entry", "when", "what", "~why"), [(one.seq, show.moment(one.at)[:16], *happened(one)) for one in entries]
-        )
+        for one in entries:
+            what, why = happened(one)
+            first, *more = folded(show.one_line(f"{show.moment(one.at)[:16]} {what}, by {one.who}"), " " * 7)
+            lines = [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
+            print("\n".join(lines))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
     import socket
@@ -27,6 +27,9 @@ def serve(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
+    tls_proxy: Annotated[
+        bool, typer.Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
+    ] = False,
     town: Annotated[bool, typer.Option("--town", help="Let a town live in this process, at /town/.")] = False,
     watch: Annotated[bool, typer.Option(help="Look after alerts: raise them, and clear them.")] = True,
     alert_file: Annotated[
@@ -40,7 +43,8 @@ def serve(
 
     Nothing answers without a token but /healthz and the login. On this machine alone, the first start makes one for an
     admin and prints it, once; to be reached from elsewhere it needs one beforehand ('holdfast tokens add'), and a proxy
-    with TLS before it. /openapi.json tells of all that programs may ask, /metrics is for Prometheus.
+    with TLS before it (then say --tls-proxy). /openapi.json tells of all that programs may ask, /metrics is for
+    Prometheus.
     """
     import time
 
@@ -49,12 +53,11 @@ def serve(
     with needing("serve"):
         from holdfast.collect import endpoint
     from holdfast.operate.watchers import Watchman
-    from holdfast.store.store import open_store
 
     sinks = _sinks(alert_file, alert_webhook)
-    with open_store(store, project=project) as opened, ExitStack() as inside:
-        token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))
+    with _opened(store, project) as opened, ExitStack() as inside:
         listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
+        token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))  # now, for it is shown this once
         made = inside.enter_context(_town(opened.folder)) if town else None
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -63,7 +66,19 @@ def serve(
             print(
                 f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
             )
-        _run(opened, listening, made, Watchman(opened, clock=time.time, sinks=sinks) if watch else None)
+        watchman = Watchman(opened, clock=time.time, sinks=sinks) if watch else None
+        _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
+
+
+def _opened(store: str, project: str) -> Store:
+    """A store that is there: of a mistyped one nobody wants pages, or a token. An older one is migrated."""
+    from holdfast.store.store import open_store
+
+    try:
+        return open_store(store, project=project, create=False)
+    except NotFound as error:
+        remedy = "check --store; 'holdfast quickstart' or 'holdfast optimize' makes one"
+        raise NotFound(error.what, why=error.why, remedy=remedy) from None
 
 
 def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
@@ -120,14 +135,15 @@ def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
     return found
 
 
-def _run(store: Store, listening: socket.socket, town: Town | None, watchman: Watchman | None) -> None:
+def _run(
+    store: Store, listening: socket.socket, town: Town | None, watchman: Watchman | None, *, is_behind_tls: bool
+) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     import asyncio
 
     from holdfast.cli.main import say
-    from holdfast.collect import endpoint
     from holdfast.contracts.errors import HoldfastError
-    from holdfast.operate.serve.app import app
+    from holdfast.operate.serve.app import app, server
 
     async def looking(watchman: Watchman) -> None:
         while True:
@@ -140,7 +156,7 @@ def _run(store: Store, listening: socket.socket, town: Town | None, watchman: Wa
     async def main() -> None:
         beside = None if watchman is None else asyncio.create_task(looking(watchman))
         try:
-            await endpoint.server(app(store, town=town)).serve(sockets=[listening])
+            await server(app(store, town=town, is_behind_tls=is_behind_tls)).serve(sockets=[listening])
         finally:
             if beside is not None:
                 beside.cancel()

@@ -14,16 +14,19 @@ from typing import Any
 from holdfast.cli.main import say
 from holdfast.cli.onward import folded
 from holdfast.cli.options import who
+from holdfast.cli.show import one_line
+from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.reply import spell_byte
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
-from holdfast.operate.keeper import Looked, keep
+from holdfast.operate.keeper import WHO, Looked, keep
 from holdfast.operate.service import Service, Speaker
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
+from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.briefing import Briefed
 from holdfast.workloads.versions import open_local, resolve
@@ -80,6 +83,8 @@ async def _serve(
     if is_guarded:
         watching = partial(keep, store, policy, Limits(), clock=time.time, observe=_tell)
         beside.append(asyncio.create_task(_go_on("guard", watching)))
+    news = News(store, policy, is_guarded=is_guarded)
+    beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
     host, port = listening.getsockname()[:2]
@@ -132,8 +137,27 @@ async def _keep_beating(store: Store, run: str, driver: int) -> None:
         await store.runs.beat(run, driver=driver, now=time.time())
 
 
+class News:
+    """A line for each change of what answers that is not our own guard's, as the ledger has it."""
+
+    def __init__(self, store: Store, policy: str, *, is_guarded: bool) -> None:
+        self._store, self._policy, self._is_guarded = store, policy, is_guarded
+        self._last = max((one.seq for one in store.releases.history(policy)), default=0)
+
+    async def tell(self) -> None:
+        while True:
+            seen = self._store.changes.seen(RELEASES)
+            for entry in await asyncio.to_thread(self._store.releases.history, self._policy):
+                if entry.seq > self._last:
+                    self._last = entry.seq
+                    if not (entry.body.keys() & {"add", "refuse"} or (self._is_guarded and entry.who == WHO)):
+                        what, why = happened(entry)
+                        print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
+            await self._store.changes.after(RELEASES, seen)
+
+
 def _tell(looked: Looked) -> None:
-    """A line for each move; looking alone is not worth one."""
+    """A line for each move of the guard's; looking alone is not worth one."""
     if looked.response.step is not None and looked.response.action != "hold":
         why = looked.response.reasons[0].text
         print("\n".join(folded(f"{looked.release.id}: {looked.response.action} ({why})")), flush=True)

@@ -31,7 +31,8 @@ def print_records(records: Iterable[object]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """One line a row, never wider than the terminal: columns marked `~` give way first. `>` stands right."""
+    """One line a row, never wider than the terminal: columns marked `~` give way first, then those marked `?` are left
+    out, the last one first. `>` stands right."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -39,16 +40,34 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     console = Console(highlight=False)
     cells = [[one_line(cell) for cell in row] for row in rows]
-    names = [title.lstrip(">~") for title in columns]
+    names = [title.lstrip(">~?") for title in columns]
     wide = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    fitted = fit(wide, [title.startswith("~") for title in columns], console.width - GAP * (len(columns) - 1))
+    kept = keep(columns, wide, console.width)
+    columns, names = [columns[place] for place in kept], [names[place] for place in kept]
+    wide = [wide[place] for place in kept]
+    cells = [[row[place] for place in kept] for row in cells]
+    fitted = fit(wide, ["~" in _marks(title) for title in columns], console.width - GAP * (len(columns) - 1))
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for title, name, width in zip(columns, names, fitted, strict=True):
-        side: Any = "right" if title.startswith(">") else "left"
+        side: Any = "right" if ">" in _marks(title) else "left"
         table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", width=width)
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def keep(columns: Sequence[str], wide: Sequence[int], room: int) -> list[int]:
+    """The places of the columns that are shown: those marked `?` only where nothing has to be cut for them."""
+    kept = list(range(len(columns)))
+    for place in reversed(range(len(columns))):
+        least = [min(wide[one], SOFTEST) if "~" in _marks(columns[one]) else wide[one] for one in kept]
+        if sum(least) + GAP * (len(kept) - 1) > room and "?" in _marks(columns[place]):
+            kept.remove(place)
+    return kept
+
+
+def _marks(title: str) -> str:
+    return title[: len(title) - len(title.lstrip(">~?"))]
 
 
 def fit(wide: Sequence[int], soft: Sequence[bool], room: int) -> list[int]:
@@ -61,7 +80,7 @@ def fit(wide: Sequence[int], soft: Sequence[bool], room: int) -> list[int]:
     return fitted
 
 
-def one_line(value: object) -> str:
+def one_line(value: object, most: int = LONGEST_TEXT) -> str:
     """Any value as printable text without line breaks; nothing that is missing looks like a number."""
     if value is None:
         return "-"
@@ -69,7 +88,7 @@ def one_line(value: object) -> str:
         return f"{value:.4g}"
     if not isinstance(value, str):
         value = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
-    text = " ".join(value[:LONGEST_TEXT].split())
+    text = " ".join(value[:most].split())
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 

@@ -23,6 +23,10 @@ TokenText = Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as in t
 Days = Annotated[
     float | None, typer.Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else for good.")
 ]
+Again = Annotated[
+    float | None,
+    typer.Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else as the old one was."),
+]
 DAY_S = 86_400.0
 
 
@@ -67,17 +71,18 @@ def rotate(
     grace_hours: Annotated[
         float, typer.Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
     ] = 24.0,
-    days: Days = None,
+    days: Again = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
 ) -> None:
     """Replace a token; the old one is good for a while yet.
 
-    The new one has the same label and role.
+    The new one has the same label and role, and lives as long as the old one was to.
     """
     from holdfast.operate.auth import digest, mint
 
+    _refuse_secret(token)
     made, now = mint(), time.time()
     with existing(store, project) as opened:
         kept = opened.tokens.rotate(
@@ -95,14 +100,19 @@ def revoke(
     json: Json = False,
 ) -> None:
     """Take a token back; whoever uses it is out within a second."""
-    if token.startswith("hf_"):
-        raise BadInput("TOKEN", why="this is a token, not the id of one", remedy="'holdfast tokens list' has the ids")
+    _refuse_secret(token)
     with existing(store, project) as opened:
         kept = opened.tokens.revoke(token, who(), why, time.time()).result()
     if json:
         show.print_json(_told(kept))
     else:
         print(f"{kept.id} of {kept.label} is no good any more")
+
+
+def _refuse_secret(token: str) -> None:
+    """Whoever gives the token itself must not find it in an error, which others may read."""
+    if "hf_" in token:
+        raise BadInput("TOKEN", why="this is a token, not the id of one", remedy="'holdfast tokens list' has the ids")
 
 
 def _until(now: float, days: float | None) -> float | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
+SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers that are parts of a whole
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A town to live in.", **PLAIN)
 
@@ -150,7 +151,12 @@ def _note(audit: Audit, rules: Rules, window: Mapping[str, float | None]) -> Non
 def _print_kpis(life: Life) -> None:
     from holdfast.cli.show import print_table
 
-    print_table(["what", ">value"], [(name.replace("_", " "), value) for name, value in life.kpis.items()])
+    rows = [(name.replace("_", " "), _told(name, value)) for name, value in life.kpis.items()]
+    print_table(["what", ">value"], rows)
+
+
+def _told(name: str, value: float | None) -> object:
+    return value if value is None or name not in SHARES else f"{value * 100:.3g} %"
 
 
 @app.command("watch")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.onward import left, step
 from holdfast.cli.options import Json
 from holdfast.cli.townoptions import Residents, RulesAt, check_writable, warn
 from holdfast.contracts.errors import BadInput
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 MINUTES = 1.5
 QUICK = 30  # updates: enough to see residents learn, whatever the machine
 PICTURE, NUMBERS = "curve.png", "lesson.json"  # in the folder, beside the weights
+KEPT = Path(".holdfast/town")
+EXAMS = 4  # who is examined at the end: the learnt, chance, scripts, the untaught
 
 
 def learn(
@@ -34,10 +38,12 @@ def learn(
     rules: RulesAt = None,
     residents: Residents = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Keep weights, numbers and the picture there.")
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help=f"For weights, numbers and the picture; else one in {KEPT}."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the curve, .png or .svg; else into --out.")
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw the curve, .png or .svg; else beside the weights."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -56,28 +62,60 @@ def learn(
         from holdfast.workloads.townschool import School
 
     told = read_rules(rules, residents=residents)
-    check_writable(out, picture)
-    if out is not None and out.exists() and not out.is_dir():
-        raise BadInput(str(out), why="is a file", remedy="name a folder")
     if picture is not None:
         schooling.check_picture(picture)
+    kept = _folder(seed) if out is None else out
+    _check_kept(kept, picture)
     warn()
     school = School(told, _course(quick), seed=seed)
     most = updates or (QUICK if quick else None)
     seconds = inf if minutes is None and most is not None else 60.0 * (minutes or MINUTES)
-    is_whole = _teach(school, out, seconds=seconds, most=most, quiet=json)
-    lesson = school.finish(is_whole=is_whole)
-    _keep(lesson, out, picture)
+    is_whole = _teach(school, kept, seconds=seconds, most=most, quiet=json)
+    lesson = _examine(school, is_whole=is_whole)
+    _keep(lesson, kept, picture)
     if json:
         print_json(lesson.plain())
     else:
         _print(lesson, schooling.line_of(lesson))
-        if out is not None:
-            print(f"kept in {out}")
+        longer = f"holdfast town learn --minutes {max(10, round(4 * (minutes or MINUTES)))} --seed {seed}"
+        given = (f" --rules {shlex.quote(str(rules))}" if rules else "") + (
+            f" --residents {residents}" if residents else ""
+        )
+        print("\n".join([*left("kept in", kept), "next:", *step(longer + given, "a longer lesson pays more")]))
     if not is_whole:
         raise typer.Exit(130)
     if not lesson.is_better:
         raise typer.Exit(1)
+
+
+def _folder(seed: int) -> Path:
+    """One of its own, in the state folder: what was learnt is never thrown away."""
+    import time
+
+    try:
+        KEPT.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(str(KEPT), why=error.strerror or str(error), remedy="give --out FOLDER") from None
+    return KEPT / f"learn-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{seed}"
+
+
+def _check_kept(out: Path, picture: Path | None) -> None:
+    """Whether what comes of the lesson can be written, by writing there: it may take hours to come."""
+    import tempfile
+
+    check_writable(out, picture)
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), why="is a file", remedy="name a folder")
+    for path, folder in ((out, out), (picture, picture and picture.resolve().parent)):
+        if path is None or folder is None:
+            continue
+        try:
+            folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            why = f"cannot be written: {error.strerror or error}"
+            raise BadInput(str(path), why=why, remedy="choose another place") from None
 
 
 def _course(quick: bool) -> Course:
@@ -86,7 +124,7 @@ def _course(quick: bool) -> Course:
     return Course(exams=3, exam_worlds=1, final_worlds=3) if quick else Course()
 
 
-def _teach(school: School, out: Path | None, *, seconds: float, most: int | None, quiet: bool) -> bool:
+def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
     """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
     import time
 
@@ -104,28 +142,30 @@ def _teach(school: School, out: Path | None, *, seconds: float, most: int | None
                 if not quiet:
                     span = f"{news.low:.2f} to {news.high:.2f}"
                     typer.echo(f"{news.step:>11,} steps  {news.mean_return:8.2f}  ({span})", err=True)
-                if out is not None:
-                    school.save(out, now=time.time())
+                school.save(out, now=time.time())
         except KeyboardInterrupt:
             is_whole = False
             typer.echo("ended; examining what was learnt (Ctrl-C again leaves that out)", err=True)
-        if out is not None:
-            school.save(out, now=time.time())
+        school.save(out, now=time.time())
     return is_whole
 
 
-def _keep(lesson: Lesson, out: Path | None, picture: Path | None) -> None:
+def _examine(school: School, *, is_whole: bool) -> Lesson:
+    from holdfast.cli.show import progress
+
+    with progress("examining", EXAMS) as advance:
+        return school.finish(is_whole=is_whole, each=lambda name: advance(now=f"{name} done"))
+
+
+def _keep(lesson: Lesson, out: Path, picture: Path | None) -> None:
     import json
 
     from holdfast.cli.files import written_whole
     from holdfast.operate import schooling
 
-    if out is not None:
-        with written_whole(out / NUMBERS) as file:
-            file.write(json.dumps(lesson.plain(), indent=2) + "\n")
-    for path in (picture, None if out is None or picture is not None else out / PICTURE):
-        if path is not None:
-            schooling.draw(path, lesson)
+    with written_whole(out / NUMBERS) as file:
+        file.write(json.dumps(lesson.plain(), indent=2) + "\n")
+    schooling.draw(out / PICTURE if picture is None else picture, lesson)
 
 
 def _print(lesson: Lesson, line: str) -> None:
@@ -136,6 +176,7 @@ def _print(lesson: Lesson, line: str) -> None:
         for name, score in sorted(lesson.scores.items(), key=lambda item: -item[1].value)
     ]
     print_table(["who", ">paid a day", "95 %"], rows)
+    print("paid a day: a resident's rewards of a day, less its troubles; more is better")
     print(f"on the way  {line}")
     gain = lesson.over_random
     word = "better than chance" if lesson.is_better else "NOT shown to be better than chance"

@@ -11,10 +11,19 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord, IllegalMove
+from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
 from holdfast.contracts.run import RunState, Wanted
 
 LONGEST = 100  # id of a command
+LONGEST_WHY = 2000  # letters of a reason
+
+
+def check_why(what: str, why: str) -> None:
+    """A reason is read by people: there is one, and it is no book. Not asked of records, for older ones were longer."""
+    if not why.strip():
+        raise BadInput(f"{what}: why", why="is missing, or blank", remedy="say the reason in a sentence")
+    if len(why) > LONGEST_WHY:
+        raise BadInput(f"{what}: why", why=f"is longer than {LONGEST_WHY} letters", remedy="say it in a sentence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,25 @@ class Command:
             raise BadRecord(f"command {self.id[:LONGEST]!r}: id", why=f"must be at most {LONGEST} letters to be seen")
         if not isfinite(self.at):
             raise BadRecord(f"command {self.id}: at = {self.at}", why="must be finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What a learner that follows others is told beside its settings, by the documented names; None: as those say."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    enabled: bool | None = None  # False: it learns nothing until it is true again
+    update_interval_rollouts: int | None = None  # so many new rollouts are waited for
+    max_rollouts_per_update: int | None = None  # so many are taken at most
+
+    def __post_init__(self) -> None:
+        if self.enabled is not None and not isinstance(self.enabled, bool):
+            raise BadRecord("enabled", why="must be true or false")
+        for name in ("update_interval_rollouts", "max_rollouts_per_update"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 0 < value < 2**53):
+                raise BadRecord(f"{name} = {value!r:.60}", why="must be a whole number above 0")
 
 
 class Severity(StrEnum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def hash_of(bearer: str | None) -> str | None:
+    """The digest of what may be a token; None of what cannot be one, so that nobody looks for it."""
+    if not bearer or not bearer.startswith(PREFIX) or len(bearer) > 100 or not bearer.isascii():
+        return None
+    return digest(bearer)
+
+
 class Guard:
     """Tells who a token belongs to.
 
@@ -53,30 +61,43 @@ class Guard:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._known: OrderedDict[str, tuple[Token, float]] = OrderedDict()  # hash → token, seen when; good ones only
+        self._lock = threading.Lock()  # over what is known: several threads may look at once
 
     def who(self, bearer: str | None) -> Caller | None:
-        """The caller whose token this is; None without one that is good."""
-        if not bearer or not bearer.startswith(PREFIX) or len(bearer) > 100 or not bearer.isascii():
-            return None
-        return self.by_hash(digest(bearer))
+        """The caller whose token this is; None without one that is good. May wait for the store, as `by_hash` does."""
+        sha256 = hash_of(bearer)
+        return None if sha256 is None else self.by_hash(sha256)
 
-    def by_hash(self, sha256: str) -> Caller | None:
+    def recall(self, sha256: str) -> Caller | None:
+        """The caller, where that was seen just now: the store is not asked, so this never waits."""
         now = self._clock()
         token, seen = self._known.get(sha256, (None, 0.0))
-        if token is None or not 0.0 <= now - seen < KNOWN_S:
-            token = self._store.tokens.find(sha256)
+        return _caller(token, now) if 0.0 <= now - seen < KNOWN_S else None
+
+    def by_hash(self, sha256: str) -> Caller | None:
+        """The caller; where that was not seen just now, the store is asked, for as long as it takes."""
+        return self.recall(sha256) or self._look(sha256)
+
+    def _look(self, sha256: str) -> Caller | None:
+        now = self._clock()  # of before the look: what is revoked during a slow one is not believed the longer
+        token = self._store.tokens.find(sha256)
+        with self._lock:
             self._known.pop(sha256, None)
             if token is not None and token.is_good(now):
                 self._known[sha256] = (token, now)
                 _at_most(self._known, MOST_KNOWN)
-        if token is None or not token.is_good(now):
-            return None
-        return Caller(label=token.label, role=token.role, token_id=token.id)
+        return _caller(token, now)
 
     def has_tokens(self) -> bool:
         """Whether anybody could come in at all."""
         now = self._clock()
         return any(token.is_good(now) for token in self._store.tokens.all())
+
+
+def _caller(token: Token | None, now: float) -> Caller | None:
+    if token is None or not token.is_good(now):
+        return None
+    return Caller(label=token.label, role=token.role, token_id=token.id)
 
 
 class Limiter:
@@ -114,30 +135,28 @@ class Limiter:
 class Sessions:
     """Browsers that showed a token: each has a random cookie, which says nothing and is kept as a hash, in memory.
 
-    A session is its token's: it has the same role, and dies with it, with this process, or after SESSION_S seconds.
+    A session stands for its token: whose that is, and whether it is still good, the `Guard` says each time. It ends
+    when it is closed, with this process, or after SESSION_S seconds.
     """
 
-    def __init__(self, guard: Guard, clock: Clock, *, lifetime_s: float = SESSION_S) -> None:
-        self._guard, self._clock, self._lifetime_s = guard, clock, lifetime_s
+    def __init__(self, clock: Clock, *, lifetime_s: float = SESSION_S) -> None:
+        self._clock, self._lifetime_s = clock, lifetime_s
         self._open: OrderedDict[str, tuple[str, float]] = OrderedDict()  # hash of the cookie → hash of its token, until
 
-    def open(self, bearer: str | None) -> str | None:
-        """The cookie for whoever has this token; None when it is not good."""
-        if bearer is None or self._guard.who(bearer) is None:
-            return None
+    def open(self, sha256: str) -> str:
+        """A cookie for whoever showed the token with this hash, which was found good."""
         cookie = secrets.token_urlsafe(32)
-        self._open[digest(cookie)] = (digest(bearer), self._clock() + self._lifetime_s)
+        self._open[digest(cookie)] = (sha256, self._clock() + self._lifetime_s)
         _at_most(self._open, MOST_KNOWN)
         return cookie
 
-    def who(self, cookie: str | None) -> Caller | None:
+    def token_of(self, cookie: str | None) -> str | None:
+        """The hash of the token that this cookie stands for; None when there is no such session any more."""
         found = self._open.get(digest(cookie)) if cookie and cookie.isascii() else None
-        if cookie is None or found is None:
-            return None
-        caller = self._guard.by_hash(found[0]) if self._clock() < found[1] else None
-        if caller is None:
-            self.close(cookie)
-        return caller
+        if found is not None and self._clock() < found[1]:
+            return found[0]
+        self.close(cookie)
+        return None
 
     def close(self, cookie: str | None) -> None:
         if cookie:

@@ -7,20 +7,24 @@ in the ledger. How an order reaches this desk, and in which shape the answer goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.errors import BadInput, HoldfastError, NotFound, Refused
-from holdfast.contracts.orders import Command
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound, Refused
+from holdfast.contracts.orders import LONGEST, LONGEST_WHY, Command, check_why
 from holdfast.operate.auth import Caller
-from holdfast.operate.deeds import PLANS, Plan
+from holdfast.operate.deeds import ALONE, PLANS, Plan
+from holdfast.store.commands import Answer
+from holdfast.store.locks import locked
 from holdfast.store.store import Store
 
 REFUSALS = (Forbidden, Refused, NotFound, BadInput)  # the rest is trouble, and not an answer
-LONGEST_WHY, LONGEST_NAME = 2000, 500  # letters
+LONGEST_NAME = 500  # letters
 FIELDS = ("id", "action", "subject", "args", "why", "dry_run")
+LOCK = "orders.lock"  # beside the store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,34 @@ ACTIONS: Mapping[str, Action] = _actions(
 # The desk ------------------------------------------------------------------------------------------------------------
 
 
+def answer(store: Store, body: Any, caller: Caller, *, now: float) -> dict[str, Any]:
+    """Read an order and take it; one that cannot be read is refused, and in the ledger as every refusal is."""
+    try:
+        command, is_dry = read(body, caller, now=now)
+    except BadInput as error:
+        if not isinstance(body, dict) or body.get("dry_run") is not True:
+            note(store, body, error, who=caller.label, role=caller.role, now=now)
+        raise
+    return take(store, command, caller, is_dry=is_dry)
+
+
+def note(store: Store, body: Any, error: HoldfastError, *, who: str, role: str, now: float) -> None:
+    """Put on record that something was refused which is no order: what of it can be read, and why not."""
+    given = body if isinstance(body, dict) else {}
+    words: dict[str, Any] = {name: _shown(given.get(name), most) for name, most in NOTED.items()}
+    command = Command(**words, who=who, at=now)
+    store.commands.refused(command, role, str(error)[:LONGEST_WHY], run=_run_of(store, command)).result()
+
+
+NOTED = {"id": LONGEST, "action": LONGEST_NAME, "subject": LONGEST_NAME, "why": LONGEST_WHY}
+
+
+def _shown(value: Any, most: int) -> str:
+    """As much of it as a command may have."""
+    letters = value[:most] if isinstance(value, str) else ""
+    return "".join(one if one.isprintable() else "\ufffd" for one in letters).strip() or "?"
+
+
 def read(body: Any, caller: Caller, *, now: float) -> tuple[Command, bool]:
     """`{"id", "action", "subject", "args", "why", "dry_run"}` as an order, and whether it is for show only.
 
@@ -85,7 +117,10 @@ def read(body: Any, caller: Caller, *, now: float) -> tuple[Command, bool]:
     if not isinstance(args, dict) or not all(map(_is_plain, args.values())):
         raise BadInput("order: args", why="must be names with texts")
     words = {name: _text(body, name, is_dry) for name in ("id", "action", "subject", "why")}
-    return Command(**words, who=caller.label, at=now, args=args), is_dry
+    try:
+        return Command(**words, who=caller.label, at=now, args=args), is_dry
+    except BadRecord as error:  # it was asked for so, and not kept so
+        raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
 
 
 def _text(body: Mapping[str, Any], name: str, is_dry: bool) -> str:
@@ -95,8 +130,8 @@ def _text(body: Mapping[str, Any], name: str, is_dry: bool) -> str:
         raise BadInput(f"order: {name}", why="is missing, or not a text", remedy=f"send {', '.join(FIELDS)}")
     if name != "why" and not _is_plain(found):  # a reason may have lines, a name is one that a store can look up
         raise BadInput(f"order: {name}", why="is too long, or has letters in it that cannot be seen")
-    if len(found) > LONGEST_WHY:
-        raise BadInput("order: why", why=f"is longer than {LONGEST_WHY} letters", remedy="say it in a sentence")
+    if name == "why":
+        check_why("order", found)
     return found
 
 
@@ -138,26 +173,44 @@ def take(store: Store, command: Command, caller: Caller, *, is_dry: bool = False
             raise Forbidden(command.action, why=why, remedy=f"use the token of one who is {action.role}")
         if is_dry:
             return {"id": command.id, "dry_run": True, **look(store, command)}
+        check_why("order", command.why)
         _action(command)
-        found = store.commands.known(command)
-        if found is not None:
-            return {**found.body, "again": True}
-        plan = _plan(store, command)
-        told = {
-            "id": command.id,
-            "action": command.action,
-            "subject": plan.subject,
-            "before": dict(plan.before),
-            "after": dict(plan.after),
-            "changes": plan.is_change,
-            "said": _said(plan),
-            **plan.first(),
-        }
-        answer = store.commands.once(command, caller.role, lambda tx: {**told, **plan.act(tx)}, run=plan.run).result()
+        with locked(store.folder / LOCK) if command.action in ALONE else nullcontext():
+            found, then = _obey(store, command, caller)
     except REFUSALS as error:
-        store.commands.refused(command, caller.role, str(error), run=_run_of(store, command)).result()
+        if not is_dry and (before := _meanwhile(store, command)) is not None:
+            return {**before.body, "again": True}
+        kept = replace(command, why=command.why[:LONGEST_WHY])
+        store.commands.refused(kept, caller.role, str(error), run=_run_of(store, command)).result()
         raise
-    return {**answer.body, "again": answer.again, **({} if answer.again else plan.then())}
+    return {**found.body, "again": found.again, **({} if found.again else then())}
+
+
+def _obey(store: Store, command: Command, caller: Caller) -> tuple[Answer, Callable[[], Mapping[str, Any]]]:
+    """The answer, and what may yet be done about it."""
+    before = store.commands.known(command)
+    if before is not None:
+        return before, dict
+    plan = _plan(store, command)
+    told = {
+        "id": command.id,
+        "action": command.action,
+        "subject": plan.subject,
+        "before": dict(plan.before),
+        "after": dict(plan.after),
+        "changes": plan.is_change,
+        "said": _said(plan),
+        **plan.first(),
+    }
+    found = store.commands.once(command, caller.role, lambda tx: {**told, **plan.act(tx)}, run=plan.run).result()
+    return found, plan.then
+
+
+def _meanwhile(store: Store, command: Command) -> Answer | None:
+    """What the very same order came to, where another was faster with it: what that did is why this one is refused."""
+    with suppress(Conflict):
+        return store.commands.known(command)
+    return None
 
 
 def refusal(error: HoldfastError) -> dict[str, str]:

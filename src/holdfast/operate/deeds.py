@@ -26,6 +26,7 @@ from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
 SILENT_S = 30.0  # after that nobody drives the run any more, and it has to be ended from here
+ALONE = frozenset({"recover"})  # has transactions of its own: two of one order would be in each other's way
 SWEPT = 20_000  # rollouts that one order cancels; the driver of the run goes on with the others
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from holdfast.contracts.orders import GUARDS, ORDERS, REASONS
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import LedgerEntry, Run, Wanted
+from holdfast.operate import recover
+from holdfast.operate.deeds import SILENT_S
 from holdfast.store.store import Store
 
 VERSION = 1
@@ -24,8 +26,8 @@ STATES: Mapping[Wanted, str] = {  # in the words of the report
 }
 
 
-def report(store: Store, run: Run, *, principal: str) -> dict[str, Any]:
-    """The control report, with `wanted` and `allowed_actions` beside what is documented; None: there is none."""
+def report(store: Store, run: Run, *, principal: str, now: float) -> dict[str, Any]:
+    """The control report, with `wanted`, `why` and `allowed_actions` beside what is documented; None: there is none."""
     entries, _ = store.figures.entries(most=LOOKED, run=run.id)
     ordered = next((one for one in entries if one.kind in ("command", "order")), None)
     incident = next((one for one in entries if one.kind == "incident"), None)
@@ -50,14 +52,16 @@ def report(store: Store, run: Run, *, principal: str) -> dict[str, Any]:
         "control_state": _control_state(run, ordered, back),
         "training_status": _training(store, run),
         "wanted": str(run.wanted),
-        "allowed_actions": allowed(run),
+        "why": None if ordered is None else ordered.body.get("why"),
+        "allowed_actions": allowed(run, now=now),
     }
 
 
-def allowed(run: Run) -> list[str]:
+def allowed(run: Run, *, now: float) -> list[str]:
     """The orders that would not be refused; `recover` only once nobody drives the run any more."""
+    refused = set(REASONS) if recover.is_dead(run, now=now, silent_s=SILENT_S) else {*REASONS, "?"}
     letters = GUARDS[run.state][run.wanted]
-    return [order for order, letter in zip(ORDERS, letters, strict=True) if letter not in REASONS]
+    return [order for order, letter in zip(ORDERS, letters, strict=True) if letter not in refused]
 
 
 def _control_state(run: Run, ordered: LedgerEntry | None, back: str | None) -> dict[str, Any]:
@@ -96,5 +100,7 @@ def _training(store: Store, run: Run) -> dict[str, Any]:
         "succeeded": counts[RolloutState.SUCCEEDED],
         "failed": counts[RolloutState.FAILED] + counts[RolloutState.DEAD],
         "cancelled": counts[RolloutState.CANCELLED],
+        "running": counts[RolloutState.RUNNING],
+        "waiting": counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
         "error": run.error,
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
 from holdfast.contracts.judgement import Artefact
+from holdfast.contracts.orders import LONGEST as LONGEST_ID
+from holdfast.contracts.orders import LONGEST_WHY
 from holdfast.contracts.records import decode, encode
-from holdfast.operate import control
-from holdfast.operate.auth import Guard
+from holdfast.operate import control, wire
+from holdfast.operate.auth import Guard, digest
 from holdfast.reward.diff import minimality, scaffold
 from holdfast.reward.evaluation import CHANGE_S, Evaluation, Result, evaluate, parts, result_from
 from holdfast.reward.judges.judge import CRITERIA
@@ -48,6 +50,7 @@ ORDER = "control_"  # what the names of orders begin with
 ORDERED = ("id", "subject", "why", "dry_run")
 REMEDY = "give an operator's token in HOLDFAST_TOKEN"
 Clock = Callable[[], float]
+Note = Callable[[str, Mapping[str, Any], HoldfastError], None]  # action, what came with it, why not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +196,20 @@ class Desk:
         """Through the one desk for orders, by whoever the token belongs to now."""
         with self.opened() as store:
             caller = Guard(store, self._clock).who(token)
-            if caller is None:
-                raise Forbidden(f"{ORDER}{action}", why="the token is not good any more", remedy=REMEDY)
-            args = {name: value for name, value in given.items() if name not in ORDERED}
-            body = {name: value for name, value in given.items() if name in ORDERED}
-            command, is_dry = control.read({**body, "action": action, "args": args}, caller, now=self._clock())
-            return control.take(store, command, caller, is_dry=is_dry)
+            if caller is not None:
+                return control.answer(store, _body(action, given), caller, now=self._clock())
+        error = Forbidden(f"{ORDER}{action}", why="the token is not good any more", remedy=REMEDY)
+        self.note(token, action, given, error)
+        raise error
+
+    def note(self, token: str | None, action: str, given: Mapping[str, Any], error: HoldfastError) -> None:
+        """Put on record that an order was refused before it came to the desk; where there is no store, nothing is."""
+        with suppress(StoreError), self.opened() as store:
+            caller = Guard(store, self._clock).who(token)
+            known = store.tokens.find(digest(token)) if token and token.isascii() else None
+            stranger = "mcp, without a token" if known is None else f"{known.label}, whose {known.id} is not good"
+            who, role = (stranger, "none") if caller is None else (caller.label, str(caller.role))
+            control.note(store, _body(action, given), error, who=who, role=role, now=self._clock())
 
     def may_order(self, token: str | None) -> bool:
         """Whether an operator asks; without a store there is nobody who could."""
@@ -230,6 +241,12 @@ class Desk:
         return self._judged(result_from({**texts, "output": given[name]}, name))
 
 
+def _body(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A call as the desk for orders reads it."""
+    args = {name: value for name, value in given.items() if name not in ORDERED}
+    return {**{name: value for name, value in given.items() if name in ORDERED}, "action": action, "args": args}
+
+
 def looking(desk: Desk) -> tuple[Tool, ...]:
     """The tools that change nothing."""
     rows = (
@@ -257,12 +274,12 @@ def ordering(desk: Desk, token: str | None) -> tuple[Tool, ...]:
     for name, action in control.ACTIONS.items():
         schema = _object(
             ("id", "subject", "why"),
-            id=_text("Any of your own: an order is obeyed once, however often it comes.", 200, minLength=1),
-            subject=_text(f"Which {action.subject}.", 400, minLength=1),
-            why=_text("The reason, for the ledger.", 2000, minLength=1),
+            id=_text("Any of your own: an order is obeyed once, however often it comes.", LONGEST_ID, minLength=1),
+            subject=_text(f"Which {action.subject}.", control.LONGEST_NAME, minLength=1),
+            why=_text("The reason, for the ledger.", LONGEST_WHY, minLength=1),
             dry_run={"type": "boolean", "description": "Only tell what it would come to."},
             **{
-                each: _text(one.help, 400, **({"enum": list(one.choices)} if one.choices else {}))
+                each: _text(one.help, control.LONGEST_NAME, **({"enum": list(one.choices)} if one.choices else {}))
                 for each, one in action.args.items()
             },
         )
@@ -271,8 +288,29 @@ def ordering(desk: Desk, token: str | None) -> tuple[Tool, ...]:
     return tuple(found)
 
 
-def answer(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a tool says to a call that was looked at first. HoldfastError: what is wrong with it, in one line."""
+def answer(
+    tools: Mapping[str, Tool], name: str, given: Mapping[str, Any], *, note: Note = lambda *_: None
+) -> Mapping[str, Any]:
+    """What a tool says to a call that was looked at first. HoldfastError: what is wrong with it, in one line.
+
+    An order that is refused before it comes to its desk goes to `note`.
+    """
+    try:
+        tool = _asked(tools, name, given)
+    except HoldfastError as error:
+        if name.startswith(ORDER):
+            note(name.removeprefix(ORDER), given, error)
+        raise
+    found = tool.act(given)
+    size = len(json.dumps(found))
+    if size > MOST_OUT:
+        why = f"its answer has {size} characters, more than {MOST_OUT}"
+        raise BadInput(name, why=why, remedy="ask for less: most, run, criterion")
+    return found
+
+
+def _asked(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> Tool:
+    """The tool, once the call fits it."""
     if name not in tools and name.startswith(ORDER):
         raise Forbidden(name[:80], why="is for operators", remedy=REMEDY)
     if name not in tools:
@@ -283,15 +321,16 @@ def answer(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> Ma
         raise BadInput(f"{name}: {size} characters", why=f"are more than {LARGEST}", remedy="give less at a time")
     if wrong := problems(tool.schema, given, name):
         raise BadInput(wrong[0][:400], remedy="see its schema")
-    found = tool.act(given)
-    size = len(json.dumps(found))
-    if size > MOST_OUT:
-        why = f"its answer has {size} characters, more than {MOST_OUT}"
-        raise BadInput(name, why=why, remedy="ask for less: most, run, criterion")
-    return found
+    return tool
 
 
-def server(looked: tuple[Tool, ...], orders: Callable[[], tuple[Tool, ...]], *, version: str) -> Server[Any]:
+def server(
+    looked: tuple[Tool, ...],
+    orders: Callable[[], tuple[Tool, ...]],
+    *,
+    version: str,
+    note: Note = lambda *_: None,
+) -> Server[Any]:
     """The SDK's server over these tools. `orders` is asked anew each time: a token may be revoked meanwhile."""
     import mcp.types as types
     from mcp.server.lowlevel import Server
@@ -317,7 +356,7 @@ def server(looked: tuple[Tool, ...], orders: Callable[[], tuple[Tool, ...]], *, 
 
     async def on_call(_ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            told = await asyncio.to_thread(lambda: answer(known(), params.name, params.arguments or {}))
+            told = await asyncio.to_thread(lambda: answer(known(), params.name, params.arguments or {}, note=note))
         except HoldfastError as error:
             line = " ".join(str(error).splitlines())
             return types.CallToolResult(content=[types.TextContent(type="text", text=line)], is_error=True)
@@ -331,7 +370,8 @@ async def serve(app: Server[Any]) -> None:
     """Over stdin and stdout, until the other side hangs up."""
     from mcp.server.stdio import stdio_server
 
-    async with stdio_server() as (incoming, outgoing):
+    stdin: Any = wire.lines(0)  # of a file the SDK asks no more than its lines
+    async with stdio_server(stdin=stdin) as (incoming, outgoing):
         await app.run(incoming, outgoing, app.create_initialization_options())
 
 

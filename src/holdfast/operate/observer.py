@@ -8,24 +8,30 @@ numbers mean `town.health`'s.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
 from holdfast.contracts.orders import LONGEST, Alert, Severity
 from holdfast.operate import alerts
-from holdfast.operate.auth import Caller
+from holdfast.operate.auth import Caller, Limiter
 from holdfast.workloads.townlife import LIMITS, unlocked
 
 REMEMBERED = 512  # orders whose answers are kept
+PER_S, BURST = 10.0, 120.0  # orders of one caller: more than anybody clicks
+MOST_KEPT = 2000  # letters of the args of a refused order, which may be anything
 TICK_S = 60.0  # a tick is a minute of the town's time, which is what alarms of the town go by
 
 
@@ -58,28 +64,83 @@ def role_of(badges: Iterable[Badge], given: str | None) -> Caller | None:
 
 
 class Audit:
-    """A file of JSON lines, each with a seal over itself and the seal before."""
+    """A file of JSON lines, each with a seal over itself and the seal before.
+
+    Several processes may write to one: each looks, while it holds the file, what the others have added since. A line
+    that was never ended, as of a process that was killed, is kept aside, and that it was is an entry of its own.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self._last, self.count = path, "", 0
-        if path is not None and path.exists():
-            for entry in read_audit(path):
-                self._last = entry["seal"]
-                self.count += 1
+        self.path, self.count = path, 0
+        self._last, self._end = "", 0  # seal of the last entry that we know, and where it ends in the file
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with boundary(StoreError, f"audit {path}"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.exists():
+                    with _held(path) as file:
+                        self._catch_up(file)
 
     def add(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        if self.path is None:
+            return self._sealed(entry)
+        with boundary(StoreError, f"audit {self.path}"), _held(self.path) as file:
+            self._catch_up(file)
+            return self._put(file, entry)
+
+    def _catch_up(self, file: FileIO) -> None:
+        """Whatever others have written since; the file is ours meanwhile."""
+        assert self.path is not None
+        if file.seek(0, os.SEEK_END) < self._end:
+            raise BadRecord(str(self.path), why="is shorter than it was", remedy="see who has changed the file")
+        file.seek(self._end)
+        entries, end, torn = _read(self.path, file.read(), last=self._last, count=self.count)
+        if entries:
+            self._last, self.count = entries[-1]["seal"], self.count + len(entries)
+        self._end += end
+        last = _entry(torn, self._last, self.count)
+        if last is not None:  # whole but for its end
+            _write_all(file, self._end + len(torn), b"\n")
+            self._last, self.count, self._end = last["seal"], self.count + 1, self._end + len(torn) + 1
+        elif torn:
+            aside = self.path.with_name(f"{self.path.name}.torn")
+            with aside.open("ab") as kept:
+                kept.write(torn + b"\n")
+            file.truncate(self._end)
+            self._put(file, {"what": "torn", "bytes": len(torn), "kept": aside.name})
+
+    def _put(self, file: FileIO, entry: Mapping[str, Any]) -> dict[str, Any]:
+        before = (self._last, self.count)
+        sealed = self._sealed(entry)
+        line = json.dumps(sealed).encode() + b"\n"
+        try:
+            _write_all(file, self._end, line)
+        except OSError:
+            self._last, self.count = before  # what of it is there will be found torn, or whole, and then is the last
+            raise
+        self._end += len(line)
+        return sealed
+
+    def _sealed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         sealed = {"n": self.count, **entry}
-        sealed["seal"] = _seal(self._last, sealed)
-        if self.path is not None:
-            with self.path.open("ab") as file:
-                file.write(json.dumps(sealed).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        self._last = sealed["seal"]
+        sealed["seal"] = self._last = _seal(self._last, sealed)
         self.count += 1
         return sealed
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[FileIO]:
+    """The file, made where there is none, and nobody else's until it is closed."""
+    with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def _write_all(file: FileIO, at: int, data: bytes) -> None:
+    file.seek(at)
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    os.fsync(file.fileno())
 
 
 def _seal(last: str, entry: Mapping[str, Any]) -> str:
@@ -88,19 +149,24 @@ def _seal(last: str, entry: Mapping[str, Any]) -> str:
 
 
 def read_audit(path: Path) -> list[dict[str, Any]]:
-    """Every entry; refused where one was changed, removed or moved."""
+    """Every entry; refused where one was changed, removed or moved. A last line that was never ended is none."""
+    return _read(path, path.read_bytes(), last="", count=0)[0]
+
+
+def _read(path: Path, data: bytes, *, last: str, count: int) -> tuple[list[dict[str, Any]], int, bytes]:
+    """The entries that follow a seal, where the last of them ends, and what of a line was never ended."""
     entries: list[dict[str, Any]] = []
-    last = ""
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        entry = _sealed(line, last, number - 1)
+    whole, ended, torn = data.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n") if ended else [], start=count):
+        entry = _entry(line, last, number)
         if entry is None:
-            raise BadRecord(f"{path}: line {number}", why="its seal is broken", remedy="see who has changed the file")
+            raise BadRecord(f"{path}: line {number + 1}", why="its seal is broken", remedy="see who changed the file")
         last = entry["seal"]
         entries.append(entry)
-    return entries
+    return entries, len(whole) + len(ended), torn
 
 
-def _sealed(line: str, last: str, number: int) -> dict[str, Any] | None:
+def _entry(line: bytes, last: str, number: int) -> dict[str, Any] | None:
     """The entry, where it is the next one after `last` and as it was written."""
     try:
         entry = json.loads(line)
@@ -138,6 +204,14 @@ def read_order(body: Any, caller: Caller) -> Order:
     return Order(id=identity, name=body["name"], caller=caller, args=args, is_dry=body.get("dry_run", False))
 
 
+class TooMany(HoldfastError):
+    """More orders of one caller than anybody gives by hand; nothing was done."""
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "", wait_s: float = 0.0) -> None:
+        super().__init__(what, why=why, remedy=remedy)
+        self.wait_s = wait_s  # until the next may pass
+
+
 class Desk:
     """Takes orders: checks the role, does each id once, and writes down what was done or refused."""
 
@@ -151,40 +225,67 @@ class Desk:
         clock: Callable[[], float],
     ) -> None:
         self._needs, self._look, self._do, self._audit, self._clock = needs, look, do, audit, clock
+        self._limit = Limiter(PER_S, BURST, clock)
         self._answers: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
 
+    def hear(self, body: Any, caller: Caller) -> dict[str, Any]:
+        """An order as it was sent. Whoever sends too many is told to wait, and that is not written: it might be all."""
+        wait_s = self._limit.take(caller.token_id or caller.label)
+        if wait_s:
+            raise TooMany("order", why="too many orders", remedy=f"try again in {ceil(wait_s)} s", wait_s=wait_s)
+        try:
+            order = read_order(body, caller)
+        except BadInput as error:
+            self._write(Order(id="", name="?", caller=caller), refused=str(error))
+            raise
+        return self.take(order)
+
     def take(self, order: Order) -> dict[str, Any]:
-        wanted, role = Role(self._needs(order.name)), order.caller.role
-        if not role.may(wanted):
-            error = Forbidden(order.name, why=f"is for {wanted}s, and this is a {role}", remedy="use their token")
-            self._write(order, refused=str(error))
-            raise error
-        if order.is_dry:
-            return {"id": order.id, "name": order.name, "dry_run": True, **self._look(order.name, order.args)}
-        if wanted is Role.VIEWER:
-            return {"id": order.id, "name": order.name, **self._do(order.name, order.args)}
+        is_look = False
+        try:
+            wanted, role = Role(self._needs(order.name)), order.caller.role
+            if not role.may(wanted):
+                why = f"is for {wanted}s, and this is a {role}"
+                raise Forbidden(order.name, why=why, remedy="use their token")
+            is_look = order.is_dry or wanted is Role.VIEWER
+            known = None if is_look else self._known(order)
+            if known is not None:
+                return known | {"again": True}
+            told = (self._look if order.is_dry else self._do)(order.name, order.args)
+        except HoldfastError as error:
+            if not is_look:
+                self._write(order, refused=str(error))
+            raise
+        answer = {"id": order.id, "name": order.name, **({"dry_run": True} if order.is_dry else {}), **told}
+        if not is_look:
+            self._keep(order, answer)
+        return answer
+
+    def _known(self, order: Order) -> dict[str, Any] | None:
+        """What was answered when the order was given before."""
         if not order.id:
             raise BadInput(f"{order.name}: id", why="is missing", remedy="an order that changes something has an id")
-        asked = json.dumps([order.name, dict(order.args)], sort_keys=True)
-        if order.id in self._answers:
-            before, answer = self._answers[order.id]
-            if before != asked:
-                raise Conflict(f"order {order.id}", why="was another order", remedy="give each order its own id")
-            return answer | {"again": True}
-        try:
-            answer = {"id": order.id, "name": order.name, **self._do(order.name, order.args)}
-        except HoldfastError as error:
-            self._write(order, refused=str(error))
-            raise
-        self._answers[order.id] = (asked, answer)
+        before, answer = self._answers.get(order.id, (None, None))
+        if before is not None and before != _asked(order):
+            raise Conflict(f"order {order.id}", why="was another order", remedy="give each order its own id")
+        return answer
+
+    def _keep(self, order: Order, answer: dict[str, Any]) -> None:
+        self._answers[order.id] = (_asked(order), answer)
         while len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
         self._write(order, said=answer.get("said", ""))
-        return answer
 
     def _write(self, order: Order, **more: str) -> None:
-        told = {"what": "order", "id": order.id, "name": order.name, "args": dict(order.args)}
+        args = dict(order.args)
+        if "refused" in more and len(json.dumps(args)) > MOST_KEPT:
+            args = {"…": f"{len(args)} that are not kept"}
+        told = {"what": "order", "id": order.id, "name": order.name[:LONGEST], "args": args}
         self._audit.add({"at": self._clock(), **told, "who": order.caller.label, "role": order.caller.role, **more})
+
+
+def _asked(order: Order) -> str:
+    return json.dumps([order.name, dict(order.args)], sort_keys=True)
 
 
 # Alarms of a town ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 The world never waits for a viewer: frames since the last key frame are kept once for all, each viewer takes the next
 it has not had, and who has fallen behind begins again at the newest key frame. How orders are taken is `observer`'s to
 say; what an order does, `townlife`'s. Without tokens the page is for this machine alone. Within an app that has let
-somebody in already (`caller` in the scope), that is who asks.
+somebody in already (`caller` in the scope), that is who asks, for as long as that app knows them (`is_known`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from importlib.resources import files
+from math import ceil
 from typing import Any
 
 import orjson
@@ -28,19 +29,34 @@ from starlette.routing import Route
 
 from holdfast.collect.endpoint import HOST, Events, is_loopback
 from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.operate.auth import Caller
-from holdfast.operate.observer import Audit, Badge, Desk, Order, Watch, read_order, role_of
+from holdfast.operate.observer import Audit, Badge, Desk, TooMany, Watch, role_of
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Moment, Recording, described, faults, rounded
 
 FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
 FASTEST = 4096.0  # ticks a second
 BEAT_S = 10.0  # between two signs of life on a quiet stream
+LOOK_S = 1.0  # between two looks whether the viewer of a stream may still see it
+ANSWER_S = 10.0  # that an order waits for the town
+BODY_S = 30.0  # that an order may take to come
 LARGEST = 64 * 1024  # bytes of an order
 MOST_FRAMES = 600  # of a recording, in one answer
 OWN: Mapping[str, str] = {"pause": "operator", "resume": "operator", "speed": "operator"}  # orders to the runner itself
 CSP = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
 SAFE = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (TooMany, 429),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (BadRecord, 500),  # the log's, whatever was asked
+    (BadInput, 400),
+)
+
+
+class Late(HoldfastError):
+    """The town did not get to an order in time. Whether it will is known by its id: sent again, it is done once."""
 
 
 class Hub:
@@ -72,7 +88,7 @@ class Hub:
             return self._frames[seq + 1 - first] if seq >= first - 1 and seq >= 0 else self._frames[0]
 
     async def follow(self) -> AsyncGenerator[tuple[int, bytes] | None, None]:
-        """Frame after frame, each when the one before has been taken; None from time to time when all is quiet."""
+        """Frame after frame, each when the one before has been taken; None every LOOK_S seconds when all is quiet."""
         mine = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(mine)
@@ -86,7 +102,7 @@ class Hub:
                     yield found
                     continue
                 try:
-                    async with asyncio.timeout(BEAT_S):
+                    async with asyncio.timeout(LOOK_S):
                         await mine[1].wait()
                 except TimeoutError:
                     yield None
@@ -107,15 +123,17 @@ class Runner:
         speed: float = 8.0,
         clock: Callable[[], float] = time.time,
         observe: Callable[[Moment], None] | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self.life, self.recording, self.hub = life, recording, Hub()
         self.is_paused, self.speed = False, speed
         self.alerts, self.lines, self.history = Watch(), deque[Any](maxlen=60), deque[Any](maxlen=240)
         self.error: BaseException | None = None
-        self._observe, self._orders = observe, queue.SimpleQueue[tuple[Order, Future[dict[str, Any]]] | None]()
+        self._observe, self._answer_s = observe, answer_s
+        self._orders = queue.SimpleQueue[tuple[Any, Caller, Future[dict[str, Any]]] | None]()
         self._desk = Desk(needs=self._needs, look=self._look, do=self._do, audit=audit, clock=clock)
         self._thread = threading.Thread(target=self._live, name="town", daemon=True)
-        self._is_over = False
+        self._is_over, self._is_up = False, False  # up: its rules are compiled, and the first tick was lived
 
     def __enter__(self) -> Runner:
         self._show()
@@ -140,6 +158,7 @@ class Runner:
                 ticks = max(1, round(self.speed / FRAMES_S))
                 for _ in range(ticks):
                     self._tick()
+                    self._is_up = True
                 self._show()
                 due = max(due + ticks / self.speed, time.monotonic() - 1.0)  # what cannot be kept up with is let go
                 self._obey(due - time.monotonic())
@@ -173,10 +192,12 @@ class Runner:
                 return
             if found is None:
                 return
-            order, answer = found
+            body, caller, answer = found
+            if not answer.set_running_or_notify_cancel():  # who sent it was told that it is late, or is gone
+                continue
             was = (self.is_paused, self.speed)
             try:
-                answer.set_result(self._desk.take(order))
+                answer.set_result(self._desk.hear(body, caller))
             except Exception as error:
                 answer.set_exception(error)
             if (self.is_paused, self.speed) != was:
@@ -209,11 +230,17 @@ class Runner:
 
     # From elsewhere --------------------------------------------------------------------------------------------------
 
-    async def take(self, order: Order) -> dict[str, Any]:
+    async def take(self, body: Any, caller: Caller) -> dict[str, Any]:
+        """What came of an order; whatever is not done in time is refused, and not begun any more."""
         answer: Future[dict[str, Any]] = Future()
-        self._orders.put((order, answer))
-        async with asyncio.timeout(10):
-            return await asyncio.wrap_future(answer)
+        self._orders.put((body, caller, answer))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if self.error is not None else self._answer_s):
+                return await asyncio.wrap_future(answer)
+        if self.error is not None:
+            raise Late("town", why="has stopped", remedy="start it anew")
+        why = "has no time for orders" if self._is_up else "is starting: its rules are being compiled, about a minute"
+        raise Late("town", why=why, remedy="send the order again, with the same id")
 
     def status(self, role: Role) -> dict[str, Any]:
         standing = [{"code": one.code, "severity": str(one.severity), "message": one.message}
@@ -244,7 +271,7 @@ def _speed(args: Mapping[str, Any]) -> float:
 # The app -------------------------------------------------------------------------------------------------------------
 
 
-def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
+def app(runner: Runner, badges: Sequence[Badge] = (), *, body_s: float = BODY_S) -> Starlette:
     """The page and what it asks for. With a viewer's badge nobody sees anything without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
 
@@ -281,12 +308,7 @@ def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
 
     async def live(asked: Request) -> Response:
         admit(asked)
-
-        async def events() -> AsyncGenerator[bytes, None]:
-            async for found in runner.hub.follow():
-                yield b": \n\n" if found is None else b"data: " + found[1] + b"\n\n"
-
-        return Events(events(), headers={"Cache-Control": "no-store"})
+        return Events(_events(runner.hub, asked.scope.get("is_known")), headers={"Cache-Control": "no-store"})
 
     async def frames(asked: Request) -> Response:
         admit(asked)
@@ -298,16 +320,11 @@ def app(runner: Runner, badges: Sequence[Badge] = ()) -> Starlette:
         caller = admit(asked)
         if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
-        body = bytearray()
-        async for part in asked.stream():
-            body += part
-            if len(body) > LARGEST:
-                raise HTTPException(413, f"the order is larger than {LARGEST} bytes")
         try:
-            said = orjson.loads(bytes(body))
+            said = orjson.loads(await _body(asked, body_s))
         except orjson.JSONDecodeError as error:
             raise BadInput("order", why=f"is not JSON: {error}") from None
-        return _json(await runner.take(read_order(said, caller)))
+        return _json(await runner.take(said, caller))
 
     application = Starlette(
         routes=[
@@ -331,6 +348,35 @@ def _is_us(host: str) -> bool:
     return named is not None and is_loopback((named[1] or named[2]).lower())
 
 
+async def _events(hub: Hub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
+    """The frames as events, for as long as the viewer is known; a comment when all is quiet."""
+    seen = sent = time.monotonic()
+    async with aclosing(hub.follow()) as frames:
+        async for found in frames:
+            now = time.monotonic()
+            if is_known is not None and now - seen >= LOOK_S:
+                if not await is_known():
+                    return
+                seen = now
+            if found is not None or now - sent >= BEAT_S:
+                sent = now
+                yield b": \n\n" if found is None else b"data: " + found[1] + b"\n\n"
+
+
+async def _body(asked: Request, most_s: float) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(most_s):
+            async for part in asked.stream():
+                body += part
+                if len(body) > LARGEST:
+                    raise HTTPException(413, f"the order is larger than {LARGEST} bytes")
+    except TimeoutError:
+        why = f"the order did not come within {most_s:g} s"
+        raise HTTPException(408, why, headers={"Connection": "close"}) from None
+    return bytes(body)
+
+
 def _number(asked: Request, name: str, default: int) -> int:
     text = asked.query_params.get(name, str(default))
     if not text.isdecimal() or len(text) > 12:
@@ -343,19 +389,20 @@ def _file(path: str, kind: str) -> Response:
     return Response(data, media_type=kind, headers=SAFE | {"Cache-Control": "no-cache"})
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    data = orjson.dumps(value)
-    return Response(data, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    data, more = orjson.dumps(value), {"Cache-Control": "no-store", **(headers or {})}
+    return Response(data, status, media_type="application/json", headers=more)
 
 
 async def _refused(asked: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json({"error": error.detail}, error.status_code)
+    return _json({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _failed(asked: Request, error: Exception) -> Response:
-    statuses = ((Forbidden, 403), (NotFound, 404), (Conflict, 409), (BadInput, 400))
-    return _json({"error": str(error)}, next((code for kind, code in statuses if isinstance(error, kind)), 500))
+    code = next((code for kind, code in STATUSES if isinstance(error, kind)), 503)
+    headers = {"Retry-After": str(ceil(error.wait_s))} if isinstance(error, TooMany) else None
+    return _json({"error": str(error)}, code, headers)
 
 
 async def _gone(asked: Request, error: Exception) -> Response:

@@ -30,6 +30,11 @@ class Unit:
     gain: str = "does better"  # what a candidate with a difference above 0 does
 
 
+TURNED = {  # what a difference above 0, and one below it, means of what is better when it is less
+    "safety": ("safer", "less safe"),
+    "latency": ("faster", "slower"),
+    "cost": ("fewer tokens", "more tokens"),
+}
 UNITS = {
     "success": Unit("Success", "{:.2f} %", "{:+.1f}", "points", factor=100.0, gain="succeeds more often"),
     "reward": Unit("Reward", gain="earns more reward"),
@@ -97,6 +102,26 @@ def tick(metric: str, value: float) -> str:
 def less(metric: str) -> str:
     """Said beside the changes of what is better when it is less."""
     return "less is better" if unit(metric).sign < 0 else ""
+
+
+def gain(metric: str, value: float) -> str:
+    """A difference as the statistics have it: above 0 is better whatever is measured, as the command line has it."""
+    return f"{_gain(metric, value)} {unit(metric).name}".rstrip()
+
+
+def gains(metric: str, low: float, high: float) -> str:
+    return f"{_gain(metric, low)} to {gain(metric, high)}"
+
+
+def merit(metric: str) -> str:
+    """The title of a metric where above 0 is better: of a cost, what it takes away from."""
+    return {"Safety cost": "Safety"}.get(unit(metric).title, unit(metric).title)
+
+
+def means(metric: str, value: float) -> str:
+    """Said beside a gain whose sign is turned round, so that it is not taken for a rise."""
+    better, worse = TURNED.get(metric, ("", ""))
+    return better if value > 0 else worse if value < 0 else ""
 
 
 def with_interval(comparison: Comparison) -> str:
@@ -274,6 +299,11 @@ def _bounds(known: Course) -> str:
 def _bare(metric: str, value: float) -> str:
     known = unit(metric)
     return signed(known.change.format(value * known.factor * known.sign))
+
+
+def _gain(metric: str, value: float) -> str:
+    known = unit(metric)
+    return signed(known.change.format(value * known.factor))
 
 
 def signed(text: str) -> str:

@@ -18,6 +18,7 @@ from holdfast.store.figures import Figures
 from holdfast.store.flags import Flags
 from holdfast.store.judgements import Judgements
 from holdfast.store.ledger import Ledger
+from holdfast.store.overrides import OverridesFile
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
 from holdfast.store.rewards import Rewards
@@ -66,6 +67,7 @@ class Store:
         self.tokens = Tokens(db, project)
         self.commands = Commands(db, project)
         self.alerts = Alerts(db, project)
+        self.overrides = OverridesFile(self.folder, project)
         self.blobs = Blobs(db, self.folder / "blobs")
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"

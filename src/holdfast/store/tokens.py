@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, insert, select, update
 
 from holdfast.contracts.access import Role, Token
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
+from holdfast.contracts.orders import check_why
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text
@@ -73,6 +74,7 @@ class Tokens:
 
     def revoke(self, token_id: str, who: str, why: str, now: float) -> Pending[Token]:
         """It is no good from now on; IllegalMove when it was revoked before."""
+        check_why("token", why)
 
         def operation(tx: Transaction) -> Token:
             before = self._row(tx, HELD, token_id)
@@ -93,7 +95,11 @@ class Tokens:
         grace_s: float = DAY_S,
         expires_at: float | None = None,
     ) -> Pending[Token]:
-        """Another one with the same label and role; the old one is good for `grace_s` seconds more, and no longer."""
+        """Another one with the same label and role; the old one is good for `grace_s` seconds more, and no longer.
+
+        Unless it is said when the new one ends, it lives as long as the old one was to live: without an end only where
+        that had none. One that was rotated before ends soon, and so does what takes its place a second time.
+        """
         if not 0.0 <= grace_s < float("inf"):
             raise BadInput(f"token {token_id}: grace of {grace_s} s", why="must be finite, and not negative")
 
@@ -105,7 +111,10 @@ class Tokens:
                 raise IllegalMove(f"token {token_id}", why="has expired", remedy="'holdfast tokens add' makes another")
             until = now + grace_s if old.expires_at is None else min(now + grace_s, old.expires_at)
             tx.run(EXPIRE, {"token": row[0], "expires_at": until})
-            made = Token(id="tok", label=old.label, role=old.role, sha256=sha256, created_at=now, expires_at=expires_at)
+            ends = expires_at
+            if ends is None and old.expires_at is not None:
+                ends = now + (old.expires_at - old.created_at)
+            made = Token(id="tok", label=old.label, role=old.role, sha256=sha256, created_at=now, expires_at=ends)
             return self._add(tx, made, who, {"rotate": token_id, "old_expires_at": until})
 
         return self._db.write(operation)

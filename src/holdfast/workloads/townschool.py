@@ -233,16 +233,22 @@ class School:
         self.curve.append(point)
         return point
 
-    def finish(self, *, is_whole: bool = True) -> Lesson:
-        """Examined in more towns, beside chance, scripts and the network as it was before the first lesson."""
+    def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> Lesson:
+        """Examined in more towns, beside chance, scripts and the network as it was before the first lesson.
+
+        `each` is told who has been, one after another."""
         final = Seats(self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1)
         untaught = ActorCritic(self.net.body, seed=self.seed)
-        paid = {
-            "learnt": returns_of(final, self.net, self._ticks, seed=self.seed),
-            "random": returns(final, by_chance(np.random.default_rng(self.seed)), self._ticks),
-            "scripted": returns(final, as_planned, self._ticks),
-            "untaught": returns_of(final, untaught, self._ticks, seed=self.seed),
+        exams: dict[str, Callable[[], Numbers]] = {
+            "learnt": lambda: returns_of(final, self.net, self._ticks, seed=self.seed),
+            "random": lambda: returns(final, by_chance(np.random.default_rng(self.seed)), self._ticks),
+            "scripted": lambda: returns(final, as_planned, self._ticks),
+            "untaught": lambda: returns_of(final, untaught, self._ticks, seed=self.seed),
         }
+        paid = {}
+        for name, exam in exams.items():
+            paid[name] = exam()
+            each(name)
         return Lesson(
             seed=self.seed,
             rules=self.rules.sha256,

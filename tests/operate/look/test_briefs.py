@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -68,9 +69,32 @@ def test_a_decision_is_one_sentence(body: dict[str, Any], sentence: str, outcome
     assert told["codes"] == [one["code"] for one in told["reasons"]]
 
 
-def test_any_entry_says_what_it_is_about_and_why_apart() -> None:
-    told = briefs.entry_brief(entry("order", wanted="paused", before="running", why="enough\nfor now"))
-    assert (told["what"], told["why"]) == ("order: wanted paused, before running", "enough\nfor now")
+@pytest.mark.parametrize(
+    ("kind", "body", "what"),
+    [
+        ("order", {"wanted": "paused", "before": "running"}, "r-1 is to be paused, was running"),
+        ("run", {"end": "completed", "error": None}, "r-1 completed"),
+        ("run", {"begin": "serve", "model_ref": "tools"}, "r-1 began: serve, tools"),
+        ("command", {"action": "pause", "subject": "r-1", "args": {"mode": "freeze"}}, "froze r-1"),
+        (
+            "command",
+            {"action": "rollback", "subject": "tools", "answer": {"after": {"live": "tools@1"}}},
+            "rolled back tools; tools@1 is live",
+        ),
+        (
+            "refusal",
+            {"action": "kill", "subject": "x", "refused": "no such flag"},
+            "kill x was refused: no such flag",
+        ),
+        ("refusal", {"refused": "cannot be read"}, "refusal: refused cannot be read"),
+        ("trial", {"begin": "canary:tools@2:5:tools@1:17.0"}, "the canary of tools@2 began"),
+        ("trial", {"end": "greeting"}, "the trial greeting ended"),
+        ("token", {"add": "ann", "role": "viewer"}, "token: add ann, role viewer"),
+    ],
+)
+def test_an_entry_is_a_sentence_and_its_reason_apart(kind: str, body: dict[str, Any], what: str) -> None:
+    told = briefs.entry_brief(replace(entry(kind, **body, why="enough\nfor now"), run="r-1"))
+    assert (told["what"], told["why"]) == (what, "enough\nfor now")
 
 
 def test_what_is_asked_is_the_prompt_or_all_there_is() -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import Wanted
-from holdfast.operate.look.health import health, pace
+from holdfast.operate.look.health import health, pace, solved
 from holdfast.store.figures import RECENT
 from holdfast.store.store import Store
 
@@ -57,3 +58,20 @@ def test_the_pace_is_over_as_much_as_was_read() -> None:
     assert len(told["series"]) == 60 and sum(one["ended"] for one in told["series"]) == 2
     many = [(90.0, 95.0, "succeeded")] * RECENT
     assert pace(many, 100.0)["over_s"] == 10.0 and pace(many, 100.0)["per_s"] == RECENT / 10.0
+
+
+def test_what_was_handed_back_did_not_end() -> None:
+    told = pace([(1.0, 2.0, "succeeded"), (1.0, 2.0, "released"), (1.0, None, "running")], now=3.0)
+    assert (told["ended"], told["failed"]) == (1, 0)
+
+
+def test_to_run_to_the_end_is_not_to_solve_the_task(file_store: Store) -> None:
+    run = file_store.runs.begin(kind="o", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
+    file_store.queue.enqueue(run, [Task(name=f"t{place}", input=1) for place in range(3)], now=1.0).result()
+    good, bad = (Signal(name="success", value=value, source="env") for value in (1.0, 0.0))
+    for signals in ((good,), (bad,), ()):
+        (claim,) = file_store.queue.claim(run, "w", now=1.0, lease_s=99.0).result()
+        file_store.traces.score(claim.attempt, signals, now=1.0).result()
+        file_store.queue.finish(claim.attempt, GOOD, now=2.0).result()
+    told = solved(file_store, run)
+    assert (told["value"], told["n"]) == (0.5, 2)

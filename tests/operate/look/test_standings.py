@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.evidence import Evidence, Finding
+from holdfast.contracts.records import loads
 from holdfast.contracts.release import Stage
 from holdfast.operate.look import standings
 from holdfast.store.store import Store
@@ -60,8 +63,27 @@ def test_a_proof_shows_its_tasks_and_how_the_sequence_grew(lived_in: Store) -> N
     assert course["mean"][-1] == pytest.approx(success["difference"])
     assert course["low"][course["proved_at"] - 1] > course["bar"] and course["low"] == sorted(course["low"])
     assert safety["metric"] == "safety" and told["headline"] == told["decision"]["sentence"]
+    assert told["decision"]["outcome"] == "promoted" and told["moves"] == []
     with pytest.raises(NotFound, match="rests on no evidence"):
         standings.proof(lived_in, "sprout@1", now=LIVED_AT)
+
+
+def test_only_what_failed_is_found_in_the_data_and_signs_are_the_same_everywhere(file_store: Store) -> None:
+    Line(file_store)
+    asyncio.run(proposed(file_store))
+    told = standings.proof(file_store, "sprout@2", now=9.0)
+    kept = loads(Evidence, file_store.blobs.get(str(file_store.releases.get("sprout@2").evidence)))
+    clean = Finding(name="no_pii", severity="critical", count=0, of=9)
+    bad = Finding(name="no_secrets", severity="critical", count=2, of=9, detail="task 3")
+    seen = standings._evidence(replace(kept, audit=(clean, bad), golden=(clean,)))
+    assert [(one["name"], one["count"], one["about"]) for one in seen["findings"]] == [("no_secrets", 2, "audit")]
+    assert seen["checked"] == 3
+    for one in told["comparisons"]:
+        shown = one["told"]["difference"]
+        assert shown[0] == ("+" if one["difference"] > 0 else "−" if one["difference"] < 0 else "0")
+    slower = replace(kept.comparisons["success"], metric="latency", difference=-1.2)
+    (latency,) = standings._evidence(replace(kept, comparisons={"latency": slower}))["comparisons"]
+    assert (latency["told"]["difference"], latency["told"]["note"]) == ("−1.20 s", "slower")
 
 
 def test_samples_that_were_changed_are_not_drawn(file_store: Store) -> None:

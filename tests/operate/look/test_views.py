@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.rollout import Split, Task
 from holdfast.operate.look import views
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
@@ -89,8 +91,10 @@ def test_what_is_live_and_why_is_told_in_a_sentence(lived_in: Store) -> None:
     told = views.overview(lived_in, **NOW)
     (policy,) = told["policies"]
     assert (policy["live"]["id"], policy["under_way"]["id"]) == ("sprout@1", "sprout@2")
-    assert policy["decision"]["sentence"].startswith("sprout@2 went from candidate to canary with 5 %: ")
-    assert policy["decision"]["outcome"] == "promoted" and policy["way_back"] is None
+    assert policy["decision"]["sentence"] == "sprout@1 went from candidate to live: told."
+    assert policy["news"]["sentence"].startswith("sprout@2 went from candidate to canary with 5 %: ")
+    assert policy["news"]["outcome"] == "promoted" and policy["way_back"] is None
+    assert (policy["asked_at"], policy["is_asked"], policy["is_served"]) == (None, False, False)
     assert told["run"]["total"] == 1_000 and told["queue"]["running"] == 50
     assert told["queue"]["waiting"] + told["queue"]["requeuing"] == 50
     assert told["success"]["n"] == 891 and told["success"]["low"] < 828 / 891 < told["success"]["high"]
@@ -123,6 +127,37 @@ def test_pages_follow_one_another_without_a_gap(lived_in: Store) -> None:
     budgets = views.budgets(lived_in, newest(lived_in), **NOW, most=2)
     more = views.budgets(lived_in, newest(lived_in), **NOW, most=2, before=budgets["next"])
     assert budgets["budgets"][-1]["token"] > more["budgets"][0]["token"]
+
+
+def test_who_is_asked_comes_first_and_who_is_not_is_known(file_store: Store) -> None:
+    store = file_store
+    for policy in ("idle", "tools"):
+        added = store.releases.add(
+            policy=policy, kind=PolicyKind.WEIGHTS, source="shelf:1", who="ann", now=1.0
+        ).result()
+        store.releases.move(added.id, Stage.LIVE, expect=added.stage, who="ann", why="first", now=1.0).result()
+    run = store.runs.begin(kind="serve", model_ref="tools", settings={}, salt="s", who="ann", now=1.0).result()
+    store.queue.enqueue(run.id, [Task(name="one", input={}, split=Split.TRAIN)], now=2.0).result()
+    first, second = views.overview(store, now=9.0)["policies"]
+    assert (first["policy"], first["asked_at"], first["is_asked"], first["is_served"]) == ("tools", 2.0, True, True)
+    assert (second["policy"], second["is_asked"], second["is_served"]) == ("idle", False, False)
+    later, _ = views.overview(store, now=2.0 + views.LATELY_S)["policies"]
+    assert (later["policy"], later["is_asked"], later["is_served"]) == ("tools", False, False)
+
+
+def test_the_run_that_learnt_is_the_newest_with_a_curve(lived_in: Store, file_store: Store) -> None:
+    assert views.runs(lived_in, **NOW)["learnt"] == newest(lived_in)
+    for place, body in enumerate(({"loss": 1.0}, {"difference": 0.4})):
+        how: dict[str, Any] = {"kind": "prove", "model_ref": "m", "settings": {}, "who": "ann"}
+        run = file_store.runs.begin(**how, salt=str(place), now=float(place)).result()
+        file_store.updates.add(run.id, step=1, body=body, who="ann", now=1.0).result()
+    told = views.runs(file_store, now=9.0)
+    assert told["learnt"] == told["runs"][1]["id"]
+
+
+def test_the_audit_names_every_kind_that_occurs(lived_in: Store) -> None:
+    told = views.audit(lived_in, **NOW, most=1)
+    assert {one.kind for one in lived_in.ledger.entries()} == set(told["kinds"])
 
 
 def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:

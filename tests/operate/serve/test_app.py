@@ -166,6 +166,21 @@ def test_a_body_must_be_json_small_and_an_object(room: Room) -> None:
     assert requests.post(url, data=b"[1]", **how).status_code == 400
 
 
+def test_what_a_known_caller_is_refused_is_in_the_ledger_whatever_it_was(room: Room) -> None:
+    order = {"id": "x" * 101, "action": "pause", "subject": RUN, "why": "w"}
+    for path, method, role, body, status in (
+        ("/api/orders", "POST", "operator", order, 400),
+        ("/api/orders", "POST", "operator", order | {"id": "1", "why": " "}, 400),
+        ("/gateway/training/config", "PATCH", "viewer", {"enabled": False}, 403),
+        ("/gateway/training/config", "PATCH", "operator", {"store_path": "elsewhere"}, 400),
+        ("/dashboard/actions", "POST", "operator", {"action": "stop"}, 400),
+    ):
+        before = room.store.ledger.verify()
+        assert room.ask(path, role=role, method=method, json=body).status_code == status
+        *_, noted = room.store.ledger.entries()
+        assert (noted.kind, noted.body["role"], noted.seq) == ("refusal", role, before + 1), path
+
+
 def test_in_the_town_everybody_is_who_they_are_here_and_it_learns_no_secret(room: Room) -> None:
     badges = {role: f"badge-of-{role}" for role in ROLES}
     with serving(room.store, town=Town(app=echo, badges=badges)) as served:

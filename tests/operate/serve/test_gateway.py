@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.orders import Overrides
 from holdfast.contracts.run import Wanted
 from holdfast.operate.auth import Caller
 from holdfast.operate.serve.entrance import Refusal
-from holdfast.operate.serve.gateway import OVERRIDES, Gateway
+from holdfast.operate.serve.gateway import Gateway
 from holdfast.store.store import Store, open_store
 from tests.store.filled import filled
 
@@ -123,20 +124,42 @@ def test_an_action_is_an_order_like_any_other(gateway: Gateway, store: Store) ->
 
 
 def test_overrides_are_kept_one_upon_another_and_written_down(gateway: Gateway, store: Store) -> None:
-    gateway.configure({"enabled": False, "max_failure_streak": 5}, OPERATOR)
-    told = gateway.configure({"max_failure_streak": 7}, OPERATOR)
-    assert told["applied"] == {"mode": "persisted_pending"} and told["accepted"] == {"max_failure_streak": 7}
-    kept = json.loads((store.folder / OVERRIDES).read_bytes())
-    assert kept["pending_overrides"] == told["pending_overrides"] == {"enabled": False, "max_failure_streak": 7}
+    gateway.configure({"enabled": False, "update_interval_rollouts": 5}, OPERATOR)
+    told = gateway.configure({"update_interval_rollouts": 7}, OPERATOR)
+    assert told["applied"] == {"mode": "persisted_pending"} and told["accepted"] == {"update_interval_rollouts": 7}
+    kept = json.loads((store.folder / "training-config-overrides.json").read_bytes())
+    assert kept["pending_overrides"] == told["pending_overrides"] == {"enabled": False, "update_interval_rollouts": 7}
+    assert store.overrides.get() == Overrides(enabled=False, update_interval_rollouts=7)  # as a learner reads it
+    assert told["overrides_path"] == str(store.overrides.path)
     assert [one.kind for one in store.ledger.entries()][-2:] == ["config", "config"]
-    wrong = ({"enabled": 1}, {"max_failure_streak": 0}, {"max_failure_streak": True}, {"store_path": " "}, {"x": 1}, [])
-    for body in wrong:
+    count = "max_rollouts_per_update"
+    for body in ({"enabled": 1}, {"enabled": None}, {count: 0}, {count: True}, {count: 2**53}, {"x": 1}, []):
         with pytest.raises(Refusal) as refused:
             gateway.configure(body, OPERATOR)
         assert refused.value.code == "invalid_training_config"
     with pytest.raises(Refusal) as refused:
         gateway.configure({}, OPERATOR)
     assert refused.value.code == "no_training_config_changes"
+
+
+@pytest.mark.parametrize("body", [{"max_failure_streak": 3}, {"enabled": True, "store_path": "a\x00b"}])
+def test_what_nothing_takes_up_is_refused_and_not_kept(file_store: Store, body: dict[str, object]) -> None:
+    gateway = Gateway(file_store, lambda: NOW)
+    with pytest.raises(Refusal, match="nothing takes it up; ") as refused:
+        gateway.configure(body, OPERATOR)
+    assert (refused.value.status_code, refused.value.code) == (400, "invalid_training_config")
+    assert not file_store.overrides.path.exists()
+
+
+def test_who_may_not_and_what_is_no_action_is_in_the_ledger(file_store: Store) -> None:
+    gateway = Gateway(file_store, lambda: NOW)
+    with pytest.raises(Forbidden, match="configure: is for operators, and viewer is a viewer"):
+        gateway.configure({"enabled": False}, VIEWER)
+    with pytest.raises(Refusal):
+        gateway.act({"action": "stop", "reason": "x"}, OPERATOR)
+    noted = [(one.kind, one.who, one.body["action"]) for one in file_store.ledger.entries()]
+    assert noted == [("refusal", "viewer", "configure"), ("refusal", "operator", "stop")]
+    assert not file_store.overrides.path.exists()
 
 
 def test_an_empty_store_is_unknown_and_holds(file_store: Store) -> None:

@@ -18,6 +18,10 @@ def change(store: Store) -> None:
     store.alerts.raise_(Alert(code="c", severity=Severity.INFO, message="m", at=1.0)).result()
 
 
+async def always() -> bool:
+    return True
+
+
 async def settled(store: Store) -> None:
     """The first look at a store is news of everything, once in a process."""
     await asyncio.to_thread(store.changes.wait, "queue", store.changes.seen("queue"), PATIENCE_S)
@@ -25,7 +29,7 @@ async def settled(store: Store) -> None:
 
 async def test_a_change_is_an_event_with_its_topic_and_a_quiet_store_sends_none(file_store: Store) -> None:
     await settled(file_store)
-    events = stream.topics(file_store.changes, lambda: True)
+    events = stream.topics(file_store.changes, always)
     async with asyncio.timeout(PATIENCE_S):
         assert await anext(events) == b"retry: 2000\n\n"
         waiting = asyncio.ensure_future(anext(events))
@@ -40,8 +44,12 @@ async def test_a_change_is_an_event_with_its_topic_and_a_quiet_store_sends_none(
 async def test_a_stream_ends_when_its_listener_is_no_longer_known(file_store: Store) -> None:
     await settled(file_store)
     known = [True, True, False]
+
+    async def is_known() -> bool:
+        return known.pop(0)
+
     async with asyncio.timeout(PATIENCE_S):
-        found = [one async for one in stream.topics(file_store.changes, lambda: known.pop(0))]
+        found = [one async for one in stream.topics(file_store.changes, is_known)]
     assert found == [b"retry: 2000\n\n"] and known == []
 
 
@@ -51,7 +59,7 @@ async def test_a_snapshot_is_sent_when_it_differs_in_more_than_its_moment(file_s
     async def look() -> Mapping[str, Any]:
         return told.pop(0)
 
-    def is_known() -> bool:
+    async def is_known() -> bool:
         if told:
             change(file_store) if len(told) % 2 else file_store.alerts.clear("c", at=2.0).result()
         return bool(told)

@@ -6,7 +6,7 @@ All texts are data, as they were stored: whoever shows them must not take them f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite, sqrt
 from typing import Any
 
@@ -143,8 +143,72 @@ def happened(entry: LedgerEntry) -> tuple[str, str]:
     if entry.kind == "release":
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")
+    says = SAYS.get(entry.kind)
+    if says is not None and (said := says(entry)):
+        return said, why
     told = (f"{name} {_one_line(value)}" for name, value in entry.body.items() if name != "why" and value is not None)
     return f"{entry.kind}: {', '.join(told)}", why
+
+
+DONE_SO = {  # what was ordered, once it is done
+    "pause": "paused",
+    "resume": "resumed",
+    "drain": "drained",
+    "cancel": "cancelled",
+    "recover": "recovered",
+    "requeue": "requeued",
+    "cancel_rollout": "cancelled",
+    "rollback": "rolled back",
+    "acknowledge": "acknowledged",
+    "kill": "killed",
+}
+
+
+def _ordered(entry: LedgerEntry) -> str:
+    action, subject = entry.body.get("action"), entry.body.get("subject")
+    if not isinstance(action, str) or not isinstance(subject, str):
+        return ""
+    if entry.kind == "refusal":
+        why = _one_line(entry.body.get("refused") or "no reason was given")
+        return f"{action.replace('_', ' ')} {subject} was refused: {why}"
+    args, answer = entry.body.get("args") or {}, entry.body.get("answer") or {}
+    done = "froze" if args.get("mode") == "freeze" else DONE_SO.get(action, action.replace("_", " "))
+    after = answer.get("after") if isinstance(answer, Mapping) else None
+    live = after.get("live") if isinstance(after, Mapping) and action == "rollback" else None
+    return f"{done} {subject}" + (f"; {live} is live" if live else "")
+
+
+def _ran(entry: LedgerEntry) -> str:
+    body, run = entry.body, entry.run or "a run"
+    if "begin" in body:
+        return f"{run} began: {body['begin']}, {_one_line(body.get('model_ref') or 'no model')}"
+    error = f": {_one_line(body['error'])}" if body.get("error") else ""
+    return f"{run} {body['end']}{error}" if "end" in body else ""
+
+
+def _wanted(entry: LedgerEntry) -> str:
+    body = entry.body
+    before = f", was {body['before']}" if body.get("before") else ""
+    return f"{entry.run or 'a run'} is to be {body['wanted']}{before}" if "wanted" in body else ""
+
+
+def _tried(entry: LedgerEntry) -> str:
+    """Names of canaries and shadows are made of their parts; the version is the second."""
+    for word, told in (("begin", "began"), ("end", "ended")):
+        if word in entry.body:
+            kind, _, rest = str(entry.body[word]).partition(":")
+            version = rest.split(":")[0]
+            return f"the {kind} of {version} {told}" if "@" in version else f"the trial {entry.body[word]} {told}"
+    return ""
+
+
+SAYS: Mapping[str, Callable[[LedgerEntry], str]] = {
+    "command": _ordered,
+    "refusal": _ordered,
+    "run": _ran,
+    "order": _wanted,
+    "trial": _tried,
+}
 
 
 def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
@@ -161,6 +225,7 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     if body.get("to") == Stage.CANDIDATE:
         return f"{body.get('move')} gets a second try", why
     share = f" with {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
+    why = why.partition("; next is ")[0]  # a guard names the step that it takes: this one
     return f"{body.get('move')} went from {body.get('from')} to {body.get('to')}{share}", why
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.contracts.rollout import OPEN, RolloutState
+from holdfast.contracts.rollout import OPEN, AttemptState, RolloutState
 from holdfast.contracts.run import Run, RunState, Wanted
-from holdfast.operate.look.briefs import Brief, run_brief
+from holdfast.operate.look.briefs import Brief, rate, run_brief
 from holdfast.store.figures import RECENT
 from holdfast.store.store import Store
 
@@ -17,6 +17,7 @@ ENOUGH = ("succeeded", "failed")  # attempts that decided something
 BROKEN = frozenset(("failed", "fault", "timeout", "unresponsive"))
 JUDGED = BROKEN | {"succeeded"}
 CONTROL = ("order", "command", "refusal")  # kinds of entries in the ledger: what people asked for
+SHEETS = 60  # newest ones that the tasks' success is read from
 STREAK = 3  # failures in a row: failing
 
 
@@ -49,7 +50,7 @@ def pace(recent: Sequence[Recent], now: float) -> Brief:
     ended, failed = [0] * BUCKETS, [0] * BUCKETS
     decided = 0
     for _, at, status in recent:
-        if at is not None and since <= at <= now:
+        if at is not None and since <= at <= now and status != AttemptState.RELEASED:  # handed back, not ended
             place = min(BUCKETS - 1, int((at - now + MINUTE_S) * BUCKETS / MINUTE_S))
             ended[place] += 1
             failed[place] += status in BROKEN
@@ -62,6 +63,15 @@ def pace(recent: Sequence[Recent], now: float) -> Brief:
     ]
     told = {"per_s": decided / over, "over_s": over, "ended": sum(ended), "failed": sum(failed)}
     return {**told, "series": series}
+
+
+def solved(store: Store, run_id: str) -> Brief:
+    """Of the newest rollouts that were decided, how many solved their task, as their sheets say; see `rate`.
+
+    To run to the end is not to solve the task: of a sheet without that signal nothing is known."""
+    sheets = [store.traces.sheet(token) for _, token in store.figures.decided(run_id, most=SHEETS)]
+    told = [one.value for sheet in sheets for one in sheet.signals if one.name == "success" and one.turn is None]
+    return rate(sum(min(1.0, max(0.0, one)) for one in told), len(told))
 
 
 def judged(store: Store, chosen: Run | None, shown: Brief | None, recent: Sequence[Recent], now: float) -> Brief:

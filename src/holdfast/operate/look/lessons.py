@@ -69,6 +69,12 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
     }
 
 
+def has_curves(store: Store, run_id: str) -> bool:
+    """Whether any of its steps says something that can be drawn: a proof's only step, say, does not."""
+    steps, _ = store.figures.updates(run_id)
+    return any(_number(one.body, places) is not None for one in reversed(steps) for places in CURVES.values())
+
+
 def point(update: LearnUpdate) -> Brief:
     """One step of learning as a point on each curve."""
     body, audit = update.body, _part(update.body, "audit")

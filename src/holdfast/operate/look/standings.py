@@ -23,6 +23,7 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.trial import Served, Trial
 from holdfast.operate import words
 from holdfast.operate.keeper import judge, lacking, under_way
+from holdfast.operate.look import decided
 from holdfast.operate.look.briefs import Brief, decision_brief, rate, release_brief
 from holdfast.operate.service import trial_of
 from holdfast.operate.sketch import thin
@@ -45,6 +46,7 @@ TOO_MANY = "more requests than are weighed at a look; 'holdfast release show' an
 
 def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     """{"policies": [name], "policy": name|None, "live": release|None, "way_back": id|None,
+     "decision": decision|None (what put the live one there),
      "releases": [release + {"decision": decision|None, "next": {"stage", "share"}|None}], newest first,
      "guard": {"release", "trial", "arms": [{"arm", "requests", "errors", "latency_s", "success": interval, "reward",
                "safety_cost"}], "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
@@ -59,6 +61,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
         raise NotFound(f"policy {policy!r}", why="has no versions", remedy="'holdfast release list' shows them")
     chosen = policy if policy is not None else next(iter(policies), None)
     told: Brief = {"policies": policies, "policy": chosen, "live": None, "way_back": None, "releases": []}
+    told |= {"decision": None}
     if chosen is None:
         return {**told, "guard": None, "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
@@ -69,6 +72,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
         **told,
         "live": None if live is None else release_brief(live),
         "way_back": None if back is None else back.id,
+        "decision": None if live is None else decided.live(live.id, history),
         "releases": [_release(one, history) for one in every],
         "guard": _guard(store, under_way(every), live),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
@@ -78,26 +82,29 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
 
 def proofs(store: Store, *, now: float) -> Brief:
     """{"proofs": [{"release", "policy", "stage", "share", "changed_at", "decision": decision|None}]}: the versions
-    that rest on evidence, last changed first, 200 at most."""
+    that rest on evidence, last changed first, 200 at most; `decision` is the gate's, where it spoke."""
     listed: list[Brief] = []
     for policy in store.releases.policies():
         history, _ = store.figures.decisions(policy)
         for one in store.releases.of_policy(policy):
             if one.evidence is not None:
                 told = {"release": one.id, "policy": policy, "stage": str(one.stage), "share": one.share}
-                listed.append({**told, "changed_at": one.changed_at, "decision": _decided(one, history)})
+                decision = decided.gate(one.id, history) or decided.last(one.id, history)
+                listed.append({**told, "changed_at": one.changed_at, "decision": decision})
     return {"proofs": sorted(listed, key=lambda one: -one["changed_at"])[:RELEASES]}
 
 
 def proof(store: Store, release_id: str, *, now: float) -> Brief:
-    """What a version's last decision rests on.
+    """What the gate's verdict about a version rests on.
 
     {"release": release, "baseline", "candidate", "suite", "primary", "episodes", "headline",
-     "decision": decision|None, "verdict": {"outcome", "reasons", "needs"}|None,
+     "decision": decision|None (the gate's), "moves": [decision] (what came after it, newest first, 20 at most),
+     "verdict": {"outcome", "reasons", "needs"}|None,
      "comparisons": [{"metric", "title", "difference", "low", "high", "level", "p_value", "margin", "pairs", "method",
                       "told": {"difference", "interval", "note"}}],
      "bands": [{"kind", "within", "p_value_spread", "delta_spread", "of"}],
-     "findings": [{"name", "severity", "count", "of", "detail", "blocks", "about": "audit"|"golden"}],
+     "findings": [{"name", "severity", "count", "of", "detail", "blocks", "about": "audit"|"golden"}], those that
+                  failed, "checked": n checks of the data (failed or not),
      "missing": {"planned", "baseline", "candidate"}|None, "manifest",
      "tasks": [{"task", "baseline", "candidate", "difference"}] by difference, 400 at most, "tasks_left_out",
      "split": {"better", "worse", "same"},
@@ -105,7 +112,7 @@ def proof(store: Store, release_id: str, *, now: float) -> Brief:
                   "refuted_at", "told"}], the confidence sequence as it grew,
      "problem": text|None}
 
-    release, decision: see `briefs`. All differences are so that above 0 is better; `told` is in people's units.
+    release, decision: see `briefs`. All differences are so that above 0 is better, `told` too, in people's units.
     NotFound when there is no such version, or it rests on no evidence.
     """
     release = store.releases.get(release_id)
@@ -115,12 +122,13 @@ def proof(store: Store, release_id: str, *, now: float) -> Brief:
     evidence = loads(Evidence, store.blobs.get(release.evidence))
     told = _evidence(evidence)
     sampled, problem = _sampled(store, evidence)
-    decision = _decided(release, history)
+    decision = decided.gate(release.id, history)
     headline = decision["sentence"] if decision is not None else f"{release.id} is {release.stage}."
     return {
         "release": release_brief(release),
         "headline": headline,
         "decision": decision,
+        "moves": decided.since_gate(release.id, history),
         **told,
         **sampled,
         "problem": problem,
@@ -222,16 +230,7 @@ def _outcomes(asked: Any) -> Brief:
 def _release(one: Release, history: Sequence[LedgerEntry]) -> Brief:
     step = next_step(one)
     ahead = None if step is None else {"stage": str(step[0]), "share": step[1]}
-    return {**release_brief(one), "decision": _decided(one, history), "next": ahead}
-
-
-def _decided(release: Release, history: Sequence[LedgerEntry]) -> Brief | None:
-    """The last that was decided about it."""
-    named = ("move", "refuse", "roll_back", "restore", "to", "retired")
-    for entry in reversed(history):
-        if release.id in [entry.body.get(name) for name in named]:
-            return decision_brief(entry)
-    return None
+    return {**release_brief(one), "decision": decided.last(one.id, history), "next": ahead}
 
 
 def _guard(store: Store, release: Release | None, live: Release | None) -> Brief | None:
@@ -272,16 +271,16 @@ def _evidence(evidence: Evidence) -> Brief:
         "comparisons": [
             {
                 "metric": metric,
-                "title": words.unit(metric).title,
+                "title": words.merit(metric),
                 "difference": one.difference,
                 "low": one.interval.low,
                 "high": one.interval.high,
                 "level": one.interval.level,
                 **{name: getattr(one, name) for name in ("p_value", "margin", "pairs", "method")},
                 "told": {
-                    "difference": words.change(metric, one.difference),
-                    "interval": words.between(metric, one.interval.low, one.interval.high),
-                    "note": words.less(metric),
+                    "difference": words.gain(metric, one.difference),
+                    "interval": words.gains(metric, one.interval.low, one.interval.high),
+                    "note": words.means(metric, one.difference),
                 },
             }
             for metric, one in evidence.comparisons.items()
@@ -290,7 +289,8 @@ def _evidence(evidence: Evidence) -> Brief:
             {name: getattr(one, name) for name in ("kind", "within", "p_value_spread", "delta_spread", "of")}
             for one in evidence.bands.values()
         ],
-        "findings": [{**asdict(one), "about": about} for one, about in found],
+        "findings": [{**asdict(one), "about": about} for one, about in found if one.count > 0],
+        "checked": len(found),
         "missing": None if evidence.missing is None else dict(evidence.missing),
         "manifest": dict(evidence.manifest),
     }
@@ -359,7 +359,7 @@ def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> B
     told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
     return {
         "metric": metric,
-        "title": words.unit(metric).title,
+        "title": words.merit(metric),
         "n": [place + 1 for place in places],
         "mean": [means[place] for place in places],
         "low": [bounds.low[place] for place in places],
@@ -368,5 +368,5 @@ def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> B
         "level": bounds.level,
         "proved_at": proved,
         "refuted_at": refuted,
-        "told": f"{words.unit(metric).title}: {told} of {len(gains)} tasks, however often one looks",
+        "told": f"{words.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
     }

@@ -9,18 +9,20 @@ markup. How it looks is the pages' business, what may be ordered is `control`'s.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import RunState
+from holdfast.contracts.run import Run, RunState
+from holdfast.operate.capture import KIND as SERVED
 from holdfast.operate.keeper import under_way
+from holdfast.operate.look import decided
 from holdfast.operate.look.briefs import (
     SILENT_S,
     Brief,
     alert_brief,
     attempt_brief,
-    decision_brief,
     entry_brief,
     mean,
     rate,
@@ -30,8 +32,8 @@ from holdfast.operate.look.briefs import (
 )
 from holdfast.operate.look.conversation import group, rollout
 from holdfast.operate.look.health import STREAK as STREAK  # of the documented gateway, too
-from holdfast.operate.look.health import chosen_of, health, judged, pace
-from holdfast.operate.look.lessons import learning
+from holdfast.operate.look.health import chosen_of, health, judged, pace, solved
+from holdfast.operate.look.lessons import has_curves, learning
 from holdfast.operate.look.standings import experiment, experiments, proof, proofs, releases
 from holdfast.promote.release import rollback_target
 from holdfast.store.figures import BUDGETED
@@ -59,6 +61,7 @@ __all__ = [
     "tools",
     "workers",
 ]
+LATELY_S = 300.0  # who was asked within it is asked now
 LISTED = 50  # of anything beside the main thing of a panel
 MOST = 200  # on a page
 
@@ -69,30 +72,38 @@ def overview(store: Store, *, now: float) -> Brief:
     {"now", "project", "store",
      "health": see `health`,
      "policies": [{"policy", "live": release|None, "under_way": release|None, "way_back": id|None,
-                   "decision": decision|None}],
+                   "decision": decision|None (what put the live one there), "news": decision + {"release"}|None
+                   (the newest about another version since then), "asked_at", "is_asked", "is_served"}], those that
+                   are asked first,
      "run": run|None (the newest that runs, else the newest), "running": n runs,
      "pace": {"per_s", "over_s", "ended", "failed", "series": [{"at", "ended", "failed"}]},
-     "success": interval, "reward": interval (both of that run),
+     "success": interval (ran to the end), "task_success": interval, "reward": interval (all of that run),
      "queue": {"waiting", "requeuing", "running", "is_whole"},
      "alerts": [alert], "workers": {"working", "silent", "stopped", "slots"}}
 
     release, run, alert, decision: see `briefs`. `way_back` is who would serve after a rollback of what is live.
+    `asked_at`: the newest answer whose worth was told; `is_asked`: in the last minutes; `is_served`: a service is up.
     `pace`: attempts that came to a decision, over the last minute, or over as much of it as the newest ones cover.
     """
     newest = store.runs.newest(most=20)
     chosen = chosen_of(newest)
     recent = store.figures.pace()
+    services = [one for one in newest if one.kind == SERVED]
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
     return {
         "now": now,
         "project": store.project,
         "store": store.url,
         "health": judged(store, chosen, shown, recent, now),
-        "policies": [_policy(store, policy) for policy in store.releases.policies()[:LISTED]],
+        "policies": sorted(
+            (_policy(store, policy, services, now=now) for policy in store.releases.policies()[:LISTED]),
+            key=lambda one: (not one["is_asked"], not one["is_served"], -(one["asked_at"] or 0.0)),
+        ),
         "run": shown,
         "running": sum(one.state is RunState.RUNNING for one in newest),
         "pace": pace(recent, now),
         "success": None if shown is None else shown["success"],
+        "task_success": None if chosen is None else solved(store, chosen.id),
         "reward": None if shown is None else shown["reward"],
         "queue": _queue(shown),
         "alerts": [alert_brief(one) for one in store.alerts.standing()[:LISTED]],
@@ -101,7 +112,10 @@ def overview(store: Store, *, now: float) -> Brief:
 
 
 def runs(store: Store, *, now: float, most: int = 50, before: str | None = None) -> Brief:
-    """{"runs": [run], "next": id|None}, newest first; `before` is the last id already seen. run: see `briefs`."""
+    """{"runs": [run], "next": id|None, "learnt": id|None}, newest first; `before` is the last id already seen.
+
+    run: see `briefs`. `learnt`: of these, the newest with steps that draw a curve.
+    """
     most = min(most, MOST)
     found = store.runs.newest(most=most + 1, before=before)
     left, shown = ROWS, []
@@ -109,7 +123,8 @@ def runs(store: Store, *, now: float, most: int = 50, before: str | None = None)
         totals = store.figures.totals(one.id, most=max(500, left))
         left -= sum(totals.sizes.values())
         shown.append(run_brief(one, totals, now))
-    return {"runs": shown, "next": found[most - 1].id if len(found) > most else None}
+    learnt = next((one.id for one in found[: min(most, LISTED)] if has_curves(store, one.id)), None)
+    return {"runs": shown, "next": found[most - 1].id if len(found) > most else None, "learnt": learnt}
 
 
 def run(store: Store, run_id: str, *, now: float) -> Brief:
@@ -268,9 +283,10 @@ def audit(
     run_id: str | None = None,
     kind: str | None = None,
 ) -> Brief:
-    """{"entries": [entry], "next": seq|None}, newest first; entry: see `briefs`. Of a kind, a page may be short."""
+    """{"entries": [entry], "next": seq|None, "kinds": [kind]}, newest first; entry: see `briefs`. Of a kind, a page may
+    be short. `kinds`: all that occur."""
     entries, after = store.figures.entries(most=min(most, MOST), before=before, run=run_id, kind=kind)
-    return {"entries": [entry_brief(one) for one in entries], "next": after}
+    return {"entries": [entry_brief(one) for one in entries], "next": after, "kinds": sorted(store.figures.kinds())}
 
 
 def flags(store: Store, *, now: float) -> Brief:
@@ -315,18 +331,24 @@ def workers(store: Store, *, now: float, most: int = 100) -> Brief:
     }
 
 
-def _policy(store: Store, policy: str) -> Brief:
+def _policy(store: Store, policy: str, services: Sequence[Run], *, now: float) -> Brief:
     every = store.releases.of_policy(policy)
     live = next((one for one in every if one.stage is Stage.LIVE), None)
     way, back = under_way(every), None if live is None else rollback_target(every, live)
-    decided, _ = store.figures.decisions(policy)
-    told = [one for one in decided if "add" not in one.body]
+    history, _ = store.figures.decisions(policy)
+    mine = [one for one in services if one.model_ref == policy]
+    told = [one.enqueued_at for run in mine for _, one in store.figures.page(run.id, most=1).rollouts]
+    asked_at = max(told, default=None)
     return {
         "policy": policy,
         "live": None if live is None else release_brief(live),
         "under_way": None if way is None else release_brief(way),
         "way_back": None if back is None else back.id,
-        "decision": decision_brief(told[-1]) if told else None,
+        "decision": None if live is None else decided.live(live.id, history),
+        "news": decided.news("" if live is None else live.id, way, history),
+        "asked_at": asked_at,
+        "is_asked": asked_at is not None and now - asked_at < LATELY_S,
+        "is_served": any(one.state is RunState.RUNNING and now - one.beat_at <= SILENT_S for one in mine),
     }
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import orjson
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,16 +23,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
 from holdfast.collect.forms import EVENTS, FLAG, JSON, TEXT, Told, obj, optional
 from holdfast.collect.openapi import Place, described
-from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.access import Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
+from holdfast.contracts.orders import LONGEST, LONGEST_WHY
 from holdfast.operate import control
 from holdfast.operate.auth import Clock, Guard
 from holdfast.operate.look.metrics import metrics as exposition
 from holdfast.operate.serve import entrance, pages, stream
-from holdfast.operate.serve.entrance import Doorkeeper, Entrance, Refusal, caller_of, cookie_name, needs, read_json
+from holdfast.operate.serve.entrance import Doorkeeper, Entrance, Refusal, caller_of, cookie_name, read_json
 from holdfast.operate.serve.gateway import DEEPEST, Gateway
 from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
 from holdfast.store.store import Store
@@ -82,7 +85,7 @@ class Room:
         if not isinstance(token, str) or set(body) != {"token"}:
             raise BadInput("token", why="is missing", remedy='send {"token": "hf_…"} and nothing else')
         answer, name = _json({"ok": True}), cookie_name(asked)
-        cookie = self.doorkeeper.log_in(asked, token)
+        cookie = await self.doorkeeper.log_in(asked, token)
         self.doorkeeper.sessions.close(asked.cookies.get(name))  # the one before is over
         answer.set_cookie(name, cookie, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
@@ -91,7 +94,7 @@ class Room:
         name = cookie_name(asked)
         self.doorkeeper.sessions.close(asked.cookies.get(name))
         answer = _json({"ok": True})
-        answer.delete_cookie(name, httponly=True, samesite="strict")
+        answer.delete_cookie(name, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
 
     async def me(self, asked: Request) -> Response:
@@ -103,10 +106,17 @@ class Room:
         told = {"label": caller.label, "role": str(caller.role), "project": self.store.project, "actions": actions}
         return _json({**told, "version": version("holdfast"), "has_town": self.town is not None})
 
-    def _listening(self, asked: Request) -> Callable[[], bool]:
+    def _listening(self, asked: Request) -> Callable[[], Awaitable[bool]]:
         """Whether a stream goes on: its token is still good, and it has not been open for ever."""
         until = time.monotonic() + self.stream_s
-        return lambda: time.monotonic() < until and self.doorkeeper.who(asked) is not None
+
+        async def is_known() -> bool:
+            try:
+                return time.monotonic() < until and await self.doorkeeper.who(asked) is not None
+            except Refusal:  # nobody can tell now: it ends, and who may listen still begins it anew
+                return False
+
+        return is_known
 
     # Looking and ordering --------------------------------------------------------------------------------------------
 
@@ -119,12 +129,8 @@ class Room:
         return look
 
     async def order(self, asked: Request) -> Response:
-        caller = caller_of(asked)
-        try:
-            command, is_dry = control.read(await read_json(asked), caller, now=self.clock())
-        except BadRecord as error:  # it was asked for so, and not kept so
-            raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
-        return _json(await asyncio.to_thread(control.take, self.store, command, caller, is_dry=is_dry))
+        body, caller = await read_json(asked), caller_of(asked)
+        return _json(await asyncio.to_thread(control.answer, self.store, body, caller, now=self.clock()))
 
     async def stream(self, asked: Request) -> Response:
         return Events(stream.topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
@@ -140,8 +146,7 @@ class Room:
         return _json(await asyncio.to_thread(self.gateway.act, await read_json(asked), caller_of(asked)))
 
     async def configure(self, asked: Request) -> Response:
-        caller = needs(asked, Role.OPERATOR)
-        return _json(await asyncio.to_thread(self.gateway.configure, await read_json(asked), caller))
+        return _json(await asyncio.to_thread(self.gateway.configure, await read_json(asked), caller_of(asked)))
 
     async def metrics(self, asked: Request) -> Response:
         text = await asyncio.to_thread(exposition, self.store, now=self.clock())
@@ -168,21 +173,22 @@ async def _asset(asked: Request) -> Response:
 
 
 class Badged:
-    """The town within the room: whoever was let in here is there who they are here."""
+    """The town within the room: whoever was let in here is there who they are here, and for as long as here."""
 
-    def __init__(self, town: Town) -> None:
-        self._town = town
+    def __init__(self, town: Town, listening: Callable[[Request], Callable[[], Awaitable[bool]]]) -> None:
+        self._town, self._listening = town, listening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         badge = self._town.badges[str(scope["caller"].role)]
         kept = [(name, value) for name, value in scope["headers"] if name not in (b"authorization", b"cookie")]
         headers = [*kept, (b"authorization", f"Bearer {badge}".encode())]
-        await self._town.app({**scope, "headers": headers}, receive, send)
+        is_known = self._listening(Request(scope))  # by what they have brought, which the town does not see
+        await self._town.app({**scope, "headers": headers, "is_known": is_known}, receive, send)
 
 
 # The routes ----------------------------------------------------------------------------------------------------------
 
-BODY = (400, 401, 403, 408, 413, 415, 429)  # what may be wrong with any request that has one
+BODY = (400, 401, 403, 408, 413, 415, 429, 503)  # what may be wrong with any request that has one
 ANY = {"type": "object"}
 PLAIN = {"text/plain": TEXT}
 LOGIN = {**obj(("token",), token=TEXT), "additionalProperties": False}
@@ -191,11 +197,11 @@ PER_PAGE = whole("per_page", "Records on a page.", 200)
 ORDER = {
     **obj(
         ("id", "action", "subject", "why"),
-        id={"type": "string", "minLength": 1, "maxLength": 100},
+        id={"type": "string", "minLength": 1, "maxLength": LONGEST},
         action={"enum": list(control.ACTIONS)},
         subject={"type": "string", "minLength": 1},
         args={"type": "object", "additionalProperties": TEXT},
-        why={"type": "string", "minLength": 1},
+        why={"type": "string", "minLength": 1, "maxLength": LONGEST_WHY},
         dry_run=FLAG,
     ),
     "additionalProperties": False,
@@ -209,8 +215,6 @@ CONFIG = {
         enabled=FLAG,
         update_interval_rollouts={"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
         max_rollouts_per_update={"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
-        max_failure_streak={"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
-        store_path={"type": "string", "minLength": 1, "maxLength": 1000, "pattern": "\\S"},
     ),
     "minProperties": 1,
     "additionalProperties": False,
@@ -226,9 +230,9 @@ def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = N
 
 def _places(room: Room) -> list[BaseRoute]:
     """What programs may ask, each with what is to be known of it."""
-    known = (401, 403, 429)
+    known = (401, 403, 429, 503)
     login = _told("login", "A session for a token", *BODY, takes=LOGIN, is_open=True)
-    order = _told("order", "An order, obeyed once", *BODY, 404, 409, 503, takes=ORDER)
+    order = _told("order", "An order, obeyed once", *BODY, 404, 409, takes=ORDER)
     events = {EVENTS: TEXT}
     return [
         Place("/healthz", healthz, _told("healthz", "Whether it is up", is_open=True)),
@@ -237,7 +241,7 @@ def _places(room: Room) -> list[BaseRoute]:
         Place("/api/me", room.me, _told("me", "Who asks, and what may be ordered", *known)),
         Place("/api/orders", room.order, order, method="POST"),
         Place("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
-        Place("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, 503, gives=PLAIN)),
+        Place("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
         *(Place(f"/api/{panel.name}", room.panel(panel), panel.told()) for panel in PANELS),
         *_documented(room, known),
     ]
@@ -255,8 +259,8 @@ def _documented(room: Room, known: tuple[int, ...]) -> list[BaseRoute]:
 
         return Place(name, answer, panel.told())
 
-    act = _told("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, 503, takes=ACTION)
-    configure = _told("gateway_training_config", "Overrides for the next training", *BODY, 503, takes=CONFIG)
+    act = _told("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, takes=ACTION)
+    configure = _told("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
     snapshots = _told("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
     return [
         look("/dashboard/health", "Health, training, control and state", gateway.health),
@@ -278,8 +282,12 @@ def app(
     town: Town | None = None,
     doorkeeper: Doorkeeper | None = None,
     stream_s: float = STREAM_S,
+    is_behind_tls: bool = False,
 ) -> Starlette:
-    """The control room of a store. Without a good token nobody gets further than /healthz and the way in."""
+    """The control room of a store. Without a good token nobody gets further than /healthz and the way in.
+
+    `is_behind_tls`: browsers reach it by https, through a proxy that reaches it by http.
+    """
     keeper = doorkeeper or Doorkeeper(Guard(store, clock), clock)
     room = Room(store=store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s)
 
@@ -289,10 +297,10 @@ def app(
     routes = described(TITLE, SAYS, _places(room), admit, has_token=True)
     routes += [Route("/", _shell), Route("/login", _login), Route("/static/{name}", _asset)]
     if town is not None:
-        routes.append(Mount("/town", Badged(town)))
+        routes.append(Mount("/town", Badged(town, room._listening)))
     application = Starlette(
         routes=routes,
-        middleware=[Middleware(Entrance, doorkeeper=keeper)],
+        middleware=[Middleware(Entrance, doorkeeper=keeper, is_behind_tls=is_behind_tls)],
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -302,6 +310,23 @@ def app(
     )
     application.router.redirect_slashes = False  # to wherever Host says
     return application
+
+
+class Quiet(endpoint.Punctual):
+    """A connection that answers who asks for a websocket as anybody else, and does not write of it in the log.
+
+    uvicorn warns twice of each; nobody needs a token to ask.
+    """
+
+    def _unsupported_upgrade_warning(self) -> None:
+        pass
+
+
+def server(room: Starlette) -> uvicorn.Server:
+    """What serves it, as `endpoint.server` says."""
+    made = endpoint.server(room)
+    made.config.http = Quiet
+    return made
 
 
 def _json(content: Any, status: int = 200) -> Response:
@@ -315,9 +340,10 @@ async def _refused(asked: Request, error: Exception) -> Response:
 
 
 async def _failed(asked: Request, error: Exception) -> Response:
-    """Our own errors are written for people; of others no more than the kind is told."""
+    """Our own errors are written for people, and what failed within for those who are known; no more than that."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    says = str(error) if isinstance(error, HoldfastError) else f"it failed: {type(error).__name__}"
+    is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in asked.scope)
+    says = str(error) if is_told else f"it failed: {type(error).__name__}"
     return entrance.refused(status, says)
 
 

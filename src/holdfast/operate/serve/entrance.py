@@ -8,9 +8,9 @@ unless the page that asks is ours: the browser says so itself, and a header is t
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from starlette.datastructures import MutableHeaders
@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.operate.auth import Caller, Clock, Guard, Limiter, Sessions
+from holdfast.contracts.errors import HoldfastError
+from holdfast.operate.auth import Caller, Clock, Guard, Limiter, Sessions, hash_of
 from holdfast.operate.serve import pages
 
 COOKIE = "holdfast"
@@ -30,6 +30,8 @@ OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in pages.WA
 TOWN = "/town/"  # its page sends no header of ours; where its orders come from is looked at all the same
 LARGEST = 64 * 1024  # bytes of a body
 WAIT_S = 30.0  # for all of it
+LOOK_UP_S = 10.0  # that the store may take to tell whose a token is
+LOOK_UPS = 4  # at once: threads, each with its own connection
 PER_S, BURST = 20.0, 240.0  # requests of one token: a page that is opened asks for some twenty files at once
 LOGINS_PER_S, LOGINS = 0.1, 5.0  # failed logins of one address
 CODES = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
@@ -48,32 +50,57 @@ class Refusal(HTTPException):
 def refused(status: int, message: str, code: str = "", headers: dict[str, str] | None = None) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
     said = {"error": {"type": kind, "code": code or CODES.get(status, "refused"), "message": message}}
-    return Response(orjson.dumps(said), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
+    safe = {**pages.SAFE, "Cache-Control": "no-store"}  # here too: not all that fails goes out by the entrance
+    return Response(orjson.dumps(said), status, {**safe, **(headers or {})}, "application/json")
 
 
 class Doorkeeper:
     """Who is known, and how often each may ask."""
 
     def __init__(self, guard: Guard, clock: Clock, *, requests: Limiter | None = None) -> None:
-        self.guard, self.sessions = guard, Sessions(guard, clock)
+        self.guard, self.sessions = guard, Sessions(clock)
+        self._threads = ThreadPoolExecutor(LOOK_UPS, thread_name_prefix="holdfast-door")
         self._requests = requests or Limiter(PER_S, BURST, clock)
         self._logins = Limiter(LOGINS_PER_S, LOGINS, clock)
 
-    def who(self, asked: Request) -> Caller | None:
-        """By the token that a program brings, else by the cookie of a browser."""
+    async def who(self, asked: Request) -> Caller | None:
+        """By the token that a program brings, else by the cookie of a browser; 503 when that cannot be told."""
         given = asked.headers.get("authorization")
         if given is not None:
             kind, _, token = given.partition(" ")
-            return self.guard.who(token.strip()) if kind.lower() == "bearer" else None
-        return self.sessions.who(asked.cookies.get(cookie_name(asked)))
-
-    def admit(self, asked: Request) -> Caller:
-        address = _address(asked)
-        caller = self.who(asked)
+            return await self._look_up(hash_of(token.strip())) if kind.lower() == "bearer" else None
+        cookie = asked.cookies.get(cookie_name(asked))
+        caller = await self._look_up(self.sessions.token_of(cookie))
         if caller is None:
-            if "authorization" in asked.headers:  # a guess, as a failed login is one
-                self._refuse_guesses(address)
-                self._logins.spend(address)
+            self.sessions.close(cookie)
+        return caller
+
+    async def _look_up(self, sha256: str | None) -> Caller | None:
+        """Beside the loop, and not for ever: a store that hangs must not keep those waiting who need none of it.
+
+        Why it failed is not told. Nobody is known yet, and strangers have no business with the address of the store.
+        """
+        caller = None if sha256 is None else self.guard.recall(sha256)
+        if sha256 is None or caller is not None:
+            return caller
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                return await loop.run_in_executor(self._threads, self.guard.by_hash, sha256)
+        except (HoldfastError, TimeoutError):
+            raise Refusal(503, "the store does not answer, so nobody is known; try again later") from None
+
+    async def admit(self, asked: Request) -> Caller:
+        is_guess = "authorization" in asked.headers  # unless it is good, as a failed login is one
+        try:
+            caller = await self.who(asked)
+        except Refusal:
+            if is_guess:
+                self._logins.spend(_address(asked))
+            raise
+        if caller is None:
+            if is_guess:
+                self._refuse_guess(_address(asked))
             raise Refusal(401, "a token is needed: send 'Authorization: Bearer hf_…', or sign in at /login")
         wait_s = self._requests.take(caller.token_id or caller.label)
         if wait_s:
@@ -82,18 +109,22 @@ class Doorkeeper:
             refuse_foreign(asked, has_cookie="authorization" not in asked.headers)
         return caller
 
-    def log_in(self, asked: Request, token: str) -> str:
-        """The cookie for a token; after some that were wrong, an address has to wait."""
-        address = _address(asked)
-        self._refuse_guesses(address)
-        cookie = self.sessions.open(token)
-        if cookie is None:
-            self._logins.spend(address)
+    async def log_in(self, asked: Request, token: str) -> str:
+        """The cookie for a token. A good one always passes: who shares an address with a guesser is not locked out."""
+        sha256 = hash_of(token)
+        try:
+            caller = await self._look_up(sha256)
+        except Refusal:
+            self._logins.spend(_address(asked))
+            raise
+        if sha256 is None or caller is None:
+            self._refuse_guess(_address(asked))
             raise Refusal(401, "this token is not good: mistyped, expired or revoked")
-        return cookie
+        return self.sessions.open(sha256)
 
-    def _refuse_guesses(self, address: str) -> None:
-        wait_s = self._logins.wait_s(address)
+    def _refuse_guess(self, address: str) -> None:
+        """Count a wrong token; after some, an address has to wait before the next is told to be one."""
+        wait_s = self._logins.take(address)
         if wait_s:
             why = f"too many wrong tokens; try again in {ceil(wait_s)} s"
             raise Refusal(429, why, headers={"Retry-After": str(ceil(wait_s))})
@@ -111,7 +142,8 @@ def _address(asked: Request) -> str:
 def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
     """A page of another site can send our cookie along, and neither say that it is ours nor set a header."""
     site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
-    is_ours = site == "same-origin" if site is not None else urlsplit(origin or "").netloc == asked.headers.get("host")
+    own = f"{asked.scope['scheme']}://{asked.headers.get('host')}"
+    is_ours = site == "same-origin" if site is not None else (origin or "").lower() == own.lower()
     if (site is not None or origin is not None or has_cookie) and not is_ours:
         raise Refusal(403, "this request comes from another site")
     if has_cookie and HEADER not in asked.headers and not asked.scope["path"].startswith(TOWN):
@@ -119,10 +151,13 @@ def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
 
 
 class Entrance:
-    """Stands before the routes; what goes out has the headers that keep a page honest."""
+    """Stands before the routes; what goes out has the headers that keep a page honest.
 
-    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper) -> None:
-        self._app, self._doorkeeper = app, doorkeeper
+    Behind a proxy with TLS (`is_behind_tls`) whoever asks did so by https, though it comes to us by http.
+    """
+
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, *, is_behind_tls: bool = False) -> None:
+        self._app, self._doorkeeper, self._is_behind_tls = app, doorkeeper, is_behind_tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -136,10 +171,12 @@ class Entrance:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        if self._is_behind_tls:  # told at the start, and not by a header, which anybody could send
+            scope["scheme"] = "https"
         asked = Request(scope, receive)
         if scope["path"] not in OPEN:  # not the path of asked.url: that is made of what a caller sends as Host
             try:
-                scope["caller"] = self._doorkeeper.admit(asked)
+                scope["caller"] = await self._doorkeeper.admit(asked)
             except Refusal as error:
                 await _turned_away(asked, error)(scope, receive, kept)
                 return
@@ -155,15 +192,6 @@ def _turned_away(asked: Request, error: Refusal) -> Response:
 
 def caller_of(asked: Request) -> Caller:
     caller: Caller = asked.scope["caller"]
-    return caller
-
-
-def needs(asked: Request, role: Role) -> Caller:
-    caller = caller_of(asked)
-    if not caller.role.may(role):
-        raise Forbidden(
-            asked.scope["path"], why=f"is for {role}s, and this is a {caller.role}", remedy="use their token"
-        )
     return caller
 
 

@@ -8,21 +8,19 @@ is null, and nothing is read from files that nobody writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import orjson
-
-from holdfast.contracts.errors import HoldfastError
-from holdfast.contracts.orders import Command
+from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
+from holdfast.contracts.orders import Command, Overrides
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.operate import control
 from holdfast.operate.auth import Caller, Clock
 from holdfast.operate.look import views
 from holdfast.operate.serve.entrance import Refusal
-from holdfast.store.blobs import write_atomically
 from holdfast.store.store import Store
 
 SCHEMA = 1
@@ -33,7 +31,11 @@ DEEPEST = 10_000  # records that are reached by page numbers; further ones by /a
 ACTIONS = ("pause", "resume", "refresh")
 RETRYABLE = ("fault", "timeout", "unresponsive")
 NO_ACTION = "invalid_dashboard_action"
-OVERRIDES = "training-config-overrides.json"
+SET = ("enabled", "update_interval_rollouts", "max_rollouts_per_update")  # what a learner that follows others heeds
+UNHEARD = {  # documented too; nobody would take it up, so that it is refused and not kept
+    "max_failure_streak": "no learner stops by itself after failures; the alert failure_streak tells of them",
+    "store_path": "a run stays in the store it began in; give --store to the command that begins it",
+}
 WIDGETS = (  # id and kind, title, what it shows
     ("health_summary", "Health", "health"),
     ("queue_chart", "Queue", "queue_timeline"),
@@ -241,12 +243,13 @@ class Gateway:
 
     def act(self, body: Any, caller: Caller) -> Body:
         """pause, resume or refresh, for the newest run, by the same desk as every other order."""
-        action, reason = _action(body)
         now, run = self._clock(), self._look().run
-        made = f"dashboard-action-{_ms(now)}"
-        if action != "refresh":
-            if run is None:
+        with self._noting(body, caller, now):
+            action, reason = _action(body)
+            if action != "refresh" and run is None:
                 raise Refusal(400, f"{action}: there is no run yet", code=NO_ACTION)
+        made = f"dashboard-action-{_ms(now)}"
+        if action != "refresh" and run is not None:
             order = Command(id=made, action=action, subject=run.id, who=caller.label, why=reason, at=now)
             control.take(self._store, order, caller)
         after = self._look()
@@ -257,15 +260,27 @@ class Gateway:
         return {"schema_version": SCHEMA, **told, **where}
 
     def configure(self, body: Any, caller: Caller) -> Body:
-        """Overrides for the next training, kept beside the store until somebody takes them up, and in the ledger."""
-        given = _overrides(body)
-        path, now = self._store.folder / OVERRIDES, self._clock()
-        pending = {**_kept(path), **given}
-        kept = {"schema_version": SCHEMA, "updated_unix_ms": _ms(now), "pending_overrides": pending}
-        write_atomically(path, orjson.dumps(kept, option=orjson.OPT_INDENT_2) + b"\n")
+        """Overrides for whoever learns from others' rollouts, which it reads before each lesson; and in the ledger."""
+        now, path = self._clock(), self._store.overrides.path
+        with self._noting({"action": "configure", "subject": "training config"}, caller, now):
+            if not caller.role.may(Role.OPERATOR):
+                why = f"is for operators, and {caller.label} is a {caller.role}"
+                raise Forbidden("configure", why=why, remedy="use the token of one who is operator")
+            given = _overrides(body)
+        pending = self._store.overrides.put(given, now=now)
         self._store.ledger.append("config", {"overrides": given}, who=caller.label, now=now).result()
         told = {"accepted": given, "applied": {"mode": "persisted_pending"}, "pending_overrides": pending}
         return {"schema_version": SCHEMA, **told, "overrides_path": str(path), "updated_unix_ms": _ms(now)}
+
+    @contextmanager
+    def _noting(self, body: Any, caller: Caller, now: float) -> Iterator[None]:
+        """What is refused here is no order that the desk has seen: it is put on record all the same."""
+        try:
+            yield
+        except (Refusal, Forbidden) as error:
+            told = error if isinstance(error, HoldfastError) else BadInput(error.detail)
+            control.note(self._store, body, told, who=caller.label, role=caller.role, now=now)
+            raise
 
 
 def _codes(retryable: int, failed: int, depth: int, orders: int) -> list[str]:
@@ -312,30 +327,20 @@ def _overrides(body: Any) -> Body:
     """The fields that may be set, each checked; none of them is a refusal of its own."""
     if not isinstance(body, dict):
         raise Refusal(400, "send a JSON object", code="invalid_training_config")
-    known = ("enabled", "update_interval_rollouts", "max_rollouts_per_update", "max_failure_streak", "store_path")
-    for name, value in body.items():
-        is_good = (
-            isinstance(value, bool)
-            if name == "enabled"
-            else isinstance(value, str) and value.strip() and len(value) <= 1000
-            if name == "store_path"
-            else name in known and isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53
-        )
-        if not is_good:
-            raise Refusal(400, f"{name[:60]} = {value!r:.60}: is unknown or wrong", code="invalid_training_config")
+    for name in body:
+        if name in UNHEARD:
+            raise Refusal(400, f"{name}: nothing takes it up; {UNHEARD[name]}", code="invalid_training_config")
+        if name not in SET:
+            raise Refusal(400, f"{name[:60]!r}: is unknown; there is {', '.join(SET)}", code="invalid_training_config")
     if not body:
-        raise Refusal(400, f"send one or more of {', '.join(known)}", code="no_training_config_changes")
-    return dict(body)
-
-
-def _kept(path: Path) -> Body:
+        raise Refusal(400, f"send one or more of {', '.join(SET)}", code="no_training_config_changes")
+    if nothing := [name for name, value in body.items() if value is None]:
+        raise Refusal(400, f"{nothing[0]}: must not be null", code="invalid_training_config")
     try:
-        found = orjson.loads(path.read_bytes())["pending_overrides"]
-        return dict(found) if isinstance(found, dict) else {}
-    except FileNotFoundError:
-        return {}
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise HoldfastError(f"{path}", why=f"is not what was written: {error}", remedy="remove it") from None
+        Overrides(**body)
+    except BadRecord as error:
+        raise Refusal(400, str(error), code="invalid_training_config") from None
+    return dict(body)
 
 
 def _ms(seconds: float) -> int:

@@ -19,7 +19,7 @@ LEAST_S = 0.25  # between two events: a busy queue changes some hundred times a 
 SNAPSHOT_S = 0.75  # between two snapshots, as documented
 QUIET = b": \n\n"
 
-IsKnown = Callable[[], bool]
+IsKnown = Callable[[], Awaitable[bool]]
 
 
 async def changed(changes: Changes, *, most_s: float, seen: dict[str, int]) -> list[str]:
@@ -47,7 +47,7 @@ async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, N
     seen = {topic: changes.seen(topic) for topic in TOPICS}
     yield b"retry: 2000\n\n"
     quiet_s = 0.0
-    while is_known():
+    while await is_known():
         found = await changed(changes, most_s=LOOK_S, seen=seen)
         if found:
             quiet_s = 0.0
@@ -70,7 +70,7 @@ async def snapshots(
         reset = {"schema_version": 1, "reset": True, "last_event_id": last_id[:200], "reason": why}
         yield _event("dashboard.reset", number := number + 1, orjson.dumps(reset))
     seen = {topic: changes.seen(topic) for topic in TOPICS}
-    while is_known():
+    while await is_known():
         snapshot = dict(await look())
         content = orjson.dumps({name: value for name, value in snapshot.items() if name != "generated_unix_ms"})
         if content != before:

@@ -1,5 +1,10 @@
 // Asking the server. The session is a cookie that no script can read; orders carry a header that no other site can send.
 
+import { broken, gone, here } from "./away.js";
+
+const AGAIN_MS = 2000; // until a line that was refused is asked for again
+let isLeaving = false;
+
 export class Refusal extends Error {
   constructor(status, said) {
     super(said?.error?.message ?? `the server answered ${status}`);
@@ -13,12 +18,22 @@ async function ask(path, how = {}) {
   try {
     answer = await fetch(path, { cache: "no-store", ...how });
   } catch {
+    gone();
     throw new Refusal(0, { error: { message: "the server does not answer; is 'holdfast serve' still running?" } });
   }
-  if (answer.status === 401) { location.reload(); await new Promise(() => {}); } // the login is what answers there
+  if (answer.status > 501 && answer.status < 505) gone(); // a proxy before it, or its store, waits in vain
+  else here();
+  if (answer.status === 401) await ended();
   const said = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json() : null;
   if (!answer.ok) throw new Refusal(answer.status, said);
   return said;
+}
+
+// The login is what answers a page that nobody is known on; it says why it is seen.
+async function ended() {
+  try { if (!isLeaving) sessionStorage.setItem("ended", "1"); } catch { /* not told, then */ }
+  location.reload();
+  await new Promise(() => {});
 }
 
 export function get(name, query = {}) {
@@ -30,13 +45,21 @@ const post = (path, body) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json", "X-Holdfast": "1" }, body: JSON.stringify(body) });
 
 export const order = body => post("/api/orders", body);
-export const leave = () => post("/logout", {});
+export function leave() {
+  isLeaving = true;
+  return post("/logout", {});
+}
 
 // Which topics have changed, as they do; `is` is told whether the line stands.
 export function listen(changed, is) {
   const source = new EventSource("/api/stream");
-  source.addEventListener("change", event => changed(JSON.parse(event.data)));
-  source.onopen = () => is(true);
-  source.onerror = () => is(false);
-  return source;
+  source.addEventListener("change", event => { here(); changed(JSON.parse(event.data)); });
+  source.onopen = () => { here(); is(true); };
+  source.onerror = () => {
+    broken();
+    is(false);
+    if (source.readyState !== EventSource.CLOSED) return; // else it tries again by itself
+    get("me").catch(() => {}); // a session that has ended leads to the login
+    setTimeout(() => listen(changed, is), AGAIN_MS);
+  };
 }

@@ -5,20 +5,19 @@ import { chip, choices, empty, h, link } from "./dom.js";
 import { moment, words } from "./format.js";
 import { head, pager } from "./head.js";
 
-const KINDS = ["command", "refusal", "release", "alert", "token", "flag", "run", "order", "requeue", "reward", "update", "prune"];
 const COLOURS = { refusal: "bad", command: "busy", release: "good", alert: "warn", token: "warn" };
 
-function draw({ entries, next }, context) {
+function draw({ entries, next, kinds }, context) {
   const { query, go } = context;
   return [head("Audit", { says: h("span", {}, "Append-only and hash-chained; ", h("code", {}, "holdfast store check"),
           " computes the chain again."),
-        beside: choices("Kind", query.kind ?? "", [["", "all"], ...KINDS.map(one => [one, one])],
+        beside: choices("Kind", query.kind ?? "", [["", "all"], ...kinds.map(one => [one, one])],
           value => go(["audit"], { kind: value })) }),
     entries.length ? h("section", { class: "card" },
       h("div", { class: "rows ledger" }, entries.map(one => h("details", { id: `entry-${one.seq}` },
       h("summary", {}, h("span", { class: "grey seq" }, one.seq), chip(one.kind, COLOURS[one.kind] ?? ""),
-        h("span", { class: "what" }, one.what), h("span", { class: "grey nowrap" }, `${one.who} · ${moment(one.at)}`)),
-      one.why && h("p", {}, `“${one.why}”`), one.run && h("p", {}, "Run ", link(["run", one.run], one.run)),
+        h("span", { class: "what" }, one.what, one.why && h("span", { class: "grey" }, `: ${one.why}`)), h("span", { class: "grey nowrap" }, `${one.who} · ${moment(one.at)}`)),
+      one.run && h("p", {}, "Run ", link(["run", one.run], one.run)),
         h("pre", {}, JSON.stringify(one.body, null, 2)), h("p", { class: "grey" }, h("code", {}, one.sha256))))))
         : empty(query.kind ? `No ${words(query.kind)} among the newest entries.` : "Nothing has been decided yet.",
         query.kind ? null : "holdfast quickstart --quick"),

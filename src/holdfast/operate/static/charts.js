@@ -63,7 +63,8 @@ export function line(series, { says, across = "", form = num, levels = [], floor
   const X = around(shown.flatMap(one => one.x.filter((_, k) => Number.isFinite(one.y[k]))), { room: 0.01 });
   const Y = around([...shown.flatMap(one => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]),
       ...levels.map(one => one.value)], { floor });
-  const up = ticks(...Y), along = ticks(...X, 6);
+  const isWhole = shown.every(one => one.x.every(Number.isInteger));
+  const up = ticks(...Y), along = ticks(...X, 6).filter(x => !isWhole || Number.isInteger(x));
   const rule = svg("path", { class: "rule", d: "", visibility: "hidden" });
   const frame = svg("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, preserveAspectRatio: "none", role: "img", "aria-label": says },
     up.map(y => svg("path", { class: "grid", d: `M0 ${(1 - place(y, Y)) * SIDE}H${SIDE}` })),
@@ -74,7 +75,7 @@ export function line(series, { says, across = "", form = num, levels = [], floor
   const still = [...readout.childNodes];
   const plot = h("div", { class: "plot" + (tall ? " tall" : "") }, frame,
     up.map(y => h("span", { class: "beside", css: { top: `${(1 - place(y, Y)) * 100}%` } }, form(y))),
-    along.map(x => h("span", { class: "below", css: { left: `${place(x, X) * 100}%` } }, num(x))),
+    along.map(x => h("span", { class: `below${place(x, X) > 0.95 ? " last" : ""}`, css: { left: `${place(x, X) * 100}%` } }, num(x))),
     across && h("span", { class: "across" }, across));
   const longest = shown.reduce((a, b) => b.x.length > a.x.length ? b : a);
   plot.onpointermove = event => {

@@ -12,8 +12,8 @@ const CURVES = [["reward", "Reward", "what rollouts earned"], ["loss", "Loss", "
   ["clip_fraction", "Clip fraction", "tokens that were held back"], ["length", "Length", "tokens decided in a sample"]];
 
 async function load([id], query) {
-  const { runs } = await get("runs", { most: 50 });
-  const chosen = id ?? runs.find(one => one.state === "running")?.id ?? runs[0]?.id;
+  const { runs, learnt } = await get("runs", { most: 50 });
+  const chosen = id ?? learnt ?? runs[0]?.id;
   return { runs: runs.map(one => one.id), data: chosen ? await get("learning", { run: chosen }) : null };
 }
 
@@ -46,14 +46,16 @@ function draw({ runs, data }, context) {
   if (!data) return [head("Learning"), empty("No run yet.", "holdfast quickstart --quick")];
   const { points, checkpoints } = data,
     chosen = choices("Run", data.run, runs.map(one => [one, one]), value => context.go(["learning", value]));
-  if (!points.length && !checkpoints.length) return [head("Learning", { beside: chosen }),
-    empty(`${data.run} learns nothing: it has no steps and no checkpoints.`, "holdfast quickstart --quick")];
+  const curves = CURVES.map(one => curve(points, one)).filter(Boolean), told = audit(data);
+  if (!curves.length && !checkpoints.length && !told) return [head("Learning", { beside: chosen }),
+    empty(`${data.run} learns nothing: ${points.length ? `its ${count(points.length)} ${points.length === 1 ? "update says" : "updates say"} nothing of learning` : "it has no steps"}, and there are no checkpoints.`,
+      "holdfast quickstart --quick")];
   const best = checkpoints.reduce((found, one) => (one.reward ?? -Infinity) > (found?.reward ?? -Infinity) ? one : found, null);
   const trouble = points.filter(one => one.restored || one.stopped_early || one.skipped).slice(-6);
   return [
     head("Learning", { says: h("span", {}, link(["run", data.run], data.run),
-          ` · ${count(data.steps)} steps${data.is_whole ? "" : ", more are being read"}`), beside: chosen }),
-    h("div", { class: "cards" }, CURVES.map(one => curve(points, one)), audit(data),
+          ` · ${count(data.steps)} ${data.steps === 1 ? "step" : "steps"}${data.is_whole ? "" : ", more are being read"}`), beside: chosen }),
+    h("div", { class: "cards" }, curves, told,
       trouble.length > 0 && card("Steps that went otherwise", { class: "half" },
         h("div", { class: "rows" },
           trouble.map(one => h("div", {}, h("span", {}, `Step ${one.step}`), h("span", { class: "grey" }, ago(one.at)),

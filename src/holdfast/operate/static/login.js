@@ -2,6 +2,11 @@
 
 const form = document.getElementById("login"), field = document.getElementById("token"), said = document.getElementById("said");
 
+try {
+  if (sessionStorage.getItem("ended")) said.textContent = "Your session ended, or its token was revoked. Sign in again.";
+  sessionStorage.removeItem("ended");
+} catch { /* a browser that keeps nothing says nothing */ }
+
 form.onsubmit = async event => {
   event.preventDefault();
   const button = form.querySelector("button");

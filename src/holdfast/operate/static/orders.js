@@ -1,6 +1,7 @@
 // Giving an order: first what it would come to, then a reason, then once. The same id is sent however often it is tried.
 
 import { order } from "./api.js";
+import { isAway } from "./away.js";
 import { h } from "./dom.js";
 import { plain, words } from "./format.js";
 
@@ -21,7 +22,7 @@ export function tell(text, isBad = false) {
 export function button(context, text, what) {
   const action = context.me.actions.find(one => one.name === what.action);
   if (!action || !may(context.me, action.role)) return null;
-  return h("button", { class: what.danger ? "danger" : "", "data-order": what.action,
+  return h("button", { class: what.danger ? "danger" : "", "data-order": what.action, disabled: isAway(),
       onclick: () => ask(context, action, what) }, text);
 }
 
@@ -37,6 +38,7 @@ function ask(context, action, what) {
     h("p", { class: "grey" }, what.says ?? action.help), form);
   form.onsubmit = async event => {
     event.preventDefault();
+    if (isAway()) return change.replaceChildren(h("span", { class: "bad-text" }, "No connection: nothing was sent."));
     send.disabled = true;
     try {
       const answer = await order({ ...body, why: why.value.trim() });

@@ -12,7 +12,7 @@ import { alertRow } from "./alerts.js";
 const KINDS = { healthy: "good", degraded: "warn", failing: "bad", unknown: "" };
 const SAYS = { healthy: "All is well", degraded: "Something is off", failing: "It is failing", unknown: "Nothing to go by yet" };
 
-// The last decision in one sentence: of many reasons the first, for the others have a page of their own.
+// A decision in one sentence: of many reasons the first, for the others have a page of their own.
 function why({ sentence, reasons, outcome, needs }) {
   if (outcome === "promoted" || reasons.length < 2) return sentence;
   const more = needs ? `; about ${count(needs)} more episodes may open the gate`
@@ -20,17 +20,26 @@ function why({ sentence, reasons, outcome, needs }) {
   return `${sentence.split(": ")[0]}: ${reasons[0].text}${more}.`;
 }
 
-// One sentence: which version answers, and what was decided last.
+// What was decided since about another version: smaller, so that it is not taken for the reason why this one is live.
+function next({ news, under_way: way }) {
+  if (!news && !way) return null;
+  const stands = way ? `Next: ${way.id} is ${way.stage}${way.share ? ` with ${way.share} %` : ""}. ` : "Since then: ";
+  return h("p", { class: "next" }, stands, news && why(news));
+}
+
+// One sentence: which version answers, and the decision that put it there.
 function policy(one, context, now) {
   const { live, under_way: way, way_back: target, decision } = one, canary = way?.stage === "canary" ? way : null;
   const title = live ? [link(["releases", one.policy], live.id), " is live"]
     : [link(["releases", one.policy], one.policy), " has no live version"];
   return h("div", { class: "live" },
     h("div", {}, h("h3", {}, title),
-      h("p", { class: "why" }, decision ? why(decision) : "Nothing has been decided about it yet."),
+      h("p", { class: "why" }, decision ? decision.sentence : "Nothing has been decided about it yet."),
+      next(one),
       h("p", { class: "since" },
         [live && `since ${ago(live.changed_at, now)}`, decision && `decided by ${decision.who}, ${ago(decision.at, now)}`,
-        way && `${way.id} is on its way: ${way.stage}${way.share ? ` with ${way.share} %` : ""}`].filter(Boolean).join(" · "))),
+        live && !one.is_asked && (one.is_served ? "a service is up, nothing was told of its answers lately"
+          : "live, nobody asks it now")].filter(Boolean).join(" · "))),
     h("div", { class: "row" }, live && (canary || target)
       ? back(context, one.policy, { live, canary, target })
       : live && h("span", { class: "grey" }, "There is no earlier version to go back to.")));
@@ -39,7 +48,7 @@ function policy(one, context, now) {
 const reach = (interval, form, range) => interval && Number.isFinite(interval.low)
   ? whiskers([{ name: "", value: interval.value, low: interval.low, high: interval.high }], { form, range }) : null;
 
-function numbers({ pace, success, reward, queue, run }) {
+function numbers({ pace, success, task_success: solved, reward, queue, run }) {
   const note = interval => !interval || interval.value === null ? "nothing measured yet" : Number.isFinite(interval.low)
     ? `${num(interval.low)} to ${num(interval.high)} (95 %), n = ${count(interval.n)}` : `n = ${count(interval.n)}`;
   const shares = success?.value === null || !success ? "nothing finished yet"
@@ -48,7 +57,9 @@ function numbers({ pace, success, reward, queue, run }) {
     h("div", {}, stat("Rollouts a second", num(pace.per_s),
         `last minute: ${count(pace.ended)} ended, ${count(pace.failed)} failed`),
       pace.ended > 0 && spark(pace.series.map(one => one.ended))),
-    h("div", { class: "with-reach" }, stat("Succeeded", pct(success?.value), shares), reach(success, pct, [0, 1])),
+    h("div", { class: "with-reach" }, stat("Ran to the end", pct(success?.value), shares), reach(success, pct, [0, 1])),
+    solved?.n > 0 && h("div", { class: "with-reach" }, stat("Task success", pct(solved.value),
+        `${pct(solved.low)} to ${pct(solved.high)} (95 %), the newest ${count(solved.n)}`), reach(solved, pct, [0, 1])),
     h("div", { class: "with-reach" }, stat("Reward", num(reward?.value), note(reward)),
       reach(reward, num, [Math.min(0, reward?.low ?? 0), Math.max(1, reward?.high ?? 1)])),
     h("div", {}, stat("Queue", count(queue.waiting + queue.requeuing),
@@ -56,6 +67,13 @@ function numbers({ pace, success, reward, queue, run }) {
       run && meter(run.total ? run.done / run.total : 0),
         run && h("p", { class: "grey small" }, `${count(run.done)} of ${count(run.total)} done in `,
         link(["run", run.id], run.id), run.is_whole ? null : ", still being counted"))));
+}
+
+// A service answers by itself: it has no workers, and still works.
+function working(run, { working: n, slots, silent }) {
+  if (n) return `${count(n)} ${n === 1 ? "worker" : "workers"} with ${count(slots)} ${slots === 1 ? "slot" : "slots"}${silent ? `, ${count(silent)} silent` : ""}`;
+  if (run.kind === "serve" && run.state === "running") return run.is_silent ? "The service is silent." : "A service answers.";
+  return "Nobody works at the moment.";
 }
 
 function draw(data, context) {
@@ -85,7 +103,7 @@ function draw(data, context) {
               h("span", { class: "grey" }, ago(run.created_at, now)),
             h("div", { class: "more" }, run.model_ref), h("div", { class: "more" }, states(run.counts)),
             h("div", { class: "more" },
-              workers.working ? `${count(workers.working)} workers with ${count(workers.slots)} slots${workers.silent ? `, ${count(workers.silent)} silent` : ""}` : "Nobody works at the moment."))) : h("p", { class: "grey" }, "No run yet."))),
+              working(run, workers)))) : h("p", { class: "grey" }, "No run yet."))),
   ];
 }
 

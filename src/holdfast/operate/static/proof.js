@@ -61,6 +61,23 @@ function why(data) {
       && h("ul", { class: "plain" }, verdict.reasons.map(text => h("li", {}, plain(text))))));
 }
 
+// What came after the gate is no part of its verdict.
+function moves({ moves: found }) {
+  return found.length > 0 && card("What happened since", {}, h("div", { class: "rows" },
+    found.map(each => h("div", {}, h("span", {}, each.sentence), chip(each.outcome, kind(each.outcome)),
+        h("span", { class: "more" }, `${each.who}, ${ago(each.at)}`)))));
+}
+
+function findings({ findings: found, checked }) {
+  if (!checked) return null;
+  return card("Found in the data", { class: "half" }, found.length
+    ? h("div", { class: "rows" }, found.map(each => h("div", {},
+        h("span", {}, `${capital(words(each.name))}: ${count(each.count)} of ${count(each.of)}`),
+        chip(each.blocks ? "blocks" : each.severity, each.blocks ? "bad" : kind(each.severity)),
+        each.detail && h("span", { class: "more" }, each.detail))))
+    : h("p", { class: "grey" }, `Nothing was found in the data, by ${count(checked)} ${checked === 1 ? "check" : "checks"}.`));
+}
+
 function one(data) {
   const compared = data.comparisons.map(each => ({ name: each.title, value: each.difference, low: each.low, high: each.high,
         note: each.told.interval + (each.told.note ? ` · ${each.told.note}` : ""),
@@ -72,20 +89,16 @@ function one(data) {
     h("div", { class: "cards" }, why(data),
       card("Differences, candidate less baseline", { class: "half" },
         h("div", { class: "stack" }, compared.map(each => whiskers([each], { zero: 0, form: () => each.told })),
-          h("p", { class: "grey" }, "Above 0 is better, whatever is measured; the bar is the interval."))),
+          h("p", { class: "grey" }, "Everywhere on this page above 0 is better, whatever is measured; the bar is the interval."))),
       data.courses.map(course), tasks(data),
-      data.findings.length > 0 && card("Found in the data", { class: "half" },
-        h("div", { class: "rows" },
-          data.findings.map(each => h("div", {}, h("span", {}, words(each.name)),
-              chip(each.blocks ? "blocks" : each.severity, each.blocks ? "bad" : kind(each.severity)),
-              each.detail && h("span", { class: "more" }, each.detail))))),
+      findings(data),
       data.bands.length > 0 && card("Is it stable?", { class: "half" },
         h("div", { class: "rows" },
           data.bands.map(each => h("div", {}, h("span", {}, `Over ${words(each.kind)}s, ${count(each.of)} of them`),
               chip(each.within ? "within" : "beyond", each.within ? "good" : "warn"),
               h("span", { class: "more" },
                 `differences ${num(each.delta_spread)} apart, p-values ${num(each.p_value_spread)}`))))),
-      card("How it was measured", {},
+      moves(data), card("How it was measured", {},
         facts({ Suite: data.suite, Metric: data.primary, Tasks: count(data.episodes),
             ...Object.fromEntries(Object.entries(data.manifest).filter(([, value]) => typeof value !== "object").slice(0,
                 8).map(([name, value]) => [capital(words(name)), plain(value)])) })))];

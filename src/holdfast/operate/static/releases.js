@@ -63,6 +63,7 @@ function draw(data, context) {
     h("div", { class: "cards" },
       h("section", { class: "card hero" }, h("div", { class: "live" },
         h("div", {}, h("h3", {}, data.live ? `${data.live.id} is live` : `${data.policy} has no live version`),
+          data.decision && h("p", { class: "why" }, data.decision.sentence),
           data.live && h("p", { class: "since" }, `since ${ago(data.live.changed_at)} · ${data.live.source}`)),
         h("div", { class: "row" },
           data.live && (canary || data.way_back)

@@ -67,7 +67,7 @@ function draw(data, context) {
     h("div", { class: "cards" },
       run.error && h("div", { class: "failed" }, run.error),
       card(null, {}, h("div", { class: "stack" }, states(run.counts) ?? h("p", { class: "grey" }, "No rollouts yet."),
-        facts({ Done: `${count(run.done)} of ${count(run.total)}`, Succeeded: reach(run.success, pct),
+        facts({ Done: `${count(run.done)} of ${count(run.total)}`, "Ran to the end": reach(run.success, pct),
             Reward: reach(run.reward, num), Took: dur(run.took_s), Started: moment(run.created_at),
             "Last sign of life": run.state === "running" ? ago(run.beat_at) : null, "Last checkpoint": data.checkpoint }))),
       rewards.length > 0 && card("Reward by split", { class: failures.length ? "half" : "" },

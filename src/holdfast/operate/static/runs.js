@@ -23,11 +23,11 @@ function draw({ runs, next }, context) {
   const columns = [
     { name: "Run", show: one => one.id, kind: "fit" }, { name: "State", show: state, kind: "fit" },
     { name: "Done", show: one => `${count(one.done)} / ${count(one.total)}`, kind: "num" },
-    { name: "Succeeded", show: one => reach(one.success, pct), kind: "num" },
+    { name: "Ran to the end", show: one => reach(one.success, pct), kind: "num" },
       { name: "Reward", show: one => reach(one.reward, num), kind: "num" },
     { name: "Took", show: one => dur(one.took_s), kind: "num", low: true },
       { name: "Started", show: one => ago(one.created_at), kind: "fit", low: true },
-    { name: "Kind", show: one => one.kind, low: true }, { name: "Model", show: one => one.model_ref, kind: "cut", low: true },
+    { name: "Kind", show: one => one.kind, kind: "fit", low: true }, { name: "Model", show: one => one.model_ref, kind: "cut", low: true },
   ];
   return [head("Runs", { says: "Each is one piece of work with its own rollouts." }),
     runs.length ? h("section", { class: "card" }, table(columns, runs, { href: one => to("run", one.id) }))

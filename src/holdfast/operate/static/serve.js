@@ -1,6 +1,7 @@
 // The shell: which page is shown, what is asked for again when the store changes, and the keys.
 
 import { get, leave, listen } from "./api.js";
+import { isAway } from "./away.js";
 import { h, to } from "./dom.js";
 import { keyboard } from "./keys.js";
 import { tell } from "./orders.js";
@@ -71,7 +72,7 @@ async function look() {
     nodes = place.page.draw(data, { args: place.args, query: place.query, me, go, again: look });
   } catch (error) {
     if (mine !== asked) return;
-    if (shown) return tell(error.message, true); // better what was true a moment ago than nothing
+    if (shown) return isAway() || tell(error.message, true); // better what was true a moment ago than nothing
     nodes = [h("div", { class: "failed", role: "alert" }, h("strong", {}, "This page cannot be shown. "), error.message)];
     if (!error.code) console.error(error);
   }
@@ -162,7 +163,7 @@ async function begin() {
   listen(changed, is => {
     $("line").textContent = is ? "Live" : "Not connected";
     $("line").classList.toggle("off", !is);
-    if (is && shown) changed(here.page?.topics ?? []);
+    if (is && here) changed(here.page?.topics ?? []); // what could not be shown may be now
   });
   await arrive();
   if (here.page !== overview && here.page !== alerts) get("alerts").then(data => badge(data.standing.length), () => {});
