@@ -54,8 +54,6 @@ class Command:
 class Overrides:
     """What a learner that follows others is told beside its settings, by the documented names; None: as those say."""
 
-    SCHEMA: ClassVar[int] = 1
-
     enabled: bool | None = None  # False: it learns nothing until it is true again
     update_interval_rollouts: int | None = None  # so many new rollouts are waited for
     max_rollouts_per_update: int | None = None  # so many are taken at most

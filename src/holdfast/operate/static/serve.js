@@ -54,7 +54,8 @@ async function arrive() {
   await look();
   if (before?.name === here.name && before.args.join() === here.args.join()) return; // another filter, the same page
   window.scrollTo(0, 0);
-  $("main").focus({ preventScroll: true });
+  const main = $("main");
+  if (!main.contains(document.activeElement)) main.focus({ preventScroll: true }); // nobody is there yet
 }
 
 // What is seen: asked for, and drawn where it is not the same as before.
