@@ -12,9 +12,11 @@ from mcp import Client
 
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.rollout import AttemptState
 from holdfast.operate import mcp
 from holdfast.operate.auth import digest, mint
 from holdfast.operate.mcp import Desk, Tool, answer, looking, ordering, server
+from holdfast.store import figures
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.stage import Line, proposed
@@ -103,6 +105,18 @@ def test_runs_decisions_adoption_and_budgets_are_looked_up(file_store: Store, cl
     assert decided[0]["decision"]["open"] is True
     again = ask(desk, "query_decisions", version="sprout@2")
     assert again["agrees"] is True and again["recomputed"] == again["decision"]
+
+
+def test_a_long_run_is_counted_whole_at_the_first_look(
+    file_store: Store, clock: Clock, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(file_store, clock, begin(file_store, clock))
+    scene.enqueue(*(f"t{number}" for number in range(6)))
+    for _ in range(5):
+        scene.finish(scene.claim(), AttemptState.SUCCEEDED)
+    monkeypatch.setattr(figures.Figures.totals, "__kwdefaults__", {"most": 2})  # as many as a page counts at a time
+    for told in (ask(desk, "query_runs")["runs"][0], ask(desk, "query_runs", run=scene.run)["run"]):
+        assert (told["counts"]["succeeded"], told["counts"]["queuing"], told["is_whole"]) == (5, 1, True)
 
 
 @pytest.mark.parametrize(

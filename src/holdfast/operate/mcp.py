@@ -42,6 +42,7 @@ LARGEST = 1_000_000  # of all that one call brings
 MOST_OUT = 200_000  # characters of an answer
 MOST_FILES = 200
 PAGE = 100
+ALL = 2**31  # more rollouts than a run has
 INSTRUCTIONS = """Holdfast measures agents and improves them. Judge a text by rules, compare two, evaluate a change \
 to source code, and look up runs, decisions about versions, tool adoption and thinking budgets. A verdict of \
 "unknown" means that nothing is known, not that it is good."""
@@ -155,13 +156,16 @@ class Desk:
         from holdfast.operate.look import views
 
         with self.opened() as store:
-            now = self._clock()
-            if "run" in given:
-                told = dict(views.run(store, given["run"], now=now))
-                told.pop("settings")  # as long as the run has tasks
-                return told
+            now, most = self._clock(), given.get("most", 20)
             last = store.runs.get(given["before"]).id if "before" in given else None
-            return views.runs(store, now=now, most=given.get("most", 20), before=last)
+            named = [store.runs.get(given["run"])] if "run" in given else store.runs.newest(most=most, before=last)
+            for run in named:  # nobody looks again here, as a page does until all is counted
+                store.figures.totals(run.id, most=ALL)
+            if "run" not in given:
+                return views.runs(store, now=now, most=most, before=last)
+            told = dict(views.run(store, named[0].id, now=now))
+            told.pop("settings")  # as long as the run has tasks
+            return told
 
     def decisions(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         with self.opened() as store:
