@@ -183,7 +183,7 @@ async def run(store: Store, plan: Plan, control: Control | None = None, resume: 
 def is_whole(store: Store, run: str, made: Sequence[str]) -> None:
     """Nothing is lost, nothing is there twice, and the weights are those of a run that nobody disturbed."""
     assert store.runs.get(run).state is RunState.COMPLETED
-    assert [one.step for one in store.updates.of_run(run)] == [1, 2, 3]
+    assert [one.step for one in store.steps.of_run(run)] == [1, 2, 3]
     checkpoints = store.checkpoints.of_run(run)
     assert [one.artifact.sha256 for one in checkpoints if one.artifact is not None] == list(made)
     rollouts = store.views.rollouts(run, most=100)
@@ -191,7 +191,7 @@ def is_whole(store: Store, run: str, made: Sequence[str]) -> None:
     for one in rollouts:
         assert [str(tried.status) for tried in store.views.attempts(one.id)].count("succeeded") == 1
     store.ledger.verify()
-    store.updates.verify(run)
+    store.steps.verify(run)
 
 
 def drive_until_killed(url: str, base: str, at: str, to: str) -> None:

@@ -30,7 +30,7 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import LearnUpdate, RunState, Status, Wanted
+from holdfast.contracts.run import StepRecord, RunState, Status, Wanted
 from holdfast.loop import Control, assist, optimize
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
@@ -670,7 +670,7 @@ def at_school(school: School, agent: Agent = echo, **fields: Any) -> Plan:
 
 def is_whole(store: Store, run: str) -> None:
     """All three lessons are on record, each once, and nothing succeeded twice."""
-    updates = store.updates.of_run(run)
+    updates = store.steps.of_run(run)
     assert [update.step for update in updates] == [1, 2, 3]
     assert [update.body["sum"] for update in updates] == [21.0, 62.0, 123.0]  # 10 + 11, + 20 + 21, + 30 + 31
     assert [update.body["lesson"] for update in updates] == ["lesson 1", "lesson 2", "lesson 3"]
@@ -766,7 +766,7 @@ async def test_lessons_without_anything_to_learn_count_as_well(files: Files) -> 
         assert first.ended() == (RunState.FAILED, "lesson 3: the teacher is ill")
         status = await Watched(store, plan_of(echo, [], course=course), resume=first.run_id).run()
         assert (status.run_state, status.lesson, status.succeeded) == (RunState.COMPLETED, "4", 2)
-        updates = store.updates.of_run(status.run_id)
+        updates = store.steps.of_run(status.run_id)
     assert [(update.step, update.body.get("number")) for update in updates] == [(1, None), (2, 2), (3, 3), (4, 4)]
 
 
@@ -873,7 +873,7 @@ async def test_a_run_stopped_while_it_learns_ends_at_once_and_learns_again_later
         await until(school.left.is_set)
         await asyncio.sleep(0.1)
         assert last.run_state is (RunState.TIMED_OUT if how == "timeout" else RunState.CANCELLED)
-        assert len(store.updates.of_run(last.run_id)) == 1  # what came too late is not kept
+        assert len(store.steps.of_run(last.run_id)) == 1  # what came too late is not kept
         again = School()
         status = await Watched(store, at_school(again), resume=last.run_id).run()
         assert status.run_state is RunState.COMPLETED
@@ -944,7 +944,7 @@ async def test_nothing_is_learnt_from_a_lesson_that_an_order_cancelled(files: Fi
                 continue
         assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")
         assert school.taught == [["l1-0", "l1-1"]]
-        assert len(store.updates.of_run(watched.run_id)) == 1
+        assert len(store.steps.of_run(watched.run_id)) == 1
 
 
 @pytest.mark.parametrize(
@@ -983,7 +983,7 @@ async def test_what_a_driver_learnt_after_it_was_replaced_is_not_kept(files: Fil
             school.opened.set()
             with pytest.raises(StaleLease, match="another process has taken it up"):
                 await running
-        assert store.updates.of_run(watched.run_id) == store.checkpoints.of_run(watched.run_id) == []
+        assert store.steps.of_run(watched.run_id) == store.checkpoints.of_run(watched.run_id) == []
 
 
 # Failing
@@ -1024,7 +1024,7 @@ async def test_which_features_are_on_is_asked_before_each_lesson(files: Files) -
     asked: list[int] = []
     given: list[bool] = []
 
-    def features(done: Sequence[LearnUpdate]) -> Features:
+    def features(done: Sequence[StepRecord]) -> Features:
         asked.append(len(done))
         return Features(learning=not done)
 

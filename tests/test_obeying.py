@@ -113,7 +113,7 @@ async def test_a_cancelled_run_stops_learning_and_keeps_nothing_of_the_step(
     await until(lambda: "learn 1 3" in going.held.passed)
     await asyncio.sleep(0.3)
     assert going.held.passed[-1] == "learn 1 3"  # what it would have done next it was kept from
-    assert len(stores[0].updates.of_run(status.run_id)) == 1
+    assert len(stores[0].steps.of_run(status.run_id)) == 1
     assert len(stores[0].checkpoints.of_run(status.run_id)) == 1
 
 

@@ -112,7 +112,7 @@ def test_c_02_an_enabled_optimizer_learns_from_the_train_rollouts_and_moves_the_
     assert moved**0.5 == pytest.approx(summary["parameter_delta_norm"], rel=1e-2)
     with open_store(learnt.folder / "s.db") as store:
         (checkpoint,) = store.checkpoints.of_run(status.run_id)
-        (update,) = store.updates.of_run(status.run_id)
+        (update,) = store.steps.of_run(status.run_id)
     assert checkpoint.id == summary["checkpoint"] == update.body["checkpoint"]
 
 

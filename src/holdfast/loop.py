@@ -23,7 +23,7 @@ from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.contracts.run import LearnUpdate, ResourceVersion, Run, RunState, Status, Wanted
+from holdfast.contracts.run import StepRecord, ResourceVersion, Run, RunState, Status, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
 from holdfast.store.orders import HELD, Orders
 from holdfast.store.runs import taken_up
@@ -33,7 +33,7 @@ from holdfast.workloads.promotion import promote
 
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
-FeaturesAfter = Callable[[Sequence[LearnUpdate]], Features]
+FeaturesAfter = Callable[[Sequence[StepRecord]], Features]
 T = TypeVar("T")
 CHUNK = 500
 HEED_S = 0.1  # a learner that waits looks so often whether it is waited for any more
@@ -192,7 +192,7 @@ async def _teach(drive: _Drive, control: Control) -> tuple[RunState, str | None]
     """Lesson after lesson, with the pool at work all the while; how that ended."""
     store, plan, run = drive.store, drive.plan, drive.run.id
     pool = Pool(store, run, plan.seats, plan.workers, clock=drive.clock, seed=plan.seed, pace=plan.pace)
-    done = store.updates.of_run(run)
+    done = store.steps.of_run(run)
     first = await _first(drive, done)  # before anybody works: what was handed back must be run by the right policy
     drive.tell(RunState.RUNNING)
     beside = [_lessons(drive, done, first), _keep_telling(drive), _keep_beating(drive)]
@@ -250,7 +250,7 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
     return RunState.COMPLETED, None
 
 
-async def _first(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
+async def _first(drive: _Drive, done: Sequence[StepRecord]) -> Lesson | None:
     """Found under signs of life: it may take as long as a lesson, where a checkpoint has to be made anew."""
     beating = asyncio.create_task(_keep_beating(drive))
     try:
@@ -262,7 +262,7 @@ async def _first(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
         await asyncio.gather(beating, return_exceptions=True)
 
 
-async def _next(drive: _Drive, done: Sequence[LearnUpdate]) -> Lesson | None:
+async def _next(drive: _Drive, done: Sequence[StepRecord]) -> Lesson | None:
     """The lesson that follows from what is on record; the policy is then the one that it is for."""
     for update in done[-1:]:
         drive.lesson = update.body.get("lesson")
@@ -321,7 +321,7 @@ async def _mend(drive: _Drive, lost: Lost) -> None:
     await drive.store.ledger.append("mend", body, who=drive.who, now=drive.clock(), run=drive.run.id)
 
 
-async def _lessons(drive: _Drive, done: Sequence[LearnUpdate], lesson: Lesson | None) -> None:
+async def _lessons(drive: _Drive, done: Sequence[StepRecord], lesson: Lesson | None) -> None:
     """Collect → reward → learn → prove → promote, and again, until the course is over and nothing is open any more."""
     try:
         while lesson is not None:
@@ -359,7 +359,7 @@ async def _experiences(drive: _Drive, lesson: Lesson) -> list[Experience]:
     return await asyncio.to_thread(drive.store.experiences.of, ids)
 
 
-async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> LearnUpdate:
+async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> StepRecord:
     """Put on record that a lesson is over: the checkpoint, whose files are on disk, the gate's decision, and then
     what refers to both."""
     store, run, mine, now = drive.store, drive.run.id, drive.run.driver, drive.clock()
@@ -374,7 +374,7 @@ async def _keep(drive: _Drive, step: int, lesson: Lesson, learnt: Learnt) -> Lea
         await _go_on(drive)
         body |= await promote(store, _obeying(drive, learnt.proposal), clock=drive.clock, who=drive.who)
     await store.updates.add(run, step, body, now=now, driver=mine)
-    return LearnUpdate(run=run, step=step, at=now, body=body)
+    return StepRecord(run=run, step=step, at=now, body=body)
 
 
 def _obeying(drive: _Drive, proposal: Proposal) -> Proposal:

@@ -117,7 +117,7 @@ def test_ctrl_c_while_it_learns_ends_the_run(files: Files) -> None:
             "lesson 1",
             130,
         )
-        assert store.updates.of_run(status.run_id) == []
+        assert store.steps.of_run(status.run_id) == []
 
 
 def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(files: Files) -> None:

@@ -59,7 +59,7 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     run, state, *_ = ran.lines[0].split()
     assert state == "completed"
     with open_store(here / "s.db", project="mine") as store:
-        updates = store.updates.of_run(run)
+        updates = store.steps.of_run(run)
         assert [update.body["phase"] for update in updates] == ["practice 1", "prove", "prove"]
         body = updates[-1].body
         assert (body["release"], body["decision"]["open"]) == ("tools@2", False)  # four tasks prove nothing

@@ -77,7 +77,7 @@ def test_a_version_against_itself_says_how_to_count_its_false_promotions(
 
 
 def looks(store: Store) -> int:
-    return sum(len(store.updates.of_run(run.id)) for run in store.runs.newest(most=1))
+    return sum(len(store.steps.of_run(run.id)) for run in store.runs.newest(most=1))
 
 
 def test_ctrl_c_stops_it_and_resume_goes_on(cli: Cli, files: Files, weights: list[str]) -> None:

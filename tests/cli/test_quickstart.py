@@ -59,7 +59,7 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     assert manifest.sha256 != read(Path("a b/checkpoints") / Path(shown["checkpoint"]).name).parent
 
     with open_store(tmp_path / "a b/s.db", project="mine") as store:
-        updates = store.updates.of_run(run)
+        updates = store.steps.of_run(run)
         assert [update.body["phase"] for update in updates] == PHASES
         checkpoints = store.checkpoints.of_run(run)
         assert [one.algorithm for one in checkpoints] == ["sft", "grpo"]
@@ -109,7 +109,7 @@ def until_taught(store: Store, child: subprocess.Popen[str]) -> str:
     while time.monotonic() < patience:
         assert child.poll() is None, child.communicate()
         for run in store.runs.newest(most=1):
-            done = store.updates.of_run(run.id)
+            done = store.steps.of_run(run.id)
             tried = QUICK.test_seeds * QUICK.test_tasks + QUICK.probe_tasks
             if len(done) >= 2 and len(attempts(store, run.id)) > tried:
                 return run.id
@@ -142,7 +142,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_c
         run = until_taught(store, killed)
         killed.kill()
         killed.wait()
-        before, kept = attempts(store, run, is_done=True), store.updates.of_run(run)
+        before, kept = attempts(store, run, is_done=True), store.steps.of_run(run)
         assert store.runs.get(run).state is RunState.RUNNING
         ctrl_c(tmp_path, run)
         fall_silent(store, run)
@@ -157,7 +157,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_c
     assert Path(told["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     with open_store(path) as store:
         assert (store.runs.get(run).state, store.runs.get(run).driver) == (RunState.COMPLETED, 2)
-        updates = store.updates.of_run(run)
+        updates = store.steps.of_run(run)
         assert [update.body["phase"] for update in updates] == PHASES
         assert updates[: len(kept)] == kept  # what was learnt was not learnt again
         assert told["proposed"]["release"] == f"{run}@2"

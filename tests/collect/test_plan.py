@@ -13,7 +13,7 @@ from holdfast.collect.seats import Seat
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 
 
 def no_seat() -> Seat:
@@ -41,7 +41,7 @@ def test_a_course_of_one_lesson_is_over_once_that_lesson_is_done() -> None:
     course, begun = once(tasks), Standing(run="run-1", folder=Path("there"), done=[])
     assert course(begun) == Lesson(name="rollouts", tasks=tasks)
     assert course(begun) == course(begun)  # asked again, as after a restart, it says the same
-    over = LearnUpdate(run="run-1", step=1, at=0.0, body={"lesson": "rollouts"})
+    over = StepRecord(run="run-1", step=1, at=0.0, body={"lesson": "rollouts"})
     assert course(Standing(run="run-1", folder=Path("there"), done=[over])) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.run import LearnUpdate, Run, RunState, Wanted
+from holdfast.contracts.run import StepRecord, Run, RunState, Wanted
 
 
 def test_the_states_are_the_documented_ones() -> None:
@@ -25,9 +25,9 @@ def test_the_states_are_the_documented_ones() -> None:
 )
 def test_an_update_has_a_step_and_a_time(changes: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"run": "run-1", "step": 0, "at": 1.0, "body": {}}
-    assert LearnUpdate(**given).step == 0
+    assert StepRecord(**given).step == 0
     with pytest.raises(BadRecord) as refused:
-        LearnUpdate(**given | changes)
+        StepRecord(**given | changes)
     assert str(refused.value) == message
 
 

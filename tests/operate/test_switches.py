@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, Rule
 from holdfast.operate.switches import (
     DIVERGENCE,
@@ -129,12 +129,12 @@ def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
         Fuse(feature="dashboard", rule=Rule(name="x", fires_above=1.0, clears_at=0.5))
 
 
-def updates(*restored: bool | None, at: float = 0.0) -> list[LearnUpdate]:
+def updates(*restored: bool | None, at: float = 0.0) -> list[StepRecord]:
     """None: a lesson that moved nothing."""
     bodies: list[Mapping[str, Any]] = [
         {} if one is None else {"update": {"restored": "KL 9 > 1" if one else None}} for one in restored
     ]
-    return [LearnUpdate(run="run-1", step=n, at=at, body=body) for n, body in enumerate(bodies)]
+    return [StepRecord(run="run-1", step=n, at=at, body=body) for n, body in enumerate(bodies)]
 
 
 def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store: Store) -> None:

@@ -65,7 +65,7 @@ class Site:
         return self.store.queue.finish(claim.attempt, state, now=self.clock.now, reward=1.0)
 
     def learn(self, **body: Any) -> None:
-        step = len(self.store.updates.of_run(self.run)) + 1
+        step = len(self.store.steps.of_run(self.run)) + 1
         self.store.updates.add(self.run, step, body, now=self.clock.now).result()
 
 

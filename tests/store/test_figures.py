@@ -108,9 +108,9 @@ def test_steps_of_learning_are_read_on_without_their_longest_parts(
     for step in range(3):
         body = {"reward": 0.5, "episodes": ["x" * 3_000], "audit": {"taught": 1, "reasons": long}}
         store.updates.add(scene.run, step, body, now=1.0).result()
-    steps, is_whole = store.figures.updates(scene.run)
+    steps, is_whole = store.figures.steps(scene.run)
     assert (len(steps), is_whole) == (2, False)
-    steps, is_whole = store.figures.updates(scene.run)
+    steps, is_whole = store.figures.steps(scene.run)
     assert is_whole and [one.step for one in steps] == [0, 1, 2]
     assert all(one.body == {"reward": 0.5, "audit": {"taught": 1}} for one in steps)
 

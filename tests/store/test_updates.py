@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadRecord, Conflict, NotFound, StaleLease, StoreCorrupt
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -25,9 +25,9 @@ def test_updates_come_back_in_the_order_of_their_steps(store: Store, clock: Cloc
     add(store, run, 10, {"loss": 0.5, "note": "ü"}, now=7.0)
     add(store, run, 2, {"loss": None}, now=8.0)
     add(store, other, 2, {})
-    assert store.updates.of_run(run) == [
-        LearnUpdate(run=run, step=2, at=8.0, body={"loss": None}),
-        LearnUpdate(run=run, step=10, at=7.0, body={"loss": 0.5, "note": "ü"}),
+    assert store.steps.of_run(run) == [
+        StepRecord(run=run, step=2, at=8.0, body={"loss": None}),
+        StepRecord(run=run, step=10, at=7.0, body={"loss": 0.5, "note": "ü"}),
     ]
 
 
@@ -45,7 +45,7 @@ def test_the_same_step_again_is_harmless_with_the_same_body_only(
 ) -> None:
     run = begin(store, clock)
     add(store, run, 1, {"a": 1, "b": [2]})
-    before = store.updates.of_run(run)
+    before = store.steps.of_run(run)
     if same:
         add(store, run, 1, other, now=9.0)
     else:
@@ -54,7 +54,7 @@ def test_the_same_step_again_is_harmless_with_the_same_body_only(
         assert str(refused.value) == (
             f"update 1 of {run}: is there already, with other content; count on from the last step there is"
         )
-    assert store.updates.of_run(run) == before
+    assert store.steps.of_run(run) == before
 
 
 def test_what_is_no_update_is_refused(store: Store, clock: Clock) -> None:
@@ -64,13 +64,13 @@ def test_what_is_no_update_is_refused(store: Store, clock: Clock) -> None:
             add(store, run, step, body)
     with pytest.raises(NotFound):
         add(store, "run-9-z", 1, {})
-    assert store.updates.of_run(run) == []
+    assert store.steps.of_run(run) == []
 
 
 def test_a_project_sees_its_own_updates_only(store: Store, url: str, clock: Clock) -> None:
     run = begin(store, clock)
     with open_store(url, project="other") as elsewhere:
-        for call in (lambda: add(elsewhere, run, 1, {}), lambda: elsewhere.updates.of_run(run)):
+        for call in (lambda: add(elsewhere, run, 1, {}), lambda: elsewhere.steps.of_run(run)):
             with pytest.raises(NotFound, match="there is none in project 'other'"):
                 call()
 
@@ -82,7 +82,7 @@ def test_a_driver_that_was_replaced_adds_nothing(store: Store, clock: Clock) -> 
     with pytest.raises(StaleLease, match="another process has taken it up"):
         add(store, run, 2, {"by": "the sleeper"}, driver=1)
     add(store, run, 2, {"by": "the other"}, driver=awake.driver)
-    assert [update.body for update in store.updates.of_run(run)] == [{}, {"by": "the other"}]
+    assert [update.body for update in store.steps.of_run(run)] == [{}, {"by": "the other"}]
 
 
 def test_the_database_refuses_to_change_an_update(store: Store, clock: Clock) -> None:
@@ -115,7 +115,7 @@ def learnt(store: Store, clock: Clock) -> str:
     for step in (1, 2, 3):
         for each in (run, other):
             add(store, each, step, {"success": 0.0})
-    store.updates.verify(run)
+    store.steps.verify(run)
     assert found(store) == []
     return run
 
@@ -138,10 +138,10 @@ def test_a_change_behind_its_back_is_found_with_the_step(
     run = learnt(store, clock)
     damage(store, statement)
     with pytest.raises(StoreCorrupt) as refused:
-        store.updates.verify(run)
+        store.steps.verify(run)
     assert str(refused.value) == f"update {step} of {run}: {why}; nothing that rests on this run is proven"
     assert found(store) == [f"update {step} of {run}: {why}"]
-    store.updates.verify("run-2-b")
+    store.steps.verify("run-2-b")
 
 
 def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock: Clock) -> None:
@@ -149,16 +149,16 @@ def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock
     damage(store, "DELETE FROM updates WHERE step = 3 AND run = 1")
     add(store, run, 3, {"success": 1.0})
     with pytest.raises(StoreCorrupt, match=f"^update 3 of {run}: was changed after it was written"):
-        store.updates.verify(run)
+        store.steps.verify(run)
 
 
 def test_updates_from_before_they_were_noted_are_taken_as_they_are(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     damage(store, *(f"INSERT INTO updates VALUES (1, {step}, 1.0, '{{}}')" for step in (1, 2)))
-    store.updates.verify(run)
+    store.steps.verify(run)
     add(store, run, 3, {})
     add(store, run, 4, {})
-    store.updates.verify(run)
+    store.steps.verify(run)
     assert found(store) == []
     assert [one.body["step"] for one in store.ledger.entries(run=run) if one.kind == "update"] == [1, 2, 3, 4]
     damage(store, """UPDATE updates SET body = '{"a":1}' WHERE step = 2 OR step = 4""")
@@ -170,20 +170,20 @@ def test_a_run_that_began_later_is_in_the_ledger_from_its_first_step_on(store: S
     run = begin(store, clock, salt="c")
     damage(store, "INSERT INTO updates VALUES (3, 1, 1.0, '{}')")
     with pytest.raises(StoreCorrupt, match=f"^update 1 of {run}: is not in the ledger"):
-        store.updates.verify(run)
+        store.steps.verify(run)
 
 
 def test_a_run_that_nobody_began_is_not_taken_for_an_old_one(store: Store, clock: Clock) -> None:
     run = learnt(store, clock)
     rewrite(store, 1, "UPDATE ledger SET kind = 'note' WHERE run = 'run-1-a'")  # neither begun nor learnt
     with pytest.raises(StoreCorrupt, match=f"^update 1 of {run}: is not in the ledger"):
-        store.updates.verify(run)
+        store.steps.verify(run)
 
 
 def test_only_runs_of_the_project_are_verified(store: Store, url: str, clock: Clock) -> None:
     run = learnt(store, clock)
     with open_store(url, project="other") as elsewhere, pytest.raises(NotFound):
-        elsewhere.updates.verify(run)
+        elsewhere.steps.verify(run)
 
 
 def test_an_entry_that_makes_no_sense_is_named(store: Store, clock: Clock) -> None:
@@ -191,5 +191,5 @@ def test_an_entry_that_makes_no_sense_is_named(store: Store, clock: Clock) -> No
     rewrite(store, 3, "UPDATE ledger SET body = '{\"step\":1}' WHERE seq = 3")
     said = "ledger: entry 3 says nothing about an update that makes sense; nothing that rests on this run is proven"
     with pytest.raises(StoreCorrupt) as refused:
-        store.updates.verify(run)
+        store.steps.verify(run)
     assert (str(refused.value), found(store)) == (said, [said])

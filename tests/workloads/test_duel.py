@@ -27,7 +27,7 @@ from holdfast.contracts.evidence import Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split, Task
-from holdfast.contracts.run import LearnUpdate, RunState, Status
+from holdfast.contracts.run import StepRecord, RunState, Status
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
@@ -91,7 +91,7 @@ def duel(store: Store, folders: list[str]) -> Duel:
 
 
 def lesson_after(duel: Duel, *bodies: Mapping[str, Any]) -> Lesson | None:
-    done = [LearnUpdate(run="run-1", step=place, at=0.0, body=body) for place, body in enumerate(bodies, 1)]
+    done = [StepRecord(run="run-1", step=place, at=0.0, body=body) for place, body in enumerate(bodies, 1)]
     return duels._lesson(duel, Standing(run="run-1", folder=Path(), done=done))
 
 
@@ -329,7 +329,7 @@ def test_a_duel_that_was_killed_goes_on_where_it_stopped(files: Files, folders: 
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open_store(path) as store:
         patience = time.monotonic() + PATIENCE_S
-        while not any(store.updates.of_run(run.id) for run in store.runs.newest(most=1)):
+        while not any(store.steps.of_run(run.id) for run in store.runs.newest(most=1)):
             assert child.poll() is None
             assert time.monotonic() < patience
             time.sleep(0.02)
@@ -337,7 +337,7 @@ def test_a_duel_that_was_killed_goes_on_where_it_stopped(files: Files, folders: 
         child.wait()
         (run,) = store.runs.newest(most=1)
         assert run.state is RunState.RUNNING  # it had no time to say anything
-        before, looks = finals(store, run.id), store.updates.of_run(run.id)
+        before, looks = finals(store, run.id), store.steps.of_run(run.id)
         assert 0 < len(looks) < 4
         again = duel_from(run.settings)
         status = drive(store, plan_for(again), resume=run.id, later_s=60.0)  # its lease has run out by then
@@ -345,6 +345,6 @@ def test_a_duel_that_was_killed_goes_on_where_it_stopped(files: Files, folders: 
         after = finals(store, run.id)
         assert len(after) == 32
         assert {name: after[name] for name in before} == before  # nothing was done twice
-        assert store.updates.of_run(run.id)[: len(looks)] == looks
+        assert store.steps.of_run(run.id)[: len(looks)] == looks
         for some in episodes_of(store, run.id):
             assert [one.task for one in some] == [case.case_id for case in again.suite.cases]

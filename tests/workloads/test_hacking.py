@@ -15,7 +15,7 @@ from holdfast.collect.plan import Lesson, Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split, Task
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.workloads.hacking import (
     ARMS,
     CARELESS,
@@ -89,7 +89,7 @@ def course(trial: Trial) -> Iterator[Course]:
 
 
 def lesson_after(course: Course, folder: Path, *bodies: Mapping[str, Any]) -> Lesson | None:
-    done = [LearnUpdate(run=RUN, step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
+    done = [StepRecord(run=RUN, step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
     return course.lesson(Standing(run=RUN, folder=folder, done=done))
 
 
@@ -157,7 +157,7 @@ def test_an_outcome_needs_both_measurements() -> None:
         {"phase": "grpo", "cheats": 0.5, "success": 0.25},
         {"phase": "after", "verdicts": [CHEAT]},
     ]
-    updates = [LearnUpdate(run=RUN, step=n, at=0.0, body=body) for n, body in enumerate(bodies, 1)]
+    updates = [StepRecord(run=RUN, step=n, at=0.0, body=body) for n, body in enumerate(bodies, 1)]
     found = outcome(Trial(arm=CARELESS), updates)
     assert found is not None
     assert (found.before, found.after, found.cheats, found.success) == ([WRONG], [CHEAT], [0.5], [0.25])

@@ -20,7 +20,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings
 from holdfast.policies.weights import transformer
 from holdfast.workloads.improve import Course, plan_for, weighing
@@ -62,7 +62,7 @@ class Play:
     def __init__(self, base: str, pupil: Pupil, folder: Path, **improve: Any) -> None:
         self.settings, self.pupil, self.folder = settings(base, **improve), pupil, folder
         self.course = Course(self.settings, self.settings.improve or ImproveBlock(), pupil)
-        self.done: list[LearnUpdate] = []
+        self.done: list[StepRecord] = []
         self.live: Release | None = None
 
     def lesson(self) -> Lesson:
@@ -89,7 +89,7 @@ class Play:
         learnt = lesson.learn(given)
         body = {**learnt.body, **({} if learnt.checkpoint is None else {"checkpoint": learnt.checkpoint.id})}
         kept = json.loads(json.dumps(body, allow_nan=False))
-        self.done.append(LearnUpdate(run=RUN, step=len(self.done) + 1, at=0.0, body=kept))
+        self.done.append(StepRecord(run=RUN, step=len(self.done) + 1, at=0.0, body=kept))
         return learnt
 
     def practise(self, steps: int = 2) -> str:

@@ -15,7 +15,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Backoff, Split
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import OptimizeSettings, load_settings
 from holdfast.workloads import plans
 from holdfast.workloads.plans import plan_for, rewards_of
@@ -221,7 +221,7 @@ def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
     for block, learns in ((None, False), ({"enabled": False}, False), ({}, True), ({"enabled": True}, True)):
         plan = planned(agent=ARITHMETIC, rl_optimizer=block)
         assert (lesson(plan).learn is not None) == learns
-        over = LearnUpdate(run="run-1", step=1, at=0.0, body={})
+        over = StepRecord(run="run-1", step=1, at=0.0, body={})
         assert plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[over])) is None
         plan.close()
 

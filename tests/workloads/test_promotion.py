@@ -366,7 +366,7 @@ async def test_a_decision_is_part_of_the_lesson_that_led_to_it_and_the_next_one_
 
     status = await ran(store, replace(plan, course=watched))
     assert status.run_state is RunState.COMPLETED
-    (update,) = store.updates.of_run(status.run_id)
+    (update,) = store.steps.of_run(status.run_id)
     assert update.body["release"] == f"{POLICY}@2"
     assert update.body["decision"]["open"] is True
     assert [live and live.id for live in lives] == [None, f"{POLICY}@2"]
@@ -450,7 +450,7 @@ def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: File
     assert died.returncode == -signal.SIGKILL, died.stderr
     with open_store(url) as store:
         (run,) = store.runs.newest()
-        assert store.updates.of_run(run.id) == []
+        assert store.steps.of_run(run.id) == []
         live = store.releases.live(POLICY)
         assert live is not None
         assert (live.id == f"{POLICY}@2") is (gain == "BETTER" and at == "update")
@@ -459,7 +459,7 @@ def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: File
         assert status.run_state is RunState.COMPLETED
         last = f"move {POLICY}@2 → live" if gain == "BETTER" else f"refuse {POLICY}@2"
         assert told(store) == [*ADDED, last]
-        (update,) = store.updates.of_run(run.id)
+        (update,) = store.steps.of_run(run.id)
         assert update.body["decision"]["open"] is (gain == "BETTER")
         assert [one.id for one in store.checkpoints.of_run(run.id)] == [f"{run.id}-0"]
         entry = store.releases.history(POLICY)[-1].body

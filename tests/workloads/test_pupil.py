@@ -17,7 +17,7 @@ import pytest
 from holdfast.collect.plan import Lost, Standing
 from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.learn.batch import Sample, Samples, pack
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.policies.lm import Shape, Transformer
@@ -53,7 +53,7 @@ class Record:
     """What the loop does with a run: every lesson that is over becomes an update."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.done, self.kept = folder, list[LearnUpdate](), list[Checkpoint]()
+        self.folder, self.done, self.kept = folder, list[StepRecord](), list[Checkpoint]()
 
     @property
     def standing(self) -> Standing:
@@ -64,7 +64,7 @@ class Record:
         if checkpoint is not None:
             self.kept.append(checkpoint)
             body["checkpoint"] = checkpoint.id
-        self.done.append(LearnUpdate(run="run-1-ab", step=len(self.done) + 1, at=0.0, body=body))
+        self.done.append(StepRecord(run="run-1-ab", step=len(self.done) + 1, at=0.0, body=body))
 
     def where(self, number: int = -1) -> Path:
         return where(self.folder, self.kept[number].id)

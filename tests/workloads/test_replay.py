@@ -37,7 +37,7 @@ def saved(folder: Path, seed: int) -> str:
 def replayed(store: Store, replay: Replay) -> Golden:
     status = drive(store, plan_for(replay))
     assert status.run_state is RunState.COMPLETED
-    (update,) = store.updates.of_run(status.run_id)
+    (update,) = store.steps.of_run(status.run_id)
     return decode(Golden, update.body["golden"])
 
 

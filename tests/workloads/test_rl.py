@@ -13,7 +13,7 @@ import pytest
 from holdfast import loop
 from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import LearnUpdate, RunState, Status
+from holdfast.contracts.run import StepRecord, RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.policies.sprout.shelf import folder_of
 from holdfast.policies.weights import read
@@ -66,7 +66,7 @@ async def test_a_local_model_is_moved_and_its_checkpoint_is_on_record(files: Fil
         manifest = read(where(store.folder, checkpoint.id))
         assert (checkpoint.algorithm, manifest.parent) == ("ppo", read(folder_of("sprout-weak")).sha256)
         assert manifest.sha256 != manifest.parent
-        (update,) = store.updates.of_run(status.run_id)
+        (update,) = store.steps.of_run(status.run_id)
         assert (update.body["phase"], update.body["checkpoint"], update.body["reasons"]) == (
             "rl_optimizer",
             checkpoint.id,
@@ -174,6 +174,6 @@ def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(tmp_path:
 
     held = Multiplier().follow(0.7, Constraint()).follow(0.31, Constraint())
     bodies = [{"rl_optimizer": {"constraint": {"multiplier": held.to_dict()}}}, {"rl_optimizer": {}}, {"phase": "x"}]
-    done = [LearnUpdate(run="run-1", step=n, at=0.0, body=json.loads(json.dumps(b))) for n, b in enumerate(bodies, 1)]
+    done = [StepRecord(run="run-1", step=n, at=0.0, body=json.loads(json.dumps(b))) for n, b in enumerate(bodies, 1)]
     assert _multiplier(Standing(run="run-1", folder=tmp_path, done=done)) == held  # to the last bit
     assert _multiplier(Standing(run="run-1", folder=tmp_path, done=[])) == Multiplier()

@@ -13,7 +13,7 @@ from holdfast.collect.plan import Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.learn.constrain import from_dict
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.safety import (
@@ -63,7 +63,7 @@ class Run:
     """A course whose rollouts are made up: `cost` of each attempt of a group, by its place in it."""
 
     def __init__(self, pupil: Pupil, folder: Path, trial: Trial) -> None:
-        self.course, self.pupil, self.folder, self.done = Course(trial, pupil), pupil, folder, list[LearnUpdate]()
+        self.course, self.pupil, self.folder, self.done = Course(trial, pupil), pupil, folder, list[StepRecord]()
 
     def step(self, costs: tuple[float, ...] = ()) -> dict[str, Any] | None:
         standing = Standing(run=RUN, folder=self.folder, done=list(self.done))
@@ -74,7 +74,7 @@ class Run:
         made = [self._attempt(task, place, costs[place % len(costs)]) for place, task in enumerate(lesson.tasks)]
         learnt = lesson.learn(made)
         body = dict(learnt.body) | ({} if learnt.checkpoint is None else {"checkpoint": learnt.checkpoint.id})
-        self.done.append(LearnUpdate(run=RUN, step=len(self.done) + 1, at=0.0, body=body))
+        self.done.append(StepRecord(run=RUN, step=len(self.done) + 1, at=0.0, body=body))
         return body
 
     def _attempt(self, task: Any, place: int, cost: float) -> Experience:
@@ -161,8 +161,8 @@ def test_what_the_arms_come_to_by_hand() -> None:
 
 
 def test_an_outcome_is_read_from_the_record() -> None:
-    def update(step: int, **body: Any) -> LearnUpdate:
-        return LearnUpdate(run="run-9", step=step, at=0.0, body=body)
+    def update(step: int, **body: Any) -> StepRecord:
+        return StepRecord(run="run-9", step=step, at=0.0, body=body)
 
     held = {"multiplier": {"value": 0.5}}
     done = [

@@ -104,7 +104,7 @@ def _proposal(
     from holdfast.workloads.proof import Case, propose
     from holdfast.workloads.versions import resolve
 
-    store.updates.verify(run)  # nobody has touched them since
+    store.steps.verify(run)  # nobody has touched them since
     before, after = episodes_of(store, run)
     duel = duel_from(store.runs.get(run).settings)
     live = store.releases.live(release.policy)
@@ -126,7 +126,7 @@ def _proposal(
         candidate=release.source,
         before=before,
         after=after,
-        planned=_planned(duel, len(store.updates.of_run(run))),
+        planned=_planned(duel, len(store.steps.of_run(run))),
         audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,

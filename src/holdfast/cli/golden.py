@@ -234,7 +234,7 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
 
     plan = plan_for(Replay(name=name, suite=suite, version=resolve(store, version)))
     status, _, code = drive(store, plan, None)
-    for update in store.updates.of_run(status.run_id):
+    for update in store.steps.of_run(status.run_id):
         return decode(Golden, update.body["golden"])
     if code in (130, 143):
         raise typer.Exit(code)

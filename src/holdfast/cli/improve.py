@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import LearnUpdate, Run, Status
+    from holdfast.contracts.run import StepRecord, Run, Status
     from holdfast.contracts.settings import OptimizeSettings
 
 
@@ -69,7 +69,7 @@ def improve(
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         status, _, code = drive(opened, plan, resume)
-        updates = opened.updates.of_run(status.run_id)
+        updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
         how = weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
@@ -110,7 +110,7 @@ def _followed(settings: OptimizeSettings) -> str | None:
 
 def _tell(
     status: Status,
-    updates: list[LearnUpdate],
+    updates: list[StepRecord],
     decided: list[tuple[Any, str | None]],
     now: Mapping[str, Release],
     at: str,

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Comparison
-    from holdfast.contracts.run import LearnUpdate, Run
+    from holdfast.contracts.run import StepRecord, Run
     from holdfast.prove.weigh import Weighed
     from holdfast.store.store import Store
     from holdfast.workloads.duel import Duel
@@ -175,7 +175,7 @@ def _tell(store: Store, run: Run, json: bool) -> None:
     from holdfast.cli.show import print_json, progress
     from holdfast.workloads.duel import weighed
 
-    updates = store.updates.of_run(run.id)
+    updates = store.steps.of_run(run.id)
     with progress("weighing", None):
         found = weighed(store, run.id)
     if json:
@@ -184,7 +184,7 @@ def _tell(store: Store, run: Run, json: bool) -> None:
         _print(store, run, updates, found)
 
 
-def _record(run: Run, updates: list[LearnUpdate], found: Weighed | None) -> dict[str, Any]:
+def _record(run: Run, updates: list[StepRecord], found: Weighed | None) -> dict[str, Any]:
     from holdfast.contracts.records import encode
 
     told = None
@@ -203,7 +203,7 @@ def _record(run: Run, updates: list[LearnUpdate], found: Weighed | None) -> dict
     return {"run": encode(run), "looks": looks, "proof": told}
 
 
-def _print(store: Store, run: Run, updates: list[LearnUpdate], found: Weighed | None) -> None:
+def _print(store: Store, run: Run, updates: list[StepRecord], found: Weighed | None) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import name as name_of
     from holdfast.cli.show import count, moment, print_table

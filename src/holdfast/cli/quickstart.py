@@ -17,7 +17,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.reward import Sheet
-    from holdfast.contracts.run import LearnUpdate, Status
+    from holdfast.contracts.run import StepRecord, Status
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
     from holdfast.workloads.tooluse.course import Quickstart
@@ -66,7 +66,7 @@ def quickstart(
             remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture, page, sheet = None, None, None, list[str]()
-        updates = opened.updates.of_run(status.run_id)
+        updates = opened.steps.of_run(status.run_id)
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             page = _page(updates)
@@ -108,7 +108,7 @@ def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]
     from holdfast.operate.curves import draw
     from holdfast.workloads.tooluse.results import results
 
-    found = results(store.updates.of_run(status.run_id), rng=np.random.default_rng(SEED))
+    found = results(store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
         return None, None
     path = _picture(store, status.run_id)
@@ -120,12 +120,12 @@ def _picture(store: Store, run: str) -> Path:
     return store.reports / f"{run}.png"
 
 
-def _proposed(updates: list[LearnUpdate]) -> Mapping[str, Any] | None:
+def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
     """What the gate was told and decided; None where nothing came before it."""
     return next((update.body for update in updates if "decision" in update.body), None)
 
 
-def _page(updates: list[LearnUpdate]) -> Path | None:
+def _page(updates: list[StepRecord]) -> Path | None:
     from holdfast.cli.page import write_page
     from holdfast.workloads.tooluse.course import WEIGHING
 
@@ -133,7 +133,7 @@ def _page(updates: list[LearnUpdate]) -> Path | None:
     return None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
 
 
-def _record(status: Any, found: Results | None, picture: Path | None, updates: list[LearnUpdate]) -> dict[str, Any]:
+def _record(status: Any, found: Results | None, picture: Path | None, updates: list[StepRecord]) -> dict[str, Any]:
     report = None
     if found is not None:
         report = asdict(found) | {"is_lifted": {name: change.is_lifted for name, change in found.changes.items()}}
@@ -148,7 +148,7 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
     }
 
 
-def _sheet(store: Store, updates: list[LearnUpdate]) -> list[str]:
+def _sheet(store: Store, updates: list[StepRecord]) -> list[str]:
     """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
     from holdfast.cli.rewards import lines, read
     from holdfast.cli.show import one_line
@@ -171,7 +171,7 @@ def _richness(spans: Sequence[Span], sheet: Sheet | None) -> tuple[int, float]:
     return sum(span.tool is not None for span in spans), paid
 
 
-def _tell(status: Status, found: Results, updates: list[LearnUpdate]) -> None:
+def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import headline, lines
     from holdfast.cli.show import print_table
@@ -207,7 +207,7 @@ def _tell(status: Status, found: Results, updates: list[LearnUpdate]) -> None:
         print("\n".join(lines(decision.reasons)))
 
 
-def _onward(status: Status, picture: Path, updates: list[LearnUpdate], page: Path | None, folder: Path) -> None:
+def _onward(status: Status, picture: Path, updates: list[StepRecord], page: Path | None, folder: Path) -> None:
     """What it left behind, and what to look at."""
     from holdfast.cli.onward import near
     from holdfast.cli.progress import elsewhere
@@ -232,7 +232,7 @@ def _onward(status: Status, picture: Path, updates: list[LearnUpdate], page: Pat
     print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
 
 
-def _newest(updates: list[LearnUpdate]) -> str | None:
+def _newest(updates: list[StepRecord]) -> str | None:
     """The checkpoint that the run ended with; None where nothing was learnt."""
     made = [str(update.body["checkpoint"]) for update in updates if "checkpoint" in update.body]
     return made[-1] if made else None

@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.collect.plan import Plan
-    from holdfast.contracts.run import LearnUpdate
+    from holdfast.contracts.run import StepRecord
     from holdfast.store.store import Store
 
 Trial = TypeVar("Trial")
@@ -25,7 +25,7 @@ class Experiment(Generic[Trial, Outcome]):
 
     kind: str  # of its runs
     plan_for: Callable[[Trial], Plan]
-    outcome: Callable[[Trial, Sequence[LearnUpdate]], Outcome | None]  # None: it is not at its end
+    outcome: Callable[[Trial, Sequence[StepRecord]], Outcome | None]  # None: it is not at its end
     title: Callable[[Trial], str]
 
 
@@ -47,11 +47,11 @@ def run_all(store: Store, trials: Sequence[Trial], experiment: Experiment[Trial,
     found: list[Outcome] = []
     for number, trial in enumerate(trials, 1):
         known = newest(store, trial, experiment.kind)
-        told = None if known is None else experiment.outcome(trial, store.updates.of_run(known))
+        told = None if known is None else experiment.outcome(trial, store.steps.of_run(known))
         if told is None:
             print(f"{number} of {len(trials)}: {experiment.title(trial)}", file=sys.stderr)
             status, _, code = drive(store, experiment.plan_for(trial), known)
-            told = experiment.outcome(trial, store.updates.of_run(status.run_id))
+            told = experiment.outcome(trial, store.steps.of_run(status.run_id))
             if told is None:
                 return found, code or 1
         found.append(told)

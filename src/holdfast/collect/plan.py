@@ -21,7 +21,7 @@ from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Task
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 
 
 class Lost(StoreError):
@@ -80,7 +80,7 @@ class Standing:
 
     run: str
     folder: Path  # the store's own: checkpoints lie in it
-    done: Sequence[LearnUpdate]  # one for each lesson that is over
+    done: Sequence[StepRecord]  # one for each lesson that is over
     live: Release | None = None  # what is in service of the plan's policy
     reports: Path = Path("reports")
     features: Features = ALL_ON  # as they are when the lesson begins

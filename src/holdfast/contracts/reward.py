@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar
@@ -9,6 +10,8 @@ from typing import ClassVar
 from holdfast.contracts.errors import BadRecord
 
 MAX_TURN = 2**31 - 1  # what a column can hold
+CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
+RIGHT = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class Signal:
     weight: float = 1.0
     source: str  # "rule:exact_match", "judge:tone@3", "env"
     turn: int | None = field(default=None, metadata={"minimum": 0, "maximum": MAX_TURN})  # None: of the whole attempt
+    feedback: str | None = None  # in words: shown, and read by whoever improves the policy
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.source.strip():
@@ -44,3 +48,12 @@ class Sheet:
     def total(self) -> float | None:
         """None when nothing was measured: missing is not zero."""
         return sum(s.value * s.weight for s in self.signals) if self.signals else None
+
+
+def outcome_of(signals: Iterable[Signal]) -> str | None:
+    """Whether the attempt was right or wrong; None: nobody checked it. An agent's own word is no check."""
+    measured = {one.name: one.value for one in signals if one.source.partition(":")[0] != "agent"}
+    for name in CHECKED:
+        if name in measured:
+            return "right" if measured[name] >= RIGHT else "wrong"
+    return None

@@ -25,8 +25,8 @@ class RolloutState(StrEnum):
     REQUEUING = "requeuing"  # waits out its backoff before it may be claimed again
     RUNNING = "running"  # exactly one running attempt holds it
     SUCCEEDED = "succeeded"  # the agent answered; the reward says how well
-    FAILED = "failed"  # the agent itself failed on its last try: that is data
-    DEAD = "dead"  # given up without an answer (lost workers, time-outs, faults): reported as missing
+    FAILED = "failed"  # the agent itself failed on its last try (it raised, or ran out of time): that is data
+    DEAD = "dead"  # given up without an answer (lost workers, faults of ours): reported as missing
     CANCELLED = "cancelled"
 
 
@@ -84,12 +84,17 @@ class Task:
     timeout_s: float | None = field(default=None, metadata={"exclusiveMinimum": 0})  # wall-clock limit of one attempt
     resources: int | None = None  # resource version in force
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    step: str | None = None  # the durable step that it belongs to
+    version: str | None = None  # of the policy that has to act
+    max_faults: int = field(default=5, metadata={"minimum": 0})  # infrastructure faults; they use up no attempt
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip() or "/" in self.name or len(self.name) > 200:
             raise BadRecord(f"task name {self.name!r}", why="must be 1 to 200 characters without '/' or outer spaces")
         if self.max_attempts < 1:
             raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
+        if self.max_faults < 0:
+            raise BadRecord(f"task {self.name}: max_faults = {self.max_faults}", why="must not be negative")
         if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
             raise BadRecord(f"task {self.name}: timeout_s = {self.timeout_s}", why="must be a finite number above 0")
 
@@ -112,7 +117,7 @@ class Rollout:
     resources: int | None
     metadata: Mapping[str, Any]
     attempt_count: int  # attempts ever started, released ones included
-    faults: int  # attempts that count against max_attempts
+    faults: int  # attempts that failed by the agent's own fault: they count against max_attempts
     enqueued_at: float  # unix seconds
     ready_at: float  # not claimable before
     started_at: float | None
@@ -120,6 +125,11 @@ class Rollout:
     reason: str | None  # why it failed, was given up or cancelled
     final_attempt: str | None  # the one attempt that decided it
     reward: float | None  # total of the final attempt's sheet; None is missing, never zero
+    step: str | None = None  # the durable step that it belongs to
+    version: str | None = None  # of the policy that has to act
+    outcome: str | None = None  # right or wrong; None: not checked
+    max_faults: int = 5
+    interruptions: int = 0  # attempts that infrastructure ended; they count against max_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

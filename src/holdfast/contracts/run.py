@@ -100,20 +100,26 @@ class ResourceVersion:
     created_at: float
 
 
+LESSON = "lesson"  # the function of steps that versions before durable steps recorded
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnUpdate:
-    """One step of learning within a run, as it was when it was made."""
+class StepRecord:
+    """One durable step of a run that is done: a name, a function, its inputs, and its result, which is read again."""
 
     run: str
-    step: int  # 0, 1, …
+    step: int  # 1, 2, … in the order they were recorded
+    name: str  # "0/3/learn"
+    function: str  # "holdfast.pipeline.collect.collect"
+    inputs_sha256: str
     at: float  # unix seconds
-    body: Mapping[str, Any]  # what the learner has to say: losses, norms, sizes
+    body: Mapping[str, Any]  # the result: references and figures
 
     def __post_init__(self) -> None:
         if self.step < 0:
-            raise BadRecord(f"update of {self.run}: step = {self.step}", why="must not be negative")
+            raise BadRecord(f"step of {self.run}: step = {self.step}", why="must not be negative")
         if not isfinite(self.at):
-            raise BadRecord(f"update {self.step} of {self.run}: at = {self.at}", why="must be finite")
+            raise BadRecord(f"step {self.step} of {self.run}: at = {self.at}", why="must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ def _driven(run: Run, now: float, silent_s: float) -> IllegalMove:
 def last_sound(store: Store, run: Run) -> Found:
     """The newest checkpoint on the run's record, or, where its files are damaged, the one it grew from."""
     made = {one.id: one for one in store.checkpoints.of_run(run.id)}
-    kept = [str(update.body["checkpoint"]) for update in store.updates.of_run(run.id) if "checkpoint" in update.body]
+    kept = [str(update.body["checkpoint"]) for update in store.steps.of_run(run.id) if "checkpoint" in update.body]
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
         return Found(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))

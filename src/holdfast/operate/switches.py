@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
 from holdfast.contracts.features import Features
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.orders import Alert, Severity
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, Rule, State, step
 from holdfast.promote.features import SWITCHES, features, switched
 from holdfast.store.store import Store, open_store
@@ -79,7 +79,7 @@ def p95(took_ms: Sequence[float]) -> float | None:
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else None
 
 
-def divergence(done: Sequence[LearnUpdate]) -> tuple[float | None, int]:
+def divergence(done: Sequence[StepRecord]) -> tuple[float | None, int]:
     """The share of the last updates that had to be taken back, and of how many."""
     updates = [body["update"] for body in (one.body for one in done) if isinstance(body.get("update"), Mapping)]
     last = updates[-LAST:]
@@ -112,7 +112,7 @@ def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environ
     raise Conflict(f"flag {name}", why="is changed by others all the time", remedy="kill it by hand")
 
 
-def _revived_at(store: Store, name: str, done: Sequence[LearnUpdate]) -> float:
+def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     """When the flag was last brought back, or taken away, after it had been killed; before all time: never.
 
     The ledger is read only where the flag has changed since the first of these updates, or is not there any more."""
@@ -127,14 +127,14 @@ def _revived_at(store: Store, name: str, done: Sequence[LearnUpdate]) -> float:
     return found
 
 
-def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable[[Sequence[LearnUpdate]], Features]:
+def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable[[Sequence[StepRecord]], Features]:
     """The features before each lesson of a run; learning that diverges is switched off by its own record.
 
     What was before a person revived it is no reason to kill it again, in this process or in one that goes on with the
     run."""
     state = QUIET
 
-    def read(done: Sequence[LearnUpdate]) -> Features:
+    def read(done: Sequence[StepRecord]) -> Features:
         nonlocal state
         since = _revived_at(store, SWITCHES[DIVERGENCE.feature], done)
         if state.fired is not None and since > state.fired.at:

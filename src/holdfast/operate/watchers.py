@@ -241,7 +241,7 @@ class Watchman:
         yield "adoption_drop", tools.drop()
 
     def _of_learning(self, run: str) -> Iterator[tuple[str, Value]]:
-        steps, _ = self._store.figures.updates(run)
+        steps, _ = self._store.figures.steps(run)
         points = [point(one) for one in steps]
         audited = [one for one in points if one["taught"] is not None and one["rollouts"]][-LAST:]
         seen = sum(one["rollouts"] for one in audited)

@@ -57,9 +57,9 @@ REMOVE_BELOW = (
     delete(schema.attempts).where(_a.rollout == bindparam("rollout")),
     delete(schema.rollouts).where(_r.key == bindparam("rollout")),
 )
-_of_run = schema.updates.c.run == bindparam("run")
-REMOVE_UPDATES = delete(schema.updates).where(
-    _of_run, schema.updates.c.step.in_(select(schema.updates.c.step).where(_of_run).limit(CHUNK))
+_of_run = schema.steps.c.run == bindparam("run")
+REMOVE_STEPS = delete(schema.steps).where(
+    _of_run, schema.steps.c.step.in_(select(schema.steps.c.step).where(_of_run).limit(CHUNK))
 )
 # A checkpoint stays when its run goes: others may have grown from it.
 LET_GO = update(schema.checkpoints).where(schema.checkpoints.c.run == bindparam("of")).values(run=None)
@@ -191,8 +191,8 @@ def prune(store: Store, old: Old, *, who: str, now: float) -> Iterator[int]:
                 tx.run(statement, {"rollout": row[0]})
         return len(some)
 
-    def remove_updates(tx: Transaction) -> int:
-        removed: int = tx.run(REMOVE_UPDATES, {"run": key}).rowcount
+    def remove_steps(tx: Transaction) -> int:
+        removed: int = tx.run(REMOVE_STEPS, {"run": key}).rowcount
         if not removed:
             tx.run(LET_GO, {"of": key})
             tx.run(REMOVE, {"run": key})
@@ -201,7 +201,7 @@ def prune(store: Store, old: Old, *, who: str, now: float) -> Iterator[int]:
     store.db.write(close).result()
     while removed := store.db.write(remove).result():
         yield removed
-    while store.db.write(remove_updates).result():
+    while store.db.write(remove_steps).result():
         continue
 
 

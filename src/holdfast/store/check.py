@@ -18,7 +18,7 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import RunState, Wanted
-from holdfast.store import guards, rows, schema, updates
+from holdfast.store import guards, rows, schema, steps
 from holdfast.store.blobs import sha256_of
 from holdfast.store.recount import recount
 from holdfast.store.releases import has_source
@@ -76,11 +76,15 @@ HELD_BY_NONE = (
     .select_from(_with_run.join(_holder, and_(_holder.c.rollout == _r.key, _holder.c.status == "running")))
     .where(_r.status != "running")
 )
+# A failed one was ended by the agent: it raised, ran out of time, or took its workers down.
+_decides = or_(
+    _final.c.status == _r.status, and_(_r.status == "failed", _final.c.status.in_(("timeout", "unresponsive")))
+)
 HAS_FINAL = (
     select(*_rollout)
     .select_from(
         _with_run.outerjoin(
-            _final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _final.c.status == _r.status)
+            _final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _decides)
         )
     )
     .where(_decided, _final.c.key.is_(None))
@@ -158,12 +162,12 @@ HAS_PARENT = (
 )
 SAVED = select(_k.id, _k.uri, _k.sha256).where(_k.uri.is_not(None)).order_by(_k.key)
 OF_NO_RUN = (
-    select(schema.updates.c.run, func.count())
-    .select_from(schema.updates.outerjoin(schema.runs, _u.key == schema.updates.c.run))
+    select(schema.steps.c.run, func.count())
+    .select_from(schema.steps.outerjoin(schema.runs, _u.key == schema.steps.c.run))
     .where(_u.key.is_(None))
-    .group_by(schema.updates.c.run)
+    .group_by(schema.steps.c.run)
 )
-_p = schema.updates.c
+_p = schema.steps.c
 _before = func.coalesce(func.lag(_p.step).over(partition_by=_p.run, order_by=_p.step), 0)
 _steps = select(_p.run, _p.step, _before.label("before")).subquery()
 WITHOUT_A_GAP = (
@@ -264,7 +268,7 @@ def _about_nothing(table: Any) -> Rule:
 
 
 def _missing(first: int, last: int) -> str:
-    return f"update {first} is missing" if first == last else f"updates {first} to {last} are missing"
+    return f"step {first} is missing" if first == last else f"steps {first} to {last} are missing"
 
 
 RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
@@ -307,9 +311,9 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ),
     ),
     (
-        "updates",
+        "steps",
         (
-            _rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} learning updates"),
+            _rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} steps"),
             _rule(WITHOUT_A_GAP, lambda r: f"run {r[0]}: {_missing(r[1] + 1, r[2] - 1)}"),
         ),
     ),
@@ -452,7 +456,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("flags", _flags),
     ("judgements", _judged),
     ("orders", _orders),
-    ("lessons", updates.changed),
+    ("recorded", steps.changed),
     ("recount", recount),
 )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -20,10 +20,11 @@ from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.db import HEAD
 from holdfast.store.sql import Transaction, from_json
+from holdfast.store.steps import COLUMNS
 from holdfast.store.store import Store
 from holdfast.store.traces import span
 
@@ -41,7 +42,7 @@ RESOURCES = (
     .where((_all == 1) | (schema.resources.c.project == bindparam("project")))
     .order_by(schema.resources.c.key)
 )
-_k, _p = schema.checkpoints.c, schema.updates.c
+_k, _p = schema.checkpoints.c, schema.steps.c
 CHECKPOINTS = (
     select(_k.body, _u.id)
     .select_from(schema.checkpoints.outerjoin(schema.runs, _u.key == _k.run))
@@ -104,8 +105,8 @@ TOKENS = (
     .where((_all == 1) | (schema.tokens.c.project == bindparam("project")))
     .order_by(schema.tokens.c.key)
 )
-UPDATES = (
-    select(_p.step, _p.at, _p.body)
+STEPS = (
+    select(*COLUMNS)
     .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
     .order_by(_p.step)
     .limit(1000)
@@ -196,8 +197,8 @@ def export(
                 for rollouts in _pages(view, row[0]):
                     _write_page(view, row[1], rollouts, line)
                     done(len(rollouts))
-                for update in _updates(view, *row[:2]):
-                    line("learn-update", run=update.run, step=update.step, at=update.at, body=update.body)
+                for step in _steps(view, *row[:2]):
+                    line("step", **asdict(step))
         for body, of in view.all(CHECKPOINTS, everything):
             if run in (None, of):
                 line("checkpoint", rows.checkpoint((body,)), run=of)
@@ -283,10 +284,10 @@ def _by(place: int, found: list[Any]) -> dict[int, list[Any]]:
     return {key: list(group) for key, group in groupby(found, key=lambda row: row[place])}
 
 
-def _updates(view: Transaction, key: int, run: str) -> Iterator[LearnUpdate]:
+def _steps(view: Transaction, key: int, run: str) -> Iterator[StepRecord]:
     after = -1
-    while page := view.all(UPDATES, {"run": key, "after": after}):
-        yield from (rows.learning_update(row, run) for row in page)
+    while page := view.all(STEPS, {"run": key, "after": after}):
+        yield from (rows.step(row, run) for row in page)
         after = page[-1][0]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, func, literal_column, select
@@ -17,12 +17,13 @@ from sqlalchemy import Select, and_, bindparam, func, literal_column, select
 from holdfast.contracts.budget import Tier
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.rollout import Attempt, Rollout, RolloutState, Split
-from holdfast.contracts.run import LearnUpdate, LedgerEntry
+from holdfast.contracts.run import LESSON, LedgerEntry, StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import from_json, to_json
+from holdfast.store.steps import COLUMNS
 from holdfast.store.tally import ROWS, Tally, Totals
 
 SCANNED = 10_000  # rows that a page looks through for what fits
@@ -34,7 +35,7 @@ TALLIES, LEARNING = 1_000, 50  # runs whose totals, and whose steps, are kept in
 BUDGETED = 1_000  # newest rollouts in each state whose budgets are added up
 NEWEST = 2**62
 _u, _r, _a, _b = schema.runs.c, schema.rollouts.c, schema.attempts.c, schema.budgets.c
-_l, _p, _k, _s = schema.ledger.c, schema.updates.c, schema.checkpoints.c, schema.served.c
+_l, _p, _k, _s = schema.ledger.c, schema.steps.c, schema.checkpoints.c, schema.served.c
 _g = schema.signals.c
 _mine = _r.run == bindparam("run")
 _before = _r.key < bindparam("before")
@@ -105,7 +106,7 @@ KINDS = (
 )
 LAST_ENTRY = select(func.coalesce(func.max(_l.seq), 0))
 STEPS_AFTER = (
-    select(_p.step, _p.at, _p.body)
+    select(*COLUMNS)
     .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
     .order_by(_p.step)
     .limit(bindparam("most"))
@@ -315,17 +316,21 @@ class Figures:
             tail.after = params["to"]
         tail.is_whole = tail.after >= last
 
-    def updates(self, run: str) -> tuple[list[LearnUpdate], bool]:
-        """Steps of learning without their longest parts, in their order, and whether that is all of them."""
+    def steps(self, run: str) -> tuple[list[StepRecord], bool]:
+        """Steps of learning without their longest parts, in their order, and whether that is all of them.
+
+        A step of learning names its phase; what only collected or decided does not.
+        """
         key = self._runs.key(run)
         with self._lock:
             tail = self._steps.setdefault(run, _Tail(after=-1))
             _forget_oldest(self._steps, LEARNING)
             found = self._db.all(STEPS_AFTER, {"run": key, "after": tail.after, "most": STEPS})
             for row in found:
-                whole = rows.learning_update(row, run)
-                tail.found.append(LearnUpdate(run=run, step=whole.step, at=whole.at, body=_slim(whole.body)))
+                whole = rows.step(row, run)
                 tail.after = whole.step
+                if whole.function == LESSON or "phase" in whole.body:
+                    tail.found.append(replace(whole, body=_slim(whole.body)))
             tail.is_whole = len(found) < STEPS
             return list(tail.found), tail.is_whole
 

@@ -24,6 +24,8 @@ _is_queuing = _r.status == "queuing"
 _is_waiting = _r.status == "requeuing"
 _is_wanted = exists().where(schema.runs.c.key == _param("run"), schema.runs.c.wanted == "running")
 _is_held = _a.status == "running"
+# What belongs to a step that is recorded is over, should somebody requeue it: its policy may be another by now.
+_is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.name == _r.step)
 
 
 # A fence: the attempt still runs and its lease has not run out.
@@ -91,7 +93,7 @@ TAKE = (
     .where(
         _r.key.in_(
             select(_r.key)
-            .where(_r.run == _param("run"), _is_queuing, _is_wanted)
+            .where(_r.run == _param("run"), _is_queuing, _is_wanted, _is_of_open_step)
             .order_by(_r.priority.desc(), _r.key)
             .limit(_param("most"))
             .with_for_update(skip_locked=True)
@@ -137,24 +139,46 @@ END_ATTEMPT = (
 SUCCEED = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
-    .values(status="succeeded", ended_at=_param("now"), final=_param("token"), reward=_param("reward"), reason=None)
+    .values(
+        status="succeeded",
+        ended_at=_param("now"),
+        final=_param("token"),
+        reward=_param("reward"),
+        outcome=_param("outcome"),
+        reason=None,
+    )
 )
-TRIES = select(_r.faults, _r.max_attempts).where(_r.key == _param("rollout"))
+TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).where(_r.key == _param("rollout"))
+LOST = select(func.count()).where(_a.rollout == _param("rollout"), _a.status == "unresponsive")
 RETRY = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
-    .values(status="requeuing", faults=_r.faults + 1, ready_at=_param("ready_at"), reason=_param("reason"))
+    .values(
+        status="requeuing",
+        faults=_param("tries"),
+        interruptions=_param("interrupted"),
+        ready_at=_param("ready_at"),
+        reason=_param("reason"),
+    )
 )
 GIVE_UP = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
     .values(
         status=_param("status"),
-        faults=_r.faults + 1,
+        faults=_param("tries"),
+        interruptions=_param("interrupted"),
         ended_at=_param("now"),
         reason=_param("reason"),
         final=_param("final"),
+        outcome=_param("outcome"),
     )
+)
+# A rollout from before there were steps, or of none, is taken in by the step that asks for it.
+TAKE_IN = (
+    update(schema.rollouts)
+    .where(_r.run == _param("run"), _r.name == _param("name"), _r.step.is_(None))
+    .values(step=_param("step"), version=_param("version"))
 )
 HAND_BACK = update(schema.rollouts).where(_r.key == _param("rollout")).values(status="queuing")
 EXPIRED = (
@@ -186,7 +210,17 @@ CANCEL = (
 REQUEUE = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))
-    .values(status="queuing", faults=0, ended_at=None, reason=None, final=None, reward=None, ready_at=_param("now"))
+    .values(
+        status="queuing",
+        faults=0,
+        interruptions=0,
+        ended_at=None,
+        reason=None,
+        final=None,
+        reward=None,
+        outcome=None,
+        ready_at=_param("now"),
+    )
 )
 OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
 WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))

@@ -67,6 +67,8 @@ class Queue:
                     room -= 1
                 else:
                     _refuse_other_content(tx, run, values)
+                    if values["step"] is not None:
+                        tx.run(moves.TAKE_IN, values)
                 taken += 1
             if taken:
                 tx.touch(changes.QUEUE)
@@ -111,6 +113,7 @@ class Queue:
         *,
         now: float,
         reward: float | None = None,
+        outcome: str | None = None,
         output: Any = None,
         error: str | None = None,
         backoff: Backoff = Backoff(),
@@ -136,7 +139,8 @@ class Queue:
             if row is None:
                 raise stale(tx, attempt, now)
             if state is AttemptState.SUCCEEDED:
-                tx.run(moves.SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, "reward": reward})
+                paid = {"reward": reward, "outcome": outcome}
+                tx.run(moves.SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, **paid})
                 tx.touch(changes.FINISHED)
                 return RolloutState.SUCCEEDED
             if state is AttemptState.RELEASED:
@@ -237,9 +241,9 @@ def ordered(rollout_id: str, state: RolloutState, to: RolloutState) -> None:
     move(rollout_id, state, to)
 
 
-ENDS = frozenset(
-    {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT, AttemptState.TIMEOUT, AttemptState.RELEASED}
-)
+ENDS = frozenset(AttemptState) - {AttemptState.RUNNING, AttemptState.CANCELLED}
+BY_AGENT = frozenset({AttemptState.FAILED, AttemptState.TIMEOUT})
+KILLS = 3  # workers that a task may take down before it is the agent's own failure
 
 
 def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
@@ -253,6 +257,9 @@ def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
         "timeout_s": task.timeout_s,
         "resources": task.resources,
         "metadata": to_json(task.metadata) if task.metadata else None,
+        "step": task.step,
+        "version": task.version,
+        "max_faults": task.max_faults,
         "now": now,
     }
 
@@ -305,20 +312,29 @@ def _failed(
     delay_s: Any,
     chance: float,
 ) -> RolloutState:
-    """One more try while there are any left; then it has failed (the agent did) or is dead (we did)."""
-    faults, max_attempts = tx.one(moves.TRIES, {"rollout": rollout})
+    """One more try while there are any left; then it has failed (the agent did) or is dead (infrastructure did).
+
+    What infrastructure ended uses up none of the agent's tries; a task that keeps killing its workers is the agent's.
+    """
+    tries, max_attempts, interrupted, max_faults = tx.one(moves.TRIES, {"rollout": rollout})
+    is_killer = state is AttemptState.UNRESPONSIVE and tx.one(moves.LOST, {"rollout": rollout})[0] >= KILLS
+    by_agent = state in BY_AGENT or is_killer
+    tries, interrupted = tries + by_agent, interrupted + (not by_agent)
+    counted = {"rollout": rollout, "tries": tries, "interrupted": interrupted}
     reason = f"{state}: {error}" if error else str(state)
-    if faults + 1 < max_attempts:
-        tx.run(moves.RETRY, {"rollout": rollout, "ready_at": now + delay_s(faults + 1, chance), "reason": reason})
+    if not is_killer and (tries < max_attempts if by_agent else interrupted <= max_faults):
+        ready_at = now + delay_s(tries if by_agent else interrupted, chance)
+        tx.run(moves.RETRY, {**counted, "ready_at": ready_at, "reason": reason})
         tx.touch(changes.QUEUE)
         return RolloutState.REQUEUING
-    by_agent = state is AttemptState.FAILED
+    if is_killer:
+        reason += f" (it took {KILLS} workers down)"
+    else:
+        reason += f" (attempt {tries} of {max_attempts})" if by_agent else f" (interrupted {interrupted} times)"
     end = RolloutState.FAILED if by_agent else RolloutState.DEAD
-    reason += f" (attempt {faults + 1} of {max_attempts})"
-    tx.run(
-        moves.GIVE_UP,
-        {"rollout": rollout, "status": str(end), "now": now, "reason": reason, "final": token if by_agent else None},
-    )
+    final, outcome = (token, "wrong") if by_agent else (None, None)
+    ended = {"status": str(end), "now": now, "reason": reason, "final": final, "outcome": outcome}
+    tx.run(moves.GIVE_UP, {**counted, **ended})
     tx.touch(changes.FINISHED)
     return end
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 from sqlalchemy import bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
-from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.rollout import OPEN, Rollout
+from holdfast.contracts.reward import Sheet, Signal, outcome_of
+from holdfast.contracts.rollout import OPEN, Rollout, RolloutState
 from holdfast.store import changes, ledger, moves, schema
 from holdfast.store.db import Db
 from holdfast.store.experiences import Experiences
@@ -34,7 +34,9 @@ FINAL = (
     .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
     .where(_r.key == bindparam("rollout"))
 )
-PAY = update(schema.rollouts).where(_r.key == bindparam("rollout")).values(reward=bindparam("paid"))
+PAY = update(schema.rollouts).where(_r.key == bindparam("rollout")).values(
+    reward=bindparam("paid"), outcome=bindparam("judged")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class Rewards:
         told = _plain(told)
         self._check_turn(rollout, told)
         names = {"run": self._runs.key(rollout.run), "name": rollout.name}
-        values = {name: getattr(told, name) for name in ("name", "value", "weight", "source", "turn")}
+        values = {name: getattr(told, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
 
         def operation(tx: Transaction) -> Rewarded:
             key: int = tx.one(moves.KEY, names)[0]
@@ -72,13 +74,15 @@ class Rewards:
             token, number, paid = found
             before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
-            total = Sheet(signals=(*before, told) if is_new else before).total
+            signals = (*before, told) if is_new else before
+            total = Sheet(signals=signals).total
             if total is None or not isfinite(total):
                 raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
             attempt = f"{rollout.id}:attempt-{number}"
             if is_new:
                 tx.run(ADD, {"attempt": token, "seq": tx.one(LAST, {"token": token})[0] + 1, **values})
-                tx.run(PAY, {"rollout": key, "paid": total})
+                judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals)
+                tx.run(PAY, {"rollout": key, "paid": total, "judged": judged})
                 body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
                 ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)
                 tx.touch(changes.FINISHED)
@@ -131,4 +135,5 @@ def _plain(told: Signal) -> Signal:
         weight=told.weight,
         source=plain_text(told.source),
         turn=told.turn,
+        feedback=plain_text(told.feedback),
     )

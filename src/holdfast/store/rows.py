@@ -30,7 +30,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
-from holdfast.contracts.run import LearnUpdate, LedgerEntry, ResourceVersion, Run, RunState, Wanted, WorkerRecord
+from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, StepRecord, Wanted, WorkerRecord
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import schema
@@ -58,6 +58,11 @@ ROLLOUT: tuple[Column[Any], ...] = (
     _r.ended_at,
     _r.reason,
     _r.reward,
+    _r.step,
+    _r.version,
+    _r.outcome,
+    _r.max_faults,
+    _r.interruptions,
 )
 ATTEMPT: tuple[Column[Any], ...] = (
     _a.key,
@@ -158,6 +163,11 @@ def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
         reason=row[16],
         final_attempt=None if final is None else f"{run}/{name}:attempt-{final}",
         reward=row[17],
+        step=row[18],
+        version=row[19],
+        outcome=row[20],
+        max_faults=row[21],
+        interruptions=row[22],
     )
 
 
@@ -225,9 +235,17 @@ def checkpoint(row: Any) -> Checkpoint:
 
 
 @whole
-def learning_update(row: Any, run: str) -> LearnUpdate:
-    """From the columns of `updates` but the run, in their order."""
-    return LearnUpdate(run=run, step=row[0], at=row[1], body=from_json(row[2]))
+def step(row: Any, run: str) -> StepRecord:
+    """From the columns of `steps` but the run, in their order."""
+    return StepRecord(
+        run=run,
+        step=row[0],
+        name=row[1],
+        function=row[2],
+        inputs_sha256=row[3],
+        at=row[4],
+        body=from_json(row[5]),
+    )
 
 
 @whole

@@ -85,6 +85,11 @@ rollouts = Table(
     Column("reason", Text),
     Column("final", Big),  # token of the attempt that decided it
     Column("reward", Float(53)),
+    Column("step", Text),  # the durable step that it belongs to; NULL: of no step, or from before there were steps
+    Column("version", Text),  # of the policy that has to act
+    Column("outcome", Text),  # right, wrong, or NULL: not checked
+    Column("max_faults", Integer, nullable=False, server_default=text("5")),
+    Column("interruptions", Integer, nullable=False, server_default=text("0")),  # infrastructure faults so far
     UniqueConstraint("run", "name"),
     Index("ix_rollouts_run_key", "run", "key"),
     Index("ix_rollouts_run_status_key", "run", "status", "key"),
@@ -138,6 +143,7 @@ signals = Table(
     Column("weight", Float(53), nullable=False),
     Column("source", Text, nullable=False),
     Column("turn", Integer),
+    Column("feedback", Text),  # in words
     sqlite_with_rowid=False,
 )
 
@@ -233,13 +239,46 @@ checkpoints = Table(
     sqlite_autoincrement=True,
 )
 
-updates = Table(
-    "updates",
+steps = Table(
+    "steps",
     metadata,
     Column("run", Big, ForeignKey("runs.key"), primary_key=True, autoincrement=False),
-    Column("step", Big, primary_key=True, autoincrement=False),
+    Column("step", Big, primary_key=True, autoincrement=False),  # 1, 2, … in the order they were recorded
+    Column("name", Text, nullable=False),
+    Column("function", Text, nullable=False),
+    Column("inputs_sha256", Text, nullable=False),
     Column("at", Float(53), nullable=False),
-    Column("body", Text, nullable=False),
+    Column("body", Text, nullable=False),  # the result
+    UniqueConstraint("run", "name"),
+    sqlite_with_rowid=False,
+)
+
+scorings = Table(
+    "scorings",
+    metadata,
+    _key(),
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("scorers", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
+    UniqueConstraint("project", "run", "name"),
+    sqlite_autoincrement=True,
+)
+
+scored = Table(
+    "scored",
+    metadata,
+    Column("scoring", Big, ForeignKey("scorings.key"), primary_key=True, autoincrement=False),
+    Column("rollout", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("weight", Float(53), nullable=False),
+    Column("source", Text, nullable=False),
+    Column("turn", Integer),
+    Column("feedback", Text),
     sqlite_with_rowid=False,
 )
 

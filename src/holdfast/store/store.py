@@ -24,10 +24,10 @@ from holdfast.store.releases import Releases
 from holdfast.store.rewards import Rewards
 from holdfast.store.runs import Runs
 from holdfast.store.sqlite import SQLite
+from holdfast.store.steps import Steps
 from holdfast.store.tokens import Tokens
 from holdfast.store.traces import Traces
 from holdfast.store.trials import Trials
-from holdfast.store.updates import Updates
 from holdfast.store.versions import Versions
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
@@ -57,7 +57,7 @@ class Store:
         self.rewards = Rewards(db, self.runs, self.views, self.experiences)
         self.versions = Versions(db, project)
         self.checkpoints = Checkpoints(db, self.runs)
-        self.updates = Updates(db, self.runs)
+        self.steps = Steps(db, self.runs)
         self.workers = Workers(db, project)
         self.ledger = Ledger(db, project, anchors)
         self.releases = Releases(db, project, anchors)

@@ -113,6 +113,7 @@ class Traces:
                 "weight": signal.weight,
                 "source": plain_text(signal.source),
                 "turn": signal.turn,
+                "feedback": plain_text(signal.feedback),
             }
             for place, signal in enumerate(signals)
         ]
@@ -140,7 +141,7 @@ _NOTES = shape(Mapping[str, Any])
 @rows.whole
 def signal(row: Any) -> Signal:
     """From all columns of `signals` in their order."""
-    return Signal(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6])
+    return Signal(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6], feedback=row[7])
 
 
 @rows.whole

@@ -14,6 +14,7 @@ from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 
+PAGE_SIZE = 1_000
 COLUMN = 2**31  # what a column of numbers cannot hold any more
 _r, _a = schema.rollouts.c, schema.attempts.c
 _mine = _r.run == bindparam("run")
@@ -40,6 +41,14 @@ OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
 COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
 REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
 ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
+ANY_OPEN_IN = ANY_OPEN.where(_r.step == bindparam("step"))
+OF_STEP = (
+    select(*_with_final)
+    .select_from(_source)
+    .where(_mine, _r.step == bindparam("step"), _r.key > bindparam("after"))
+    .order_by(_r.key)
+    .limit(bindparam("most"))
+)
 
 
 class Views:
@@ -104,12 +113,24 @@ class Views:
             for split, total, n, mean in sorted(found, key=str)
         }
 
-    def is_done(self, run: str, states: Sequence[str] = ("running", "queuing", "requeuing")) -> bool:
-        """Whether nothing of the run is open any more; does not count, so it costs the same at any size."""
-        key = self._runs.key(run)
+    def of_step(self, run: str, step: str) -> list[Rollout]:
+        """All rollouts of one durable step, in the order they were enqueued."""
+        found: list[Rollout] = []
+        params: dict[str, Any] = {"run": self._runs.key(run), "step": step, "most": PAGE_SIZE, "after": 0}
+        while page := self._db.all(OF_STEP, params):
+            found += [rows.rollout(row, run, row[-1]) for row in page]
+            params["after"] = page[-1][0]
+        return found
+
+    def is_done(
+        self, run: str, *, step: str | None = None, states: Sequence[str] = ("running", "queuing", "requeuing")
+    ) -> bool:
+        """Whether nothing of the run, or of one of its steps, is open any more; it costs the same at any size."""
+        params = {"run": self._runs.key(run), "step": step}
+        statement = ANY_OPEN if step is None else ANY_OPEN_IN
         # One moment for all three looks: a rollout on its way from one state to another must not slip through.
         return self._db.reading(
-            lambda view: all(view.one(ANY_OPEN, {"run": key, "status": state}) is None for state in states),
+            lambda view: all(view.one(statement, {**params, "status": state}) is None for state in states),
             snapshot=True,
         )
 

@@ -27,7 +27,7 @@ from holdfast.contracts.policy import Complete
 from holdfast.contracts.records import decode, encode
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.policies.local import Local
 from holdfast.prove.matrix import pairs
@@ -207,10 +207,10 @@ def episodes_of(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:
     if found.kind != KIND:
         why, remedy = f"is of the kind {found.kind}, and compared nothing", "'holdfast runs' lists them"
         raise BadInput(f"run {found.id}", why=why, remedy=remedy)
-    return episodes_in(store.updates.of_run(found.id))
+    return episodes_in(store.steps.of_run(found.id))
 
 
-def episodes_in(updates: Sequence[LearnUpdate]) -> tuple[list[Episode], list[Episode]]:
+def episodes_in(updates: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:
     baseline, candidate = (
         [decode(Episode, kept) for update in updates for kept in update.body["episodes"][arm]] for arm in ARMS
     )
@@ -279,7 +279,7 @@ def _judged(duel: Duel, baseline: Sequence[Episode], candidate: Sequence[Episode
     return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": encode(found)}
 
 
-def _is_decided(done: Sequence[LearnUpdate]) -> bool:
+def _is_decided(done: Sequence[StepRecord]) -> bool:
     return any(
         decode(Verdict, update.body["verdict"]).outcome is not Outcome.HOLD
         for update in done[-1:]

@@ -21,7 +21,7 @@ from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Pace, Settings, Trainer
@@ -160,7 +160,7 @@ class Outcome:
     success: Sequence[float | None]
 
 
-def outcome(trial: Trial, updates: Sequence[LearnUpdate]) -> Outcome | None:
+def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
     """None while its last measurement is missing."""
     bodies = {str(update.body.get("phase")): update.body for update in updates}
     if BEFORE not in bodies or AFTER not in bodies:

@@ -22,7 +22,7 @@ from typing import Any
 from holdfast.collect.plan import Lost, Standing
 from holdfast.contracts.errors import BadInput, Interrupted, StoreError, StoreFull
 from holdfast.contracts.policy import Artifact, Checkpoint
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.learn.train import Trainer
 from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
@@ -216,7 +216,7 @@ def _holds(folder: Path, sha256: str) -> bool:
         return False
 
 
-def _last(done: Iterable[LearnUpdate]) -> str | None:
+def _last(done: Iterable[StepRecord]) -> str | None:
     """The newest checkpoint."""
     found: Any = None
     for update in done:

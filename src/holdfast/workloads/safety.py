@@ -21,7 +21,7 @@ from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.rollout import Task as Job
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.learn.clone import portions, sequences
 from holdfast.learn.constrain import Constraint, cost_of
 from holdfast.learn.grpo import OBJECTIVE
@@ -181,7 +181,7 @@ class Outcome:
     multipliers: Sequence[float]  # λ of each step; empty where nothing was constrained
 
 
-def outcome(trial: Trial, updates: Sequence[LearnUpdate]) -> Outcome | None:
+def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
     """None while its last measurement is missing."""
     last = next((update.body for update in updates if update.body.get("phase") == AFTER), None)
     if last is None or last["success"] is None or last["cost"] is None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.operate.look.lessons import learning, point
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
@@ -30,6 +30,6 @@ def test_a_run_that_does_not_learn_has_none_of_it(lived_in: Store) -> None:
 
 def test_a_step_of_the_optimizer_is_a_point_too() -> None:
     told = {"mean_total_loss": 0.5, "observed_approx_kl": 0.1, "restored": "nan", "grad_norm": float("nan")}
-    found = point(LearnUpdate(run="r", step=1, at=2.0, body={"rl_optimizer": told, "reward": True, "rollouts": 4}))
+    found = point(StepRecord(run="r", step=1, at=2.0, body={"rl_optimizer": told, "reward": True, "rollouts": 4}))
     assert (found["loss"], found["kl"], found["restored"], found["rollouts"]) == (0.5, 0.1, "nan", 4)
     assert found["grad_norm"] is None and found["reward"] is None and found["length"] is None

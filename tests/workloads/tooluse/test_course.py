@@ -18,7 +18,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.policies import tokens
 from holdfast.policies.lm import Shape, Transformer
@@ -72,7 +72,7 @@ def course(settings: Quickstart, pupil: Pupil) -> Course:
 
 
 def after(folder: Path, *bodies: Mapping[str, Any]) -> Standing:
-    done = [LearnUpdate(run=RUN, step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
+    done = [StepRecord(run=RUN, step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
     return Standing(run=RUN, folder=folder, done=done)
 
 

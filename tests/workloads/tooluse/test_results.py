@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.workloads.tooluse.results import RATES, Change, Rate, Results, curve, results, turned
 
 Counted = tuple[int, int]  # how many, of how many
 
 
-def updates(*bodies: Mapping[str, Any]) -> list[LearnUpdate]:
-    return [LearnUpdate(run="run-1", step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
+def updates(*bodies: Mapping[str, Any]) -> list[StepRecord]:
+    return [StepRecord(run="run-1", step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
 
 
 def measured(

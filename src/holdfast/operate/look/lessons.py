@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.operate.look.briefs import Brief
 from holdfast.store.store import Store
 
@@ -45,7 +45,7 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
     `length`: tokens decided for each sample. `taught`: rollouts that gave a gradient, of `rollouts`.
     """
     found = store.runs.get(run_id)
-    steps, is_whole = store.figures.updates(found.id)
+    steps, is_whole = store.figures.steps(found.id)
     points = [point(one) for one in steps[-POINTS:]]
     kept = store.figures.checkpoints(found.id, CHECKPOINTS)
     serving = _serving(store)
@@ -71,11 +71,11 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
 
 def has_curves(store: Store, run_id: str) -> bool:
     """Whether any of its steps says something that can be drawn: a proof's only step, say, does not."""
-    steps, _ = store.figures.updates(run_id)
+    steps, _ = store.figures.steps(run_id)
     return any(_number(one.body, places) is not None for one in reversed(steps) for places in CURVES.values())
 
 
-def point(update: LearnUpdate) -> Brief:
+def point(update: StepRecord) -> Brief:
     """One step of learning as a point on each curve."""
     body, audit = update.body, _part(update.body, "audit")
     told: Brief = {"step": update.step, "at": update.at}
@@ -89,7 +89,7 @@ def point(update: LearnUpdate) -> Brief:
     return told
 
 
-def _audit(steps: Sequence[LearnUpdate]) -> Brief | None:
+def _audit(steps: Sequence[StepRecord]) -> Brief | None:
     for one in reversed(steps):
         audit = _part(one.body, "audit")
         if audit:

@@ -138,7 +138,7 @@ def run(store: Store, run_id: str, *, now: float) -> Brief:
     found = store.runs.get(run_id)
     totals = store.figures.totals(found.id)
     entries, _ = store.figures.entries(most=20, run=found.id)
-    steps, _ = store.figures.updates(found.id)
+    steps, _ = store.figures.steps(found.id)
     checkpoints = store.figures.checkpoints(found.id, most=1)
     bad = [
         one

@@ -79,7 +79,7 @@ class Look:
             return {**told, **nothing, **more, "run_id": None, "diagnostics": ["no run yet"]}
         totals = self._store.figures.totals(run.id)
         counts = {str(state): n for state, n in totals.counts.items()}
-        steps, _ = self._store.figures.updates(run.id)
+        steps, _ = self._store.figures.steps(run.id)
         optimizer = next((one.body["rl_optimizer"] for one in reversed(steps) if "rl_optimizer" in one.body), None)
         return told | {
             "run_id": run.id,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import LearnUpdate
+from holdfast.contracts.run import StepRecord
 from holdfast.prove.estimate import difference, wilson
 from holdfast.workloads.tooluse.course import BASELINE, PRACTICE, TRAINED, WARM_UP
 
@@ -70,7 +70,7 @@ class Results:
     practised: int  # rollouts
 
 
-def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Results | None:
+def results(updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Results | None:
     """None while one of the two measurements is missing."""
     bodies = {str(update.body.get("phase")): update.body for update in updates}
     if BASELINE not in bodies or TRAINED not in bodies:
@@ -96,7 +96,7 @@ def results(updates: Sequence[LearnUpdate], *, rng: np.random.Generator) -> Resu
     )
 
 
-def turned(updates: Sequence[LearnUpdate]) -> list[tuple[str, str]]:
+def turned(updates: Sequence[StepRecord]) -> list[tuple[str, str]]:
     """Rollouts of held-out tasks, before and after, that were wrong and then right; in the order of the tasks."""
     bodies = {str(update.body.get("phase")): update.body for update in updates}
     old, new = (
@@ -110,7 +110,7 @@ def turned(updates: Sequence[LearnUpdate]) -> list[tuple[str, str]]:
     ]
 
 
-def curve(updates: Sequence[LearnUpdate]) -> list[Point]:
+def curve(updates: Sequence[StepRecord]) -> list[Point]:
     """The warm-up and the practice, step by step."""
     points = []
     for update in updates:
