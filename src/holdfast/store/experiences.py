@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import CHECKED, Sheet, Signal
+from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.store.traces import Traces
 from holdfast.store.views import Views
 
@@ -33,7 +35,14 @@ class Experiences:
                     state=rollout.status,
                     is_final=True,
                     spans=spans,
-                    sheet=self._traces.sheet(attempt.token),
+                    sheet=_sheet(self._traces.sheet(attempt.token), rollout),
                     version=models.pop() if len(models) == 1 else None,
                 )
         return None
+
+
+def _sheet(sheet: Sheet, rollout: Rollout) -> Sheet:
+    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
+        return sheet
+    return Sheet(signals=(*sheet.signals, Signal(name=CHECKED[0], value=0.0, source="rule:failed")))

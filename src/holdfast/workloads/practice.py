@@ -16,7 +16,7 @@ from holdfast.learn.constrain import Constraint, Price, describe, from_dict, mea
 from holdfast.learn.grpo import Grpo, compare
 from holdfast.learn.train import Trainer
 from holdfast.learn.turns import fitted
-from holdfast.promote import quality
+from holdfast.learn import quality
 from holdfast.workloads.pupil import Pupil
 
 SWITCHED_OFF = "learning is switched off"

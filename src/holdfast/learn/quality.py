@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import SpanKind
-from holdfast.promote.likeness import twins
+from holdfast.learn.likeness import twins
 
 GATES: Mapping[str, str] = {  # name → severity
     "required_fields": "error",  # a task, a decision, a score

@@ -13,7 +13,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.promote.quality import BLOCKING, GATES, Audit, Standards, audit, task_hash
+from holdfast.learn.quality import BLOCKING, GATES, Audit, Standards, audit, task_hash
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"

@@ -1,6 +1,6 @@
-"""A candidate brought before the gate: the episodes of both versions become evidence, a decision and the reports.
+"""A candidate before the gate: the episodes of both versions become evidence, a decision and the reports.
 
-The statistics are `prove`'s, the rules `promote`'s; here they meet, with what a workload knows about its candidate.
+The statistics are `prove`'s, the rules `promote`'s; here they meet, with what is known about the candidate.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from string import ascii_lowercase
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.plan import Proposal
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
@@ -31,51 +29,64 @@ from holdfast.store.blobs import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What is brought forward."""
+class Candidate:
+    """What is brought before the gate, and what it was measured against."""
 
     run: str  # that made it
-    policy: str
+    policy: str  # the line of versions
     suite: tuple[str, str, str]  # name, version, sha256 of its fixtures
     baseline: str  # source
     candidate: str  # source
     before: Sequence[Episode]
     after: Sequence[Episode]
-    planned: int  # episodes of each; fewer came back where they were lost on the way
+    planned: int  # episodes of each
+    lost: Mapping[str, int] | None = None  # by arm, those of them that never came back; None: what is not there
     audit: Sequence[Finding] | None  # of what was learnt from; None: not looked at
     golden: Sequence[Finding] | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    baseline_manifest: Mapping[str, Any] = field(default_factory=dict)
     kind: PolicyKind = PolicyKind.WEIGHTS
 
 
-def propose(
-    case: Case, how: Weighing, criteria: Criteria, *, reports: Path, now: float, to: Stage = Stage.LIVE
-) -> Proposal:
-    """Ready for the loop, which knows what is live."""
-    samples = {
-        "run": case.run,
-        "suite": case.suite,
-        "weighing": asdict(how),
-        "criteria": asdict(criteria),
-        "baseline": [encode(one) for one in case.before],
-        "candidate": [encode(one) for one in case.after],
-    }
-    return Proposal(
-        policy=case.policy,
-        kind=case.kind,
-        baseline=case.baseline,
-        candidate=case.candidate,
-        manifest={"run": case.run, **case.manifest},
-        samples=json.dumps(samples, allow_nan=False, separators=(",", ":")).encode(),
-        weigh=partial(_weigh, case, how),
-        decide=partial(decide, criteria=criteria),
-        publish=partial(_publish, case, how, criteria, reports, now),
-        to=to,
-        share=5 if to is Stage.CANARY else None,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRequest:
+    """A candidate, how it is judged, and where an open gate leads. All but `decide` may take their time."""
+
+    candidate: Candidate
+    how: Weighing
+    criteria: Criteria
+    reports: Path
+    now: float
+    to: Stage | None = None  # None: an open gate accepts it, and nothing moves
+    share: int | None = None  # of a canary
+
+    @property
+    def samples(self) -> bytes:
+        """Every episode of both, as they are kept."""
+        case = self.candidate
+        told = {
+            "run": case.run,
+            "suite": case.suite,
+            "weighing": asdict(self.how),
+            "criteria": asdict(self.criteria),
+            "baseline": [encode(one) for one in case.before],
+            "candidate": [encode(one) for one in case.after],
+        }
+        return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
+
+    def weigh(self, baseline: str, candidate: str, samples: str) -> Evidence:
+        """From the ids of both releases and the hash of the samples."""
+        return _weigh(self.candidate, self.how, baseline, candidate, samples)
+
+    def decide(self, evidence: Evidence) -> Decision:
+        return decide(evidence, criteria=self.criteria)
+
+    def publish(self, evidence: Evidence, decision: Decision) -> dict[str, Any]:
+        """Write the reports; what is told of them."""
+        return _publish(self.candidate, self.how, self.criteria, self.reports, self.now, evidence, decision)
 
 
-def _weigh(case: Case, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
+def _weigh(case: Candidate, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
     return Evidence(
@@ -101,13 +112,14 @@ def suite_title(suite: Sequence[str]) -> str:
     return f"{name}@{version} {sha256[:12]}"
 
 
-def _missing(case: Case) -> dict[str, int]:
+def _missing(case: Candidate) -> dict[str, int]:
     sides = {"baseline": case.before, "candidate": case.after}
-    return {"planned": case.planned, **{name: case.planned - len(some) for name, some in sides.items()}}
+    lost = case.lost or {name: case.planned - len(some) for name, some in sides.items()}
+    return {"planned": case.planned, **lost}
 
 
 def _publish(
-    case: Case,
+    case: Candidate,
     how: Weighing,
     criteria: Criteria,
     reports: Path,
@@ -171,7 +183,7 @@ def proof_of(reports: Path, run: str, release: str, decision: Decision) -> Path 
     return None
 
 
-def _both(case: Case) -> tuple[list[Episode], list[Episode]]:
+def _both(case: Candidate) -> tuple[list[Episode], list[Episode]]:
     """The episodes of tasks that both versions were measured on with every seed: reports have no holes."""
     tasks, seeds, _, _ = paired_cells(case.before, case.after, "reward")
     shared = {(task, seed) for task in tasks for seed in seeds}
