@@ -21,7 +21,7 @@ from tests.collect.scene import assignment
 
 
 def context(task: Any = None) -> Context:
-    return Context(assignment=assignment(task), trace=Tracer(lambda span: None, time.time), model=None)
+    return Context(assignment=assignment(task), trace=Tracer(lambda span: None, time.time), complete=None)
 
 
 async def outcome(agent: Any, score: Any = no_score, given: Context | None = None) -> Outcome:

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 
 _parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
 
@@ -27,6 +27,11 @@ class Tracer:
         self._numbers = itertools.count(1)
         self.spans: list[Span] = []
         self.signals: list[Signal] = []
+
+    @property
+    def calls(self) -> int:
+        """How many whole calls of the model there were so far."""
+        return sum(span.model is not None and PARTIAL not in span.attributes for span in self.spans)
 
     @contextmanager
     def span(self, name: str, **attributes: Any) -> Iterator[dict[str, Any]]:
