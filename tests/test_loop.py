@@ -177,7 +177,9 @@ async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None
     status = await watched.run()
     assert watched.told() == [RunState.RUNNING, RunState.FAILED]
     assert (status.failed, status.dead) == (3, 0)
-    assert status.error == "no rollout succeeded; t0: failed: ValueError: no (attempt 1 of 1)"  # the first says why
+    line = failing.__code__.co_firstlineno + 1
+    why = f"t0: failed: ValueError: no (test_loop.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
+    assert status.error == f"no rollout succeeded; {why}"
     assert status.rewards["train"].mean_reward is None
     assert watched.ended() == (RunState.FAILED, status.error)
 
