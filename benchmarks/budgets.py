@@ -222,7 +222,8 @@ class Instant:
 
 
 async def work_off(store: Store, run: str) -> None:
-    home = Home(talker, lambda task, output, spans: (), Instant(), time.time)
+    instant = Instant()
+    home = Home(talker, lambda task, output, spans: (), lambda version: instant, time.time)
     pool = Pool(store, run, lambda: Seat(home.place()), 8, clock=time.time, pace=Pace())
     working = asyncio.create_task(pool.work())
     while not store.views.is_done(run):

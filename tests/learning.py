@@ -144,7 +144,8 @@ def plan_of(store: Store, base: str, hook: Hook = nothing, *, to: Stage = Stage.
         await context.ask([{"role": "user", "content": task["prompt"]}])
         return int(task["won"])
 
-    home = Home(agent, success, Script(pupil), time.time)
+    script = Script(pupil)
+    home = Home(agent, success, lambda version: script, time.time)
 
     def close() -> None:
         home.close()

@@ -21,10 +21,6 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span
 
 
-def no_model() -> None:
-    return None
-
-
 def no_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
     return ()
 

@@ -59,7 +59,7 @@ def test_each_kind_of_happening_has_its_kind_of_span(trace: Tracer, spans: list[
 def test_a_span_that_ends_by_an_exception_tells_it_and_lets_it_pass(trace: Tracer, spans: list[Span]) -> None:
     with pytest.raises(KeyError), trace.span("doomed"):
         raise KeyError("gone")
-    assert spans[0].attributes == {"error": "KeyError: 'gone'"}
+    assert spans[0].attributes["error"].startswith("KeyError: 'gone' (test_tracer.py:")
 
 
 def test_an_instant_inside_a_span_belongs_to_it(trace: Tracer, spans: list[Span]) -> None:

@@ -120,7 +120,7 @@ async def converse(number: int, session: aiohttp.ClientSession, base: str, seen:
         rollout="drill", attempt="drill", number=1, split=None, input=task, resources={}, seed=number
     )
     try:
-        output = await agent(task, Context(assignment=assignment, trace=trace, model=caller))
+        output = await agent(task, Context(assignment=assignment, trace=trace, complete=caller))
     except RuntimeError:
         return
     await caller.tell(score(task, output, trace.spans)[0].value)

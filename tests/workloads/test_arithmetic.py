@@ -21,7 +21,7 @@ from tests.collect.scene import assignment
 
 def context(prompt: str = "You are a concise assistant.") -> Context:
     given = assignment(resources={"system_prompt": prompt} if prompt else {})
-    return Context(assignment=given, trace=Tracer(lambda span: None, time.time), model=None)
+    return Context(assignment=given, trace=Tracer(lambda span: None, time.time), complete=None)
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ async def test_the_task_says_who_answers_and_with_which_chance() -> None:
             rollout="r", attempt="a", number=1, split=None, input=task.input, resources={}, seed=hash(arm)
         )
         trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
-        assert await agent(task.input, Context(assignment=assignment, trace=trace, model=None)) == "7"
+        assert await agent(task.input, Context(assignment=assignment, trace=trace, complete=None)) == "7"
     assert asked == [("baseline", 99), ("candidate", 99)]
 
 

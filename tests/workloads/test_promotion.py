@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context
+from holdfast.collect.agent import Context, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import StaleLease
@@ -286,7 +286,7 @@ def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
 
 
 def plan_of(course: Callable[[Standing], Lesson | None], **fields: Any) -> Plan:
-    home = Home(echo, worth, None, time.time)
+    home = Home(echo, worth, no_model, time.time)
     given: dict[str, Any] = {
         "course": course,
         "resources": {},

@@ -62,7 +62,7 @@ def asked(task: Any, resources: Mapping[str, Any], content: Any = "4") -> tuple[
         return ModelCall(model="m", messages=tuple(messages), response={"role": "assistant", "content": content})
 
     trace = Tracer(lambda span: None, time.time)
-    context = Context(assignment=assignment(task, resources=resources), trace=trace, model=model)
+    context = Context(assignment=assignment(task, resources=resources), trace=trace, complete=model)
     return seen, asyncio.run(answer(task, context))
 
 

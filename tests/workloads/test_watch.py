@@ -59,7 +59,7 @@ def run(
 ) -> Outcome:
     asked = {"prompt": "2 + 2?", "leaks": leaks, "fails": fails} | ({"expected": "4"} if is_scored else {})
     assignment = Assignment(rollout="r", attempt="a", number=1, split=None, input=asked, resources={}, seed=0)
-    context = Context(assignment=assignment, trace=Tracer(record=lambda span: None, clock=lambda: 0.0), model=None)
+    context = Context(assignment=assignment, trace=Tracer(record=lambda span: None, clock=lambda: 0.0), complete=None)
     score = watched(exact_match, block)
     return asyncio.run(run_one(agent, context, plainly(score) if is_plain else score))
 

@@ -6,6 +6,7 @@ It returns its answer (any JSON). An exception is a failed try, and is data; a `
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import inspect
 import sys
@@ -14,7 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait as wait_for
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from holdfast.collect.budget import thinking_tokens
@@ -29,11 +32,34 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span
 
 T = TypeVar("T")
+Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
 Agent = Callable[[Any, "Context"], Any]
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
+UNNAMED = "default"  # what a model is called that has no name of its own
+
+
+def no_model(version: str | None = None) -> None:
+    """The Connect of a run that has no model."""
+    return
+
+
+class OneModel:
+    """The same model for every version, opened when first asked for. It travels to another process unopened."""
+
+    def __init__(self, open_model: Callable[[], Complete | None]) -> None:
+        self._open = open_model
+        self._opened: list[Complete | None] = []
+
+    def __call__(self, version: str | None = None) -> Complete | None:
+        if not self._opened:
+            self._opened.append(self._open())
+        return self._opened[0]
+
+    def __reduce__(self) -> tuple[type[OneModel], tuple[Callable[[], Complete | None]]]:
+        return OneModel, (self._open,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +73,57 @@ class Assignment:
     input: Any
     resources: Mapping[str, Any]
     seed: int  # this attempt's own random key
+    version: str | None = None  # of the policy that must answer; None: whichever is in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What an agent may use. `model` is None when no endpoint was given."""
+    """What an agent may use. `complete` is the model as a function; it is None when the run has no model."""
 
     assignment: Assignment
     trace: Tracer
-    model: Complete | None
+    complete: Complete | None
     cancelled: threading.Event = field(default_factory=threading.Event)  # set when the work is no longer wanted
     loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
     proxy_url: str | None = None  # of the capture proxy, when the run has one
     budget: Purse | None = None  # what it may think, when the run has thinking budgets
 
     @property
+    def model(self) -> str:
+        """The name to send: `model=ctx.model`."""
+        return str(getattr(self.complete, "model", None) or UNNAMED)
+
+    @property
+    def seed(self) -> int:
+        """This attempt's own random key."""
+        return self.assignment.seed
+
+    @property
     def resources(self) -> Mapping[str, Any]:
         """The named resources (prompts and the like) of the version in force."""
         return self.assignment.resources
+
+    def prompt(self, name: str) -> str:
+        """A named text of the version in force."""
+        found = self.resources.get(name)
+        if isinstance(found, str):
+            return found
+        texts = ", ".join(sorted(key for key, value in self.resources.items() if isinstance(value, str)))
+        why = "is not among the resources of this version" if found is None else f"is {type(found).__name__}, not text"
+        raise BadInput(f"prompt {name!r}", why=why, remedy=f"it has: {texts or 'none'}")
+
+    def reward(self, name: str, value: float, *, turn: int | None = None) -> None:
+        """A reward term of one turn: the current one (the last model call so far) when `turn` is not given.
+
+        Before the first call it belongs to the whole attempt. Beside a scorer it is shown and has weight 0.
+        """
+        calls = self.trace.calls
+        self.trace.reward(name, value, turn=calls - 1 if turn is None and calls else turn)
+
+    def check(self) -> None:
+        """Raise Interrupted when the work is no longer wanted; for long stretches that call nothing of ours."""
+        if self.cancelled.is_set():
+            raise Interrupted("cancelled")
 
     @property
     def base_url(self) -> str | None:
@@ -79,7 +138,7 @@ class Context:
         `thinking=` is how many tokens it may think. With thinking budgets it is all that is left of this attempt's, or
         as much of that as is asked for.
         """
-        if self.model is None:
+        if self.complete is None:
             raise BadInput("this agent", why="needs a model and none was given", remedy="give --model and --base-url")
         started_at, granted = self.trace.clock(), 0
         call: ModelCall | None = None
@@ -88,7 +147,7 @@ class Context:
             sampling["thinking"] = granted
         thought: dict[str, Any] = {}
         try:
-            call = await self._limited(self.model, messages, sampling)
+            call = await self._limited(self.complete, messages, sampling)
         finally:
             if self.budget is not None:
                 thought = self.budget.settle(granted, call)
@@ -98,14 +157,14 @@ class Context:
         return call
 
     async def _limited(
-        self, model: Complete, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]
+        self, complete: Complete, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]
     ) -> ModelCall:
         """A model that cannot be held to a number of tokens is asked to keep to it."""
         limit = sampling.get("thinking")
-        if limit is None or getattr(model, "limits_thinking", True):
-            return await model(messages, **sampling)
+        if limit is None or getattr(complete, "limits_thinking", True):
+            return await complete(messages, **sampling)
         rest = {name: value for name, value in sampling.items() if name != "thinking"}
-        call = await model(hinted(messages, limit), **rest)
+        call = await complete(hinted(messages, limit), **rest)
         return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -120,8 +179,7 @@ class Context:
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             while not future.done():
-                if self.cancelled.is_set():
-                    raise Interrupted("cancelled")
+                self.check()
                 wait_for([future], timeout=0.1)
             return future.result()
         finally:
@@ -141,34 +199,22 @@ def is_async(agent: Agent) -> bool:
 
 
 def load_agent(reference: str) -> Agent:
-    """The function that `module:function` names; the current folder is searched first."""
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
+    """The function that `module:function` or `path/to/file.py:function` names; the current folder is searched first."""
+    source, _, name = reference.rpartition(":")
+    if not source or not name:
         raise BadInput(
-            f"agent {reference!r}", why="is not of the form module:function", remedy="for example my_agents:answer"
+            f"agent {reference!r}",
+            why="is not of the form module:function",
+            remedy="for example my_agents:answer, or agents/mine.py:answer",
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        with redirect_stdout(sys.stderr):  # stdout is the report's
-            found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise BadInput(
-            f"agent {reference}", why=f"cannot import {module_name}: {error}", remedy="check the name and the folder"
-        ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # foreign code may throw anything
-        raise BadInput(f"agent {reference}", why=f"importing {module_name} failed: {told(error)}") from error
+    module = _module(reference, source)
+    found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        public = ", ".join(
-            n for n, v in vars(sys.modules[module_name]).items() if inspect.isfunction(v) and not n.startswith("_")
-        )
+        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
         raise BadInput(
-            f"agent {reference}", why=f"{module_name} has no function {name}", remedy=f"it has: {public or 'none'}"
+            f"agent {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
         )
     try:
         inspect.signature(found).bind({}, None)
@@ -178,3 +224,46 @@ def load_agent(reference: str) -> Agent:
         raise BadInput(f"agent {reference}", why=f"cannot be called with (task, context): {error}") from error
     agent: Agent = found
     return agent
+
+
+def _module(reference: str, source: str) -> ModuleType:
+    """The module of this name or in this file, imported."""
+    file = Path(source).resolve() if source.endswith(".py") or "/" in source else None
+    if file is not None and not file.is_file():
+        raise BadInput(f"agent {reference}", why=f"there is no file {source}", remedy="check the path")
+    _search_first(Path.cwd() if file is None else file.parent)
+    try:
+        with redirect_stdout(sys.stderr):  # stdout is the report's
+            return importlib.import_module(source) if file is None else _from_file(file)
+    except ImportError as error:
+        raise BadInput(
+            f"agent {reference}", why=f"cannot import {source}: {error}", remedy="check the name and the folder"
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code may throw anything
+        raise BadInput(f"agent {reference}", why=f"importing {source} failed: {told(error)}") from error
+
+
+def _search_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _from_file(file: Path) -> ModuleType:
+    """Under its own name, so that what it defines can be pickled; one that is taken gets the path's hash behind it."""
+    name = file.stem
+    for known in (name, taken := f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"):
+        if getattr(sys.modules.get(known), "__file__", None) == str(file):
+            return sys.modules[known]
+    if not name.isidentifier() or name in sys.modules or getattr(find_spec(name), "origin", None) != str(file):
+        name = taken
+    spec = spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

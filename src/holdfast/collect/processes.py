@@ -23,12 +23,11 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from holdfast.collect.agent import Assignment, Score, is_async, load_agent
+from holdfast.collect.agent import Assignment, Connect, Score, is_async, load_agent
 from holdfast.collect.seats import Home, Record, Report, finish_now, plainly
 from holdfast.collect.worker import Outcome, run_one
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.records import dumps
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
@@ -44,7 +43,7 @@ class Recipe:
 
     agent: str  # module:function
     score: Score
-    connect: Callable[[], Complete | None]
+    connect: Connect
     proxy_url: str | None = None  # where the agent's own clients find their model: see _point_clients
     has_budgets: bool = False  # for thinking
 
@@ -149,7 +148,7 @@ def work(pipe: Connection, recipe: Recipe) -> None:
     home = Home(
         load_agent(recipe.agent),
         recipe.score,
-        recipe.connect(),
+        recipe.connect,
         time.time,
         proxy_url=recipe.proxy_url,
         has_budgets=recipe.has_budgets,
@@ -167,14 +166,18 @@ def work(pipe: Connection, recipe: Recipe) -> None:
     pipe.send("ready")
     while True:
         assignment = inbox.get()
-        context = home.context(assignment, partial(send, assignment.attempt))
-        _point_clients(context.base_url)
-        if is_async(home.agent):
-            done = asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop)
-            outcome = done.result()
-        else:
-            outcome = finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
-        send(assignment.attempt, outcome)
+        send(assignment.attempt, _outcome(home, assignment, partial(send, assignment.attempt)))
+
+
+def _outcome(home: Home, assignment: Assignment, record: Record) -> Outcome:
+    try:
+        context = home.context(assignment, record)
+    except Fault as fault:  # nobody answers for its version: nothing was begun
+        return Outcome(state=AttemptState.FAULT, error=str(fault))
+    _point_clients(context.base_url)
+    if not is_async(home.agent):
+        return finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
+    return asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop).result()
 
 
 def _point_clients(base_url: str | None) -> None:

@@ -17,13 +17,13 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import Agent, Assignment, Context, Score, is_async
+from holdfast.collect.agent import Agent, Assignment, Connect, Context, Score, is_async
 from holdfast.collect.purse import Purse
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Clock, Outcome, run_one
 from holdfast.contracts.budget import BudgetChange
-from holdfast.contracts.errors import Interrupted
-from holdfast.contracts.policy import Complete
+from holdfast.contracts.errors import Fault, Interrupted
+from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
 
 GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
@@ -71,7 +71,10 @@ class Seat:
             with suppress(RuntimeError):  # our loop is closed: nobody waits for it any more
                 here.call_soon_threadsafe(_resolve, ended, outcome, error)
 
-        measures = self._place.begin(assignment, record, report)
+        try:
+            measures = self._place.begin(assignment, record, report)
+        except Fault as fault:  # nobody answers for its version: nothing was begun
+            return Outcome(state=AttemptState.FAULT, error=str(fault))
         watch = asyncio.create_task(self._press(measures, ended))
         try:
             outcome = await ended
@@ -175,13 +178,13 @@ class Home:
         self,
         agent: Agent,
         score: Score,
-        model: Complete | None,
+        connect: Connect,
         clock: Clock,
         *,
         proxy_url: str | None = None,
         has_budgets: bool = False,
     ) -> None:
-        self.agent, self.score, self.model, self.clock, self.proxy_url = agent, score, model, clock, proxy_url
+        self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
         self.has_budgets = has_budgets  # for thinking
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
@@ -190,11 +193,11 @@ class Home:
         return LoopPlace(self) if is_async(self.agent) else ThreadPlace(self)
 
     def context(self, assignment: Assignment, record: Record) -> Context:
-        trace = Tracer(record, self.clock)
+        """What the agent of one attempt gets. A Fault where nobody answers for its version."""
         return Context(
             assignment=assignment,
-            trace=trace,
-            model=self.model,
+            trace=Tracer(record, self.clock),
+            complete=self.connect(assignment.version),
             loop=self.current.loop,
             proxy_url=self.proxy_url,
             budget=Purse(assignment.attempt, assignment.input, record, self.clock) if self.has_budgets else None,

@@ -145,6 +145,11 @@ class Local:
             answer.cancel()
 
     @property
+    def model(self) -> str:
+        """Its name, without the version."""
+        return self._name
+
+    @property
     def limits_thinking(self) -> bool:
         """Whether `thinking=…` can be kept to: a foreign model may have no tokens around its thoughts."""
         return self._voice.think is not None

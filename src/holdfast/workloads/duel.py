@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.agent import Agent, Context, Score
+from holdfast.collect.agent import Agent, Context, Score, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Home, Seat
@@ -101,7 +101,7 @@ def is_generated(source: str) -> bool:
 
 def plan_for(duel: Duel) -> Plan:
     models = _models(duel)
-    home = Home(contestant(models), scorer(duel.suite), None, time.time)
+    home = Home(contestant(models), scorer(duel.suite), no_model, time.time)
 
     def close() -> None:
         home.close()
@@ -171,7 +171,7 @@ def contestant(models: Mapping[str, Complete]) -> Agent:
 
     async def contest(task: Any, context: Context) -> str:
         chance = replace(context.assignment, seed=int(task["chance"]))
-        return await agent(task, replace(context, model=models[task["arm"]], assignment=chance))
+        return await agent(task, replace(context, complete=models[task["arm"]], assignment=chance))
 
     return contest
 

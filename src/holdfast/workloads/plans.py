@@ -9,7 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from holdfast.collect.agent import Agent, Score, load_agent
+from holdfast.collect.agent import Agent, Connect, OneModel, Score, load_agent, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.plan import Course, Lesson, Plan, Standing, once
 from holdfast.collect.pool import Pace
@@ -46,8 +46,8 @@ def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None, *,
     if settings.rl_optimizer is not None and settings.rl_optimizer.enabled:
         _learning()
     pupil = _pupil(settings)
-    connect = _connect(settings) if pupil is None else partial(_same, pupil.local)
-    connect()  # an address that cannot be used is found here, not by a worker
+    connect = _connect(settings) if pupil is None else OneModel(partial(_same, pupil.local))
+    connect(None)  # an address that cannot be used is found here, not by a worker
     tasks = _tasks(settings)
     seats, close = _places(settings, reference, agent, score, connect, settings.thinking_budgets and features.budgets)
 
@@ -151,10 +151,10 @@ def _tasks(settings: OptimizeSettings) -> list[Task]:
     return [task(split, number, item) for split, items in splits for number, item in enumerate(items, 1)]
 
 
-def _connect(settings: OptimizeSettings) -> Callable[[], Complete | None]:
+def _connect(settings: OptimizeSettings) -> Connect:
     """How to reach the model, in this process or in another one."""
     if settings.model is None:
-        return _no_model
+        return no_model
     provider, _, name = settings.model.partition("/")
     base_url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:
@@ -162,17 +162,14 @@ def _connect(settings: OptimizeSettings) -> Callable[[], Complete | None]:
             raise BadInput(f"--model {settings.model}", why="no endpoint is known for it", remedy="give --base-url")
         base_url = OPENAI
     # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
-    return partial(
+    client = partial(
         Client,
         name if provider == "openai" else settings.model,
         base_url,
         api_key=os.environ.get("OPENAI_API_KEY"),
         thinking=None if settings.thinking_mode == "auto" else Mode(settings.thinking_mode),
     )
-
-
-def _no_model() -> None:
-    return None
+    return OneModel(client)
 
 
 def _same(model: Complete) -> Complete:
@@ -184,12 +181,12 @@ def _places(
     reference: str,
     agent: Agent,
     score: Score,
-    connect: Callable[[], Complete | None],
+    connect: Connect,
     has_budgets: bool,
 ) -> tuple[Callable[[], Seat], Callable[[], None]]:
     """Where the agents run, and how to let go of what they share."""
     if settings.worker_kind == "processes":
         recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
         return (lambda: Seat(ProcessPlace(recipe))), (lambda: None)
-    home = Home(agent, score, connect(), time.time, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    home = Home(agent, score, connect, time.time, proxy_url=settings.proxy_url, has_budgets=has_budgets)
     return (lambda: Seat(home.place())), home.close

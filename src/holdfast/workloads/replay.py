@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from holdfast.collect.agent import no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Home, Seat
@@ -36,7 +37,7 @@ class Replay:
 
 def plan_for(replay: Replay) -> Plan:
     model = open_local(replay.version, slots=replay.workers, seed=0, deterministic=True)
-    home = Home(contestant({ARM: model}), scorer(replay.suite), None, time.time)
+    home = Home(contestant({ARM: model}), scorer(replay.suite), no_model, time.time)
 
     def close() -> None:
         home.close()

@@ -101,7 +101,7 @@ def schooled(
 ) -> Plan:
     """A local model that is taught to use tools: its plan, of whatever lessons the course has."""
     pupil = Pupil(settings.model, seed=settings.seed, slots=settings.workers)
-    home = Home(agent, score, pupil.local, time.time)
+    home = Home(agent, score, lambda version: pupil.local, time.time)
 
     def close() -> None:
         home.close()

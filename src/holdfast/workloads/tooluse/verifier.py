@@ -114,7 +114,7 @@ async def _gather(
             rollout="verifier", attempt="verifier", number=1, split=None, input=given, resources={}, seed=place
         )
         async with gate:
-            output = await agent(given, Context(assignment=assignment, trace=trace, model=complete))
+            output = await agent(given, Context(assignment=assignment, trace=trace, complete=complete))
         done(1)
         messages = conversation(given, output, trace.spans)
         right = is_right(score(given, output, trace.spans))
