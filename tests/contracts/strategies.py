@@ -181,7 +181,15 @@ def scores(draw: st.DrawFn) -> Scores:
     return Scores(version=draw(name), metric=draw(name), tasks=tasks, seeds=seeds, values=draw(rows))
 
 
-signals = st.builds(Signal, name=name, value=finite, weight=finite, source=name, turn=maybe(st.integers(0, MAX_TURN)))
+signals = st.builds(
+    Signal,
+    name=name,
+    value=finite,
+    weight=finite,
+    source=name,
+    turn=maybe(st.integers(0, MAX_TURN)),
+    feedback=maybe(st.text(max_size=20)),
+)
 intervals = st.builds(
     lambda ends, level: Interval(low=min(ends), high=max(ends), level=level),
     st.tuples(finite, finite),
