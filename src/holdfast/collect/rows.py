@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from importlib import import_module
-from itertools import count
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
@@ -48,7 +47,7 @@ class SourceRow:
 
     origin: Origin
     number: int  # counted from 1
-    data: Mapping[str, Any] | TaskItem
+    data: Mapping[str, Any]
 
     @property
     def place(self) -> str:
@@ -232,10 +231,10 @@ def _pyarrow(module: str, path: Path) -> Any:
 
 def _parquet_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
     parquet = _pyarrow("pyarrow.parquet", path)
-    return _batch_rows(path, split, lambda: parquet.ParquetFile(path).iter_batches(batch_size=BATCH), count(1))
+    return _batch_rows(path, split, lambda: parquet.ParquetFile(path).iter_batches(batch_size=BATCH))
 
 
-def _arrow_rows(path: Path, split: str | None, numbers: Iterator[int] | None = None) -> Iterator[SourceRow]:
+def _arrow_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
     """`datasets` writes streams; files with a footer are read, too."""
     arrow = _pyarrow("pyarrow", path)
 
@@ -249,20 +248,17 @@ def _arrow_rows(path: Path, split: str | None, numbers: Iterator[int] | None = N
                 source.seek(0)
                 yield from arrow.ipc.open_stream(source)
 
-    return _batch_rows(path, split, batches, count(1) if numbers is None else numbers)
+    return _batch_rows(path, split, batches)
 
 
-def _batch_rows(
-    path: Path, split: str | None, batches: Callable[[], Iterable[Any]], numbers: Iterator[int]
-) -> Iterator[SourceRow]:
+def _batch_rows(path: Path, split: str | None, batches: Callable[[], Iterable[Any]]) -> Iterator[SourceRow]:
     """Columns know no absent value, so null stands for it."""
     arrow = _pyarrow("pyarrow", path)
     origin = Origin(str(path), unit="row", split=split, absent=(None,))
     try:
-        for batch in batches():
-            for data in batch.to_pylist():
-                number = next(numbers)
-                yield SourceRow(origin, number, _as_json(data, origin, number))
+        rows = (data for batch in batches() for data in batch.to_pylist())
+        for number, data in enumerate(rows, 1):
+            yield SourceRow(origin, number, _as_json(data, origin, number))
     except (arrow.ArrowException, OSError) as error:
         why = f"cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise BadInput(str(path), why=why, remedy="write the file again") from error
@@ -315,11 +311,8 @@ def _python_rows(items: Iterable[Any], split: str | None) -> Iterator[SourceRow]
         raise BadInput("tasks", why="are a data frame", remedy='give its rows: frame.to_dict("records")')
     origin = Origin("tasks" if split is None else f"tasks of {split!r}", unit="item", split=split)
     for number, item in enumerate(items, 1):
-        if isinstance(item, TaskItem):
-            yield SourceRow(origin, number, item)
-        else:
-            data = dict(item) if isinstance(item, Mapping) else item
-            yield _row(origin, number, _as_json(data, origin, number))
+        data = item.row() if isinstance(item, TaskItem) else dict(item) if isinstance(item, Mapping) else item
+        yield _row(origin, number, _as_json(data, origin, number))
 
 
 def _as_json(data: Any, origin: Origin, number: int) -> Any:
@@ -353,9 +346,9 @@ def _unfit(value: Any, path: str = "") -> tuple[str, Any] | None:
     """The first value within that is not JSON, and the keys that lead to it."""
     if isinstance(value, Mapping):
         parts = [(f"{path}.{key}" if path else str(key), part) for key, part in value.items()]
-        wrong = next((key for key in value if not isinstance(key, str)), None)
-        if wrong is not None and not isinstance(wrong, int | float | bool | None):
-            return path, wrong
+        for key in value:
+            if not isinstance(key, str | int | float | None):
+                return path, key
     elif isinstance(value, list | tuple):
         parts = [(f"{path}[{place}]", part) for place, part in enumerate(value)]
     else:

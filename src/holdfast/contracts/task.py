@@ -41,7 +41,7 @@ class TaskItem:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not is_task_name(self.id):
+        if not is_task_name(self.id):
             raise BadRecord(f"task id {self.id!r}", why=TASK_NAME_RULE)
         if self.expected is not None and not self.has_expected:
             object.__setattr__(self, "has_expected", True)
