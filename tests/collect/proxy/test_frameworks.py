@@ -27,7 +27,6 @@ from holdfast.contracts.trace import PARTIAL, SpanKind
 from holdfast.policies.local import Local
 from holdfast.policies.sprout import shelf
 from holdfast.store.store import Store
-from holdfast.workloads.tooluse.briefing import Briefed
 from tests.collect.proxy.street import running, served
 
 QUESTION = "What is 417 * 23? Use the tool."
@@ -43,7 +42,7 @@ def sprout() -> Iterator[str]:
     net, manifest = shelf.load("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
-        served(lambda: endpoint.app(Briefed(local), name="sprout", spell=spell_byte)) as at,
+        served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,
     ):
         yield at
 
