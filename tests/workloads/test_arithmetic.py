@@ -15,7 +15,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import SpanKind
 from holdfast.reward.sheet import normalised
 from holdfast.workloads.arithmetic import agent
-from holdfast.workloads.questions import exact_match
+from holdfast.collect.questions import exact_match
 from tests.collect.scene import assignment
 
 

@@ -19,7 +19,7 @@ from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import OptimizeSettings, load_settings
 from holdfast.workloads import plans
 from holdfast.workloads.plans import plan_for, rewards_of
-from holdfast.workloads.questions import exact_match
+from holdfast.collect.questions import exact_match
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.scene import assignment
 from tests.endpoint import Endpoint, serving

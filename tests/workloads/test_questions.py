@@ -15,7 +15,7 @@ from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.sheet import normalised
-from holdfast.workloads.questions import answer, check, exact_match, prompt_of
+from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from tests.collect.scene import assignment
 
 

@@ -19,7 +19,7 @@ from holdfast.contracts.settings import SafetyReward, settings_from
 from holdfast.reward.safety import SafetyPolicy
 from holdfast.store.store import open_store
 from holdfast.workloads.plans import plan_for
-from holdfast.workloads.questions import exact_match
+from holdfast.collect.questions import exact_match
 from holdfast.workloads.watch import Watched, watched
 
 KEY = "sk-ant-" + "a1B2" * 8

@@ -50,7 +50,7 @@ def improve(
     from holdfast.store.store import open_store
 
     with needing("learn"):
-        from holdfast.workloads.improve import plan_for, weighing
+        from holdfast.pipeline.spec import improve_spec, weighing
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
@@ -59,16 +59,16 @@ def improve(
         raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
     features = features_at(store, project, clock=time.time, environment=os.environ)
-    plan = None if settings is None else plan_for(settings, features)  # all is checked before the store is touched
+    spec = None if settings is None else improve_spec(settings, features)  # all is checked before the store is touched
     is_new = settings is not None and _followed(settings) is None
     with open_store(store, project=project, create=is_new) as opened:
         if settings is None:
             run = opened.runs.get(str(resume))
             settings, resume = _of(run), run.id
-        plan = plan or plan_for(settings, features)
+        spec = spec or improve_spec(settings, features)
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
-        status, _, code = drive(opened, plan, resume)
+        status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
         how = weighing((settings.improve or ImproveBlock()).prove)

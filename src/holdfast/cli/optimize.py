@@ -15,7 +15,7 @@ from holdfast.cli.options import DEFAULT_STORE, Project, settings_of
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.plan import Plan
+    from holdfast.pipeline.run import RunSpec
     from holdfast.store.store import Store
 
 EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(
@@ -80,8 +80,8 @@ def optimize(
             raise BadInput(f"{_PROXY}{name}", why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
     from holdfast.contracts.settings import load_settings, override
     from holdfast.operate.switches import features_at, features_of
+    from holdfast.pipeline.spec import optimize_spec
     from holdfast.store.store import open_store
-    from holdfast.workloads.plans import plan_for
 
     flags = {"model": model, "base_url": base_url, "agent": agent}
     if resume is not None and (model is not None or agent is not None):
@@ -93,23 +93,23 @@ def optimize(
     if config is not None:
         settings = override(load_settings(config), **flags)
         # Everything is checked before the store is touched.
-        plan = plan_for(settings, features=features_at(store, project, clock=time.time, environment=os.environ))
+        spec = optimize_spec(settings, features_at(store, project, clock=time.time, environment=os.environ))
         poll_s = settings.poll_interval_ms / 1000
         with open_store(store, project=project, state_folder=state_dir, poll_s=poll_s) as opened:
-            _drive(opened, plan, json, None)
+            _drive(opened, spec, json, None)
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
             settings = override(settings_of(run), **flags)
             features = features_of(opened, clock=time.time, environment=os.environ)
-            _drive(opened, plan_for(settings, features=features), json, run.id)
+            _drive(opened, optimize_spec(settings, features), json, run.id)
 
 
-def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
+def _drive(store: Store, spec: RunSpec, json: bool, resume: str | None) -> None:
     from holdfast.cli.drive import drive
     from holdfast.cli.progress import report
 
-    status, shown, code = drive(store, plan, resume)
+    status, shown, code = drive(store, spec, resume)
     report(status, shown, as_json=json)
     raise typer.Exit(code)
 

@@ -27,6 +27,7 @@ from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer, told
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span
@@ -191,6 +192,16 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+def scored_by(scorer: Callable[[Features], Score], rewards: tuple[float, float] = (0.0, 1.0)) -> Callable[[T], T]:
+    """Marks an agent with the scorer that it brings along, and the least and the most that this one pays."""
+
+    def mark(agent: T) -> T:
+        vars(agent).update(scorer=scorer, rewards=rewards)
+        return agent
+
+    return mark
 
 
 def is_async(agent: Agent) -> bool:

@@ -237,7 +237,7 @@ class ImproveBlock(BaseModel):
     budget_s: Seconds | None = None  # of learning, over all iterations; None: as much as it takes
     follow: Name | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
     follow_least: Count = 128  # of them, for one step
-    stage: Literal["shadow", "canary", "live"] = "live"  # where an open gate leads
+    stage: Literal["shadow", "canary", "live"] | None = None  # where an open gate leads; None: it accepts, no more
     prove: ProveBlock = ProveBlock()
     constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
@@ -256,7 +256,8 @@ class OptimizeSettings(BaseModel):
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
     worker_kind: Literal["tasks", "processes"] = "tasks"
-    max_attempts: Count = 3
+    max_attempts: Count = 3  # of the agent's own failures; where something is learnt or proved there is one
+    max_faults: Annotated[int, Field(ge=0, le=10_000)] = 5  # of infrastructure: they use up no attempt
     attempt_timeout_secs: Seconds | None = 300.0  # wall-clock limit of one attempt; None: none
     retry_initial_ms: Milliseconds = 500
     retry_max_ms: Milliseconds = 30_000
@@ -267,6 +268,7 @@ class OptimizeSettings(BaseModel):
     completion_poll_interval_ms: Milliseconds = 60
     completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    deterministic: bool = False  # a whole run is the same bytes by its seed; slower, and for local models
     thinking_budgets: bool = False  # every attempt gets a number of thinking tokens, by how hard its task is
     thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
     rl_optimizer: RlOptimizer | None = None

@@ -121,6 +121,7 @@ class StepContext:
             timeout_s=timeout_s,
             resources=resources,
             metadata=metadata,
+            max_faults=self._run.spec.max_faults,
             step=self.name,
             version=work.policy.version,
         )

@@ -71,6 +71,7 @@ class RunSpec:
     policy: str | None = None  # the line of versions that it improves
     seed: int = 0
     queue_limit: int | None = None
+    max_faults: int = 5  # of infrastructure, that one rollout may meet
     timeout_s: float | None = None  # of the whole run
     drain_s: float = 25.0  # how long running work may take to finish once drained
     report_s: float = 0.5  # how often watchers are told
@@ -282,6 +283,7 @@ async def drive(
         )
     else:
         record = await store.runs.resume(resume, who=who, now=clock(), silent_s=spec.pace.lease_s)
+    spec.runtime.attach(store.folder)
     run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
     try:
         state, error = await _work_through(run, control)

@@ -59,7 +59,7 @@ class Runtime:
         proxy_url: str | None = None,
         has_budgets: bool = False,
     ) -> None:
-        self.engine, self._recipe = engine, recipe
+        self.engine, self.score, self._recipe = engine, score, recipe
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
         self._home = Home(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)

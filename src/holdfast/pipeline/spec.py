@@ -81,7 +81,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         timeout_s=settings.attempt_timeout_secs,
     )
     made = _spec(settings, features, "improve", partial(_improve, spec), policy)
-    _check_range(block.prove, made)
+    _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
 
 
@@ -156,6 +156,7 @@ def _spec(settings: OptimizeSettings, features: Features, kind: str, program: An
         ),
         seed=settings.seed,
         queue_limit=settings.queue_limit,
+        max_faults=settings.max_faults,
         timeout_s=settings.completion_timeout_secs,
         look_s=settings.completion_poll_interval_ms / 1000,
     )
@@ -215,9 +216,9 @@ def needs_torch() -> None:
         raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
-def _check_range(how: ProveBlock, spec: RunSpec) -> None:
+def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     low, high = how.reward_range
-    least, most = getattr(spec.runtime.score, "range", UNIT)
+    least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, StoreCorrupt
@@ -37,7 +37,7 @@ NAMED = select(*COLUMNS).where(_c.run == bindparam("run"), _c.name == bindparam(
 OF_RUN = select(*COLUMNS).where(_c.run == bindparam("run")).order_by(_c.step)
 _l, _u = schema.ledger.c, schema.runs.c
 _of_run = _l.run == bindparam("run")
-_is_note = _l.kind.in_(("update", "step"))  # the kinds of entries before durable steps, and since
+_is_note = or_(_l.kind == "update", _l.kind == "step")  # the kinds of entries before durable steps, and since
 KEPT = (
     select(_c.step, _c.name, _c.function, _c.inputs_sha256, _c.body)
     .select_from(schema.steps.join(schema.runs, _u.key == _c.run))

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.collect.agent import Context
 from holdfast.contracts.trace import ToolCall
-from holdfast.workloads.questions import prompt_of
+from holdfast.collect.questions import prompt_of
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
