@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.run import StepRecord, Run, RunState, Wanted
+from holdfast.contracts.run import Run, RunState, StepRecord, Wanted
 
 
 def test_the_states_are_the_documented_ones() -> None:
@@ -19,12 +19,13 @@ def test_the_states_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step": -1}, "update of run-1: step = -1: must not be negative"),
-        ({"at": float("nan")}, "update 0 of run-1: at = nan: must be finite"),
+        ({"step": -1}, "step of run-1: step = -1: must not be negative"),
+        ({"at": float("nan")}, "step 0 of run-1: at = nan: must be finite"),
     ],
 )
-def test_an_update_has_a_step_and_a_time(changes: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"run": "run-1", "step": 0, "at": 1.0, "body": {}}
+def test_a_step_has_a_number_and_a_time(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"run": "run-1", "step": 0, "name": "base", "function": "f", "inputs_sha256": ""}
+    given |= {"at": 1.0, "body": {}}
     assert StepRecord(**given).step == 0
     with pytest.raises(BadRecord) as refused:
         StepRecord(**given | changes)

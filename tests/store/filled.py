@@ -197,7 +197,7 @@ def _grow(store: Store, now: float) -> None:
             )  # fmt: skip
             store.checkpoints.add(checkpoint, run.id, now=now)
             parent, body["checkpoint"] = made, made
-        store.updates.add(run.id, step, body, now=now - 3_600.0 + 60.0 * step)
+        store.steps.add(run.id, f"{step}/learn", body, function="practice", now=now - 3_600.0 + 60.0 * step)
     line = _Line(store, now)
     asyncio.run(proposed(store, to=Stage.CANARY, now=now - 600.0))
     outcomes = [{"success": float(place % 10 < 7), "reward": 0.7, "latency_s": 0.5} for place in range(300)]

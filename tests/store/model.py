@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import DONE, OPEN, AttemptState, Backoff, RolloutState, Task
 from holdfast.contracts.run import Wanted
-from holdfast.store.queue import CLOCKS_S
+from holdfast.store.queue import CLOCKS_S, KILLS
 
 A, R = AttemptState, RolloutState
 
@@ -37,7 +37,10 @@ class Entry:
     place: int  # in the order of enqueuing
     ready_at: float
     status: R = R.QUEUING
-    faults: int = 0
+    faults: int = 0  # failures of the agent
+    interruptions: int = 0  # failures of infrastructure
+    killed: int = 0  # workers that it took down since it was last put into the queue
+    outcome: str | None = None
     tries: list[Try] = field(default_factory=list)
     final: int | None = None  # number of the deciding attempt
 
@@ -47,6 +50,7 @@ class Model:
         self.limit = limit
         self.wanted = Wanted.RUNNING
         self.entries: dict[str, Entry] = {}
+        self.recorded: set[str] = set()  # steps that are done
 
     def enqueue(self, tasks: list[Task], now: float, up_to: bool) -> int:
         waiting = sum(entry.status is R.QUEUING for entry in self.entries.values())
@@ -54,8 +58,10 @@ class Model:
         after, taken = dict(self.entries), 0
         for task in tasks:
             known = after.get(task.name)
-            if known is not None and known.task != task:
+            if known is not None and _content(known.task) != _content(task):
                 raise Conflict(task.name)
+            if known is not None and known.task.step is None and task.step is not None:  # it is taken in
+                after[task.name] = replace(known, task=replace(known.task, step=task.step, version=task.version))
             if known is None:
                 if not room:
                     if up_to:
@@ -100,18 +106,20 @@ class Model:
         if self._holding(token, now) is None:
             raise StaleLease(str(token))
 
-    def finish(self, token: int, state: A, now: float, backoff: Backoff, chance: float) -> R:
+    def finish(
+        self, token: int, state: A, now: float, backoff: Backoff, chance: float, outcome: str | None = None
+    ) -> R:
         found = self._holding(token, now)
         if found is None:
             raise StaleLease(str(token))
         entry, held = found
         held.end(state, now)
         if state is A.SUCCEEDED:
-            entry.status, entry.final = R.SUCCEEDED, len(entry.tries)
+            entry.status, entry.final, entry.outcome = R.SUCCEEDED, len(entry.tries), outcome
         elif state is A.RELEASED:
             entry.status = R.QUEUING
         else:
-            self._failed(entry, held, now, backoff.delay_s(entry.faults + 1, chance))
+            self._failed(entry, held, now, backoff, chance)
         return entry.status
 
     def sweep(self, now: float, backoff: Backoff, chance: float) -> int:
@@ -124,7 +132,7 @@ class Model:
                     overdue = held.deadline is not None and held.deadline <= now
                     held.end(A.TIMEOUT if overdue else A.UNRESPONSIVE, now)
                     spread = (chance + held.token * 0.6180339887) % 1.0
-                    self._failed(entry, held, now, backoff.delay_s(entry.faults + 1, spread))
+                    self._failed(entry, held, now, backoff, spread)
                     swept += 1
         return swept
 
@@ -148,6 +156,7 @@ class Model:
         if entry.status not in DONE - {R.SUCCEEDED}:
             raise IllegalMove(name)
         entry.status, entry.faults, entry.final, entry.ready_at = R.QUEUING, 0, None, now
+        entry.interruptions, entry.killed, entry.outcome = 0, 0, None
 
     def want(self, wanted: Wanted) -> None:
         if self.wanted is Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
@@ -159,16 +168,32 @@ class Model:
         return [t.lease_until for entry in self.entries.values() for t in entry.tries if t.status is A.RUNNING]
 
     def _heads(self, most: int) -> list[Entry]:
-        queue = [entry for entry in self.entries.values() if entry.status is R.QUEUING]
+        queue = [
+            entry
+            for entry in self.entries.values()
+            if entry.status is R.QUEUING and entry.task.step not in self.recorded
+        ]
         heads = sorted(queue, key=lambda entry: (-entry.task.priority, entry.place))[:most]
         return heads if self.wanted is Wanted.RUNNING else []
 
-    def _failed(self, entry: Entry, held: Try, now: float, delay_s: float) -> None:
-        entry.faults += 1
-        if entry.faults < entry.task.max_attempts:
+    def _failed(self, entry: Entry, held: Try, now: float, backoff: Backoff, chance: float) -> None:
+        """The table "what failing means": the agent's failures use up its tries, those of infrastructure do not."""
+        entry.killed += held.status is A.UNRESPONSIVE
+        is_killer = held.status is A.UNRESPONSIVE and entry.killed >= KILLS
+        if is_killer or held.status in (A.FAILED, A.TIMEOUT):
+            entry.faults += 1
+            is_over, delay_s = (
+                is_killer or entry.faults >= entry.task.max_attempts,
+                backoff.delay_s(entry.faults, chance),
+            )
+        else:
+            entry.interruptions += 1
+            is_over = entry.interruptions > entry.task.max_faults
+            delay_s = backoff.delay_s(entry.interruptions, chance)
+        if not is_over:
             entry.status, entry.ready_at = R.REQUEUING, now + delay_s
-        elif held.status is A.FAILED:
-            entry.status, entry.final = R.FAILED, len(entry.tries)
+        elif is_killer or held.status in (A.FAILED, A.TIMEOUT):
+            entry.status, entry.final, entry.outcome = R.FAILED, len(entry.tries), "wrong"
         else:
             entry.status = R.DEAD
 
@@ -183,6 +208,11 @@ class Model:
         if name not in self.entries:
             raise NotFound(name)
         return self.entries[name]
+
+
+def _content(task: Task) -> Task:
+    """What must be the same when a name comes again."""
+    return replace(task, step=None, version=None, max_faults=0)
 
 
 def _capped(until: float, deadline: float | None) -> float:

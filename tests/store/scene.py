@@ -140,7 +140,7 @@ class Scene:
 
     def brought_to(self, state: RolloutState, name: str = "t") -> Rollout:
         """A rollout in this state, by way of the queue."""
-        self.enqueue(name, max_attempts=2 if state is RolloutState.REQUEUING else 1)
+        self.enqueue(name, max_attempts=1, max_faults=1 if state is RolloutState.REQUEUING else 0)
         if state is RolloutState.CANCELLED:
             self.cancel(name)
         elif state is not RolloutState.QUEUING:

@@ -95,7 +95,9 @@ def test_stats_count_rows_and_bytes(store: Store, clock: Clock) -> None:
         "workers": 0,
         "blobs": 1,
         "checkpoints": 0,
-        "updates": 0,
+        "steps": 0,
+        "scorings": 0,
+        "scored": 0,
         "ledger": 2,
         "releases": 0,
         "trials": 0,
@@ -175,18 +177,18 @@ def test_pruning_takes_the_run_and_all_below_it_in_pieces(store: Store, clock: C
     assert [part for part in check(store) if part.problems] == []
 
 
-def test_pruning_takes_the_updates_of_a_run_and_leaves_its_checkpoints(store: Store, clock: Clock) -> None:
+def test_pruning_takes_the_steps_of_a_run_and_leaves_its_checkpoints(store: Store, clock: Clock) -> None:
     gone, kept = (Scene(store, clock, begin(store, clock, salt=salt)) for salt in ("gone", "kept"))
     for scene, steps in ((gone, admin.CHUNK + 5), (kept, 2)):
         for step in range(steps):
-            store.updates.add(scene.run, step, {"loss": 1.0}, now=clock.now)
+            store.steps.add(scene.run, f"{step}/learn", {"loss": 1.0}, function="f", now=clock.now)
     store.checkpoints.add(checkpoint("root"), gone.run, now=clock.now)
     store.checkpoints.add(checkpoint("leaf", parent="root"), kept.run, now=clock.now).result()
     store.runs.end(gone.run, RunState.FAILED, who="test", now=clock.now).result()
     (old,) = admin.old_runs(store, before=clock.now + 1)
     assert list(admin.prune(store, old, who="ann", now=7.0)) == []
     left = rows(store)
-    assert (left["runs"], left["updates"], left["checkpoints"]) == (1, 2, 2)
+    assert (left["runs"], left["steps"], left["checkpoints"]) == (1, 2, 2)
     assert [one.id for one in store.checkpoints.lineage("leaf")] == ["root", "leaf"]
     assert [part for part in check(store) if part.problems] == []
 

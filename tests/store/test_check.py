@@ -30,6 +30,8 @@ def lived(scene: Scene) -> Scene:
     """One rollout in each state, and some with a history."""
     for state in sorted(RolloutState, key=lambda state: state is RolloutState.QUEUING):  # last: else it is claimed next
         scene.brought_to(state, str(state))
+    scene.enqueue("late", max_attempts=1, timeout_s=1.0, priority=1)
+    scene.finish(scene.claim(), AttemptState.TIMEOUT)
     scene.enqueue("tried", max_attempts=3, priority=1)
     claim = scene.claim()
     scene.store.traces.add(claim.attempt, [span(1), span(2)], now=scene.clock.now).result()
@@ -48,7 +50,7 @@ def lived(scene: Scene) -> Scene:
     judged(scene.store)
     ordered(scene.store)
     for step in (1, 2):
-        scene.store.updates.add(scene.run, step, {"loss": 0.5}, now=1.0).result()
+        scene.store.steps.add(scene.run, f"{step}/learn", {"loss": 0.5}, function="f", now=1.0).result()
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
     return scene
 
@@ -59,8 +61,8 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
-    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "updates", "checkpoints"]
-    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "orders", "lessons"]
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "steps", "checkpoints"]
+    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "orders", "recorded"]
     names += ["recount", "ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
@@ -77,7 +79,7 @@ def tried(name: str) -> str:
 
 ALSO = {
     "leases": {"attempts"},
-    "updates": {"references", "lessons"},
+    "steps": {"references", "recorded"},
     "trials": {"references"},
     "releases": {"sources", "recount"},
     "sources": {"recount"},
@@ -125,6 +127,18 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
             "rollouts",
             ["rollout run-1-a/succeeded: is succeeded, but no succeeded attempt of its own decided it"],
         ),
+        # ran out of time, and is no success
+        (
+            "UPDATE rollouts SET status = 'succeeded' WHERE name = 'late'",
+            "rollouts",
+            ["rollout run-1-a/late: is succeeded, but no succeeded attempt of its own decided it"],
+        ),
+        # a fault of ours never decides
+        (
+            f"UPDATE attempts SET status = 'fault' WHERE rollout = {of('late')}",
+            "rollouts",
+            ["rollout run-1-a/late: is failed, but no failed attempt of its own decided it"],
+        ),
         # the attempt of another rollout
         (
             f"UPDATE rollouts SET final = {tried('succeeded')} WHERE name = 'tried'",
@@ -158,9 +172,9 @@ BROKEN_CHAIN = "compare with an exported copy; decisions after that place are no
         ),
         ("UPDATE spans SET attempt = 99", "spans", ["attempt 99: is not there, but has 2 spans"]),
         ("UPDATE signals SET attempt = 98", "signals", ["attempt 98: is not there, but has 1 signals"]),
-        ("UPDATE updates SET run = 97", "updates", ["run 97: is not there, but has 2 learning updates"]),
-        ("DELETE FROM updates WHERE step = 1", "updates", ["run run-1-a: update 1 is missing"]),
-        ("UPDATE updates SET step = 5 WHERE step = 2", "updates", ["run run-1-a: updates 2 to 4 are missing"]),
+        ("UPDATE steps SET run = 97", "steps", ["run 97: is not there, but has 2 steps"]),
+        ("DELETE FROM steps WHERE step = 1", "steps", ["run run-1-a: step 1 is missing"]),
+        ("UPDATE steps SET step = 5 WHERE step = 2", "steps", ["run run-1-a: steps 2 to 4 are missing"]),
         (
             "UPDATE checkpoints SET parent = 'gone' WHERE id = 'leaf'",
             "checkpoints",

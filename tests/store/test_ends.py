@@ -15,50 +15,74 @@ A, R = AttemptState, RolloutState
 
 
 @pytest.mark.parametrize(
-    ("ends", "max_attempts", "status", "faults", "reason", "final"),
-    [
-        ([A.SUCCEEDED], 1, R.SUCCEEDED, 0, None, 1),
+    ("ends", "tries", "status", "counted", "reason", "final"),
+    [  # tries: max_attempts and max_faults; counted: failures of the agent, and of infrastructure
+        ([A.SUCCEEDED], (1, 0), R.SUCCEEDED, (0, 0), None, 1),
         # the agent itself failed, on its last try: that is data
-        ([A.FAILED], 1, R.FAILED, 1, "failed: boom (attempt 1 of 1)", 1),
-        ([A.FAILED, A.FAILED, A.FAILED], 3, R.FAILED, 3, "failed: boom (attempt 3 of 3)", 3),
-        # our side failed: missing, not zero
-        ([A.FAULT], 1, R.DEAD, 1, "fault: boom (attempt 1 of 1)", None),
-        ([A.TIMEOUT], 1, R.DEAD, 1, "timeout: boom (attempt 1 of 1)", None),
-        # the last attempt decides which of the two it is
-        ([A.FAILED, A.FAULT], 2, R.DEAD, 2, "fault: boom (attempt 2 of 2)", None),
-        ([A.FAULT, A.FAILED], 2, R.FAILED, 2, "failed: boom (attempt 2 of 2)", 2),
+        ([A.FAILED], (1, 5), R.FAILED, (1, 0), "failed: boom (attempt 1 of 1)", 1),
+        ([A.FAILED, A.FAILED, A.FAILED], (3, 0), R.FAILED, (3, 0), "failed: boom (attempt 3 of 3)", 3),
+        # so did one that ran out of time
+        ([A.TIMEOUT], (1, 5), R.FAILED, (1, 0), "timeout: boom (attempt 1 of 1)", 1),
+        ([A.FAILED, A.TIMEOUT], (2, 0), R.FAILED, (2, 0), "timeout: boom (attempt 2 of 2)", 2),
+        # infrastructure failed: missing, not zero, once there were more faults than are allowed
+        ([A.FAULT], (3, 0), R.DEAD, (0, 1), "fault: boom (interrupted 1 times)", None),
+        ([A.FAULT] * 3, (1, 2), R.DEAD, (0, 3), "fault: boom (interrupted 3 times)", None),
+        ([A.FAULT] * 5, (1, 5), R.REQUEUING, (0, 5), "fault: boom", None),
+        # the two are counted apart: neither uses up the other
+        ([A.FAULT, A.FAULT, A.FAILED], (1, 2), R.FAILED, (1, 2), "failed: boom (attempt 1 of 1)", 3),
+        ([A.FAILED, A.FAULT], (2, 1), R.REQUEUING, (1, 1), "fault: boom", None),
+        ([A.FAILED, A.FAULT], (2, 0), R.DEAD, (1, 1), "fault: boom (interrupted 1 times)", None),
+        ([A.FAULT, A.TIMEOUT, A.FAULT, A.FAILED], (2, 2), R.FAILED, (2, 2), "failed: boom (attempt 2 of 2)", 4),
         # there are tries left
-        ([A.FAILED], 2, R.REQUEUING, 1, "failed: boom", None),
-        ([A.FAULT, A.TIMEOUT], 3, R.REQUEUING, 2, "timeout: boom", None),
+        ([A.FAILED], (2, 0), R.REQUEUING, (1, 0), "failed: boom", None),
+        ([A.FAULT, A.TIMEOUT], (3, 5), R.REQUEUING, (1, 1), "timeout: boom", None),
         # in the end it worked: what went before is no reason any more
-        ([A.FAILED, A.SUCCEEDED], 2, R.SUCCEEDED, 1, None, 2),
+        ([A.FAILED, A.SUCCEEDED], (2, 0), R.SUCCEEDED, (1, 0), None, 2),
+        ([A.FAULT, A.FAULT, A.SUCCEEDED], (1, 2), R.SUCCEEDED, (0, 2), None, 3),
         # handed back unharmed: does not count, however often
-        ([A.RELEASED], 1, R.QUEUING, 0, None, None),
-        ([A.RELEASED, A.RELEASED, A.FAILED], 1, R.FAILED, 1, "failed: boom (attempt 1 of 1)", 3),
-        ([A.FAILED, A.RELEASED, A.SUCCEEDED], 2, R.SUCCEEDED, 1, None, 3),
+        ([A.RELEASED], (1, 0), R.QUEUING, (0, 0), None, None),
+        ([A.RELEASED, A.RELEASED, A.FAILED], (1, 0), R.FAILED, (1, 0), "failed: boom (attempt 1 of 1)", 3),
+        ([A.FAILED, A.RELEASED, A.SUCCEEDED], (2, 0), R.SUCCEEDED, (1, 0), None, 3),
     ],
 )
 def test_how_attempts_end_decides_where_the_rollout_goes(
-    scene: Scene, ends: list[A], max_attempts: int, status: R, faults: int, reason: str | None, final: int | None
+    scene: Scene,
+    ends: list[A],
+    tries: tuple[int, int],
+    status: R,
+    counted: tuple[int, int],
+    reason: str | None,
+    final: int | None,
 ) -> None:
-    scene.enqueue("t", max_attempts=max_attempts)
+    scene.enqueue("t", max_attempts=tries[0], max_faults=tries[1])
     answer = None
     for end in ends:
         error = None if end in (A.SUCCEEDED, A.RELEASED) else "boom"
-        answer = scene.finish(scene.claim(), end, error=error, reward=1.0, backoff=AT_ONCE)
+        answer = scene.finish(scene.claim(), end, error=error, reward=1.0, outcome="right", backoff=AT_ONCE)
     rollout = scene.rollout("t")
     assert answer is rollout.status is status
-    assert (rollout.attempt_count, rollout.faults, rollout.reason) == (len(ends), faults, reason)
+    assert (rollout.attempt_count, rollout.reason) == (len(ends), reason)
+    assert (rollout.faults, rollout.interruptions) == counted
     assert rollout.final_attempt == (None if final is None else f"{rollout.id}:attempt-{final}")
     assert rollout.ended_at == (scene.clock.now if status in (R.SUCCEEDED, R.FAILED, R.DEAD) else None)
     assert rollout.reward == (1.0 if status is R.SUCCEEDED else None)
+    assert rollout.outcome == {R.SUCCEEDED: "right", R.FAILED: "wrong"}.get(status)
     assert [(a.number, a.status) for a in scene.attempts("t")] == list(enumerate(ends, 1))
 
 
 def test_an_end_without_a_message_is_named_by_its_state(scene: Scene) -> None:
-    scene.enqueue("t", max_attempts=1)
+    scene.enqueue("t", "u", max_attempts=1, max_faults=0)
     scene.finish(scene.claim(), A.FAULT)
-    assert scene.rollout("t").reason == "fault (attempt 1 of 1)"
+    scene.finish(scene.claim(), A.FAILED)
+    assert scene.rollout("t").reason == "fault (interrupted 1 times)"
+    assert scene.rollout("u").reason == "failed (attempt 1 of 1)"
+
+
+@pytest.mark.parametrize("outcome", ["right", "wrong", None])
+def test_the_outcome_of_a_finished_rollout_is_what_its_worker_found(scene: Scene, outcome: str | None) -> None:
+    scene.enqueue("t")
+    scene.finish(scene.claim(), A.SUCCEEDED, outcome=outcome)
+    assert scene.rollout("t").outcome == outcome
 
 
 @pytest.mark.parametrize("message", ["a\x00b", "half a character: \ud83d", "Grüße 🐚", "x" * 100_000])
@@ -102,7 +126,15 @@ def test_a_reward_that_is_no_number_is_refused(scene: Scene, reward: float) -> N
     assert scene.rollout("t").status is R.RUNNING
 
 
-@pytest.mark.parametrize("state", [A.RUNNING, A.UNRESPONSIVE, A.CANCELLED])
+def test_a_pool_that_lost_the_process_of_an_attempt_says_so_itself(scene: Scene) -> None:
+    """It need not wait for the lease to run out; three of them are the agent's failure, as with the sweep."""
+    scene.enqueue("t", max_attempts=3, max_faults=9)
+    ends = [scene.finish(scene.claim(), A.UNRESPONSIVE, error="exit 137", backoff=AT_ONCE) for _ in range(3)]
+    assert ends == [R.REQUEUING, R.REQUEUING, R.FAILED]
+    assert scene.rollout("t").reason == "unresponsive: exit 137 (it took 3 workers down)"
+
+
+@pytest.mark.parametrize("state", [A.RUNNING, A.CANCELLED])
 def test_a_worker_cannot_end_an_attempt_in_a_state_that_others_give(scene: Scene, state: A) -> None:
     scene.enqueue("t")
     claim = scene.claim()
@@ -110,7 +142,7 @@ def test_a_worker_cannot_end_an_attempt_in_a_state_that_others_give(scene: Scene
         scene.finish(claim, state)
     assert str(refused.value) == (
         f"attempt {claim.attempt.id}: cannot be finished as {state}; "
-        "use one of failed, fault, released, succeeded, timeout"
+        "use one of failed, fault, released, succeeded, timeout, unresponsive"
     )
     assert scene.rollout("t").status is R.RUNNING
 
@@ -134,6 +166,14 @@ def test_the_wait_doubles_up_to_a_cap_and_leaves_half_to_chance(
         scene.finish(scene.claim(), A.FAILED, **how)
     assert scene.rollout("t").ready_at == scene.clock.now + wait_s
     assert scene.store.queue.next_ripe(scene.run) == scene.clock.now + wait_s
+
+
+def test_faults_of_infrastructure_wait_by_their_own_number(scene: Scene) -> None:
+    scene.enqueue("t", max_attempts=9, max_faults=9)
+    for end in (A.FAILED, A.FAILED, A.FAULT):  # two failures of the agent, and the first fault of ours
+        scene.finish(scene.claim(), end, backoff=AT_ONCE)
+    scene.finish(scene.claim(), A.FAULT, backoff=Backoff(initial_s=0.5, cap_s=30.0), chance=0.0)
+    assert scene.rollout("t").ready_at == scene.clock.now + 0.5  # of the second, not of the fourth
 
 
 def test_a_waiting_rollout_is_claimed_when_it_is_ripe_and_not_before(scene: Scene) -> None:
@@ -165,7 +205,7 @@ def test_what_is_not_done_can_be_cancelled(scene: Scene, state: R) -> None:
     answer = scene.cancel("t", why="enough")
     assert answer == scene.rollout("t")
     assert (answer.status, answer.reason, answer.ended_at) == (R.CANCELLED, "enough", scene.clock.now)
-    assert answer.faults == before.faults
+    assert (answer.faults, answer.interruptions) == (before.faults, before.interruptions)
     assert scene.claims() == ()
     scene.clock.advance(1000)
     assert (scene.sweep(), scene.claims()) == (0, ())
@@ -200,6 +240,7 @@ def test_a_requeued_rollout_has_a_fresh_set_of_attempts_and_new_numbers(scene: S
     answer = scene.requeue("t")
     assert answer == scene.rollout("t")
     assert (answer.status, answer.faults, answer.reason, answer.ended_at) == (R.QUEUING, 0, None, None)
+    assert (answer.interruptions, answer.outcome) == (0, None)
     assert (answer.final_attempt, answer.reward, answer.ready_at) == (None, None, scene.clock.now)
     claim = scene.claim()
     assert claim.attempt.number == tried + 1

@@ -105,24 +105,25 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
 
 def test_what_was_learnt_is_exported_with_its_run(store: Store, clock: Clock) -> None:
     mine, other = (begin(store, clock, salt=salt) for salt in "ab")
-    for step in (2, 1):
-        store.updates.add(mine, step, {"loss": step / 2}, now=step + 0.5)
-    store.updates.add(other, 1, {"loss": 9.0}, now=1.0)
+    for place in (1, 2):
+        store.steps.add(mine, f"{place}/learn", {"loss": place / 2}, function="f", inputs_sha256="ab", now=place + 0.5)
+    store.steps.add(other, "1/learn", {"loss": 9.0}, function="f", now=1.0)
     store.checkpoints.add(checkpoint("root"), now=1.0)
     store.checkpoints.add(checkpoint("leaf", parent="root"), mine, now=1.0).result()
     data = exported(store)
-    found = [line for line in data if line["kind"] == "learn-update"]
+    found = [line for line in data if line["kind"] == "step"]
+    first = {"kind": "step", "function": "f", "inputs_sha256": "ab"}
     assert found == [
-        {"kind": "learn-update", "run": mine, "step": 1, "at": 1.5, "body": {"loss": 0.5}},
-        {"kind": "learn-update", "run": mine, "step": 2, "at": 2.5, "body": {"loss": 1.0}},
-        {"kind": "learn-update", "run": other, "step": 1, "at": 1.0, "body": {"loss": 9.0}},
+        {**first, "run": mine, "step": 1, "name": "1/learn", "at": 1.5, "body": {"loss": 0.5}},
+        {**first, "run": mine, "step": 2, "name": "2/learn", "at": 2.5, "body": {"loss": 1.0}},
+        {**first, "run": other, "step": 1, "name": "1/learn", "at": 1.0, "body": {"loss": 9.0}, "inputs_sha256": ""},
     ]
     saved = [line for line in data if line["kind"] == "checkpoint"]
     assert [line["run"] for line in saved] == [None, mine]
     records = [decode(PUBLISHED["checkpoint"], line["record"]) for line in saved]
     assert records == store.checkpoints.lineage("leaf")
     alone = exported(store, project="default", run=mine)
-    of_run = ["run", "learn-update", "learn-update", "checkpoint", *["ledger-entry"] * 3]
+    of_run = ["run", "step", "step", "checkpoint", *["ledger-entry"] * 3]
     assert kinds(alone) == ["header", *of_run, "end"]
 
 

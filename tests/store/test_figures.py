@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import Executable
 
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
+from holdfast.contracts.run import LESSON
 from holdfast.store import figures, tally
 from holdfast.store.store import open_store
 from tests.conftest import Files
@@ -105,14 +106,24 @@ def test_steps_of_learning_are_read_on_without_their_longest_parts(
 ) -> None:
     monkeypatch.setattr(figures, "STEPS", 2)
     store, long = scene.store, {f"t{place}": "alike" for place in range(500)}
-    for step in range(3):
-        body = {"reward": 0.5, "episodes": ["x" * 3_000], "audit": {"taught": 1, "reasons": long}}
-        store.updates.add(scene.run, step, body, now=1.0).result()
+    body = {"phase": "practice", "reward": 0.5, "episodes": ["x" * 3_000], "audit": {"taught": 1, "reasons": long}}
+    for place in range(3):
+        store.steps.add(scene.run, f"{place}/learn", body, function="f", now=1.0).result()
     steps, is_whole = store.figures.steps(scene.run)
     assert (len(steps), is_whole) == (2, False)
     steps, is_whole = store.figures.steps(scene.run)
-    assert is_whole and [one.step for one in steps] == [0, 1, 2]
-    assert all(one.body == {"reward": 0.5, "audit": {"taught": 1}} for one in steps)
+    assert is_whole and [(one.step, one.name) for one in steps] == [(1, "0/learn"), (2, "1/learn"), (3, "2/learn")]
+    assert all(one.body == {"phase": "practice", "reward": 0.5, "audit": {"taught": 1}} for one in steps)
+
+
+def test_only_what_learnt_is_a_step_of_learning(scene: Scene) -> None:
+    """Old lessons, and steps that name their phase; what only collected or decided teaches nothing."""
+    store = scene.store
+    store.steps.add(scene.run, "0/collect", {"rollouts": ["a"]}, function="collect", now=1.0).result()
+    store.steps.add(scene.run, "0/learn", {"phase": "practice"}, function="learn", now=1.0).result()
+    store.steps.add(scene.run, "lesson-3", {"loss": 0.5}, function=LESSON, now=1.0).result()
+    steps, is_whole = store.figures.steps(scene.run)
+    assert is_whole and [one.name for one in steps] == ["0/learn", "lesson-3"]
 
 
 def test_the_newest_checkpoints_and_what_came_of_each_arm(scene: Scene) -> None:

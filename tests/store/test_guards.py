@@ -38,7 +38,8 @@ def test_a_fresh_store_has_all_its_guards(store: Store) -> None:
         ("ledger_delete", "ledger"),
         ("releases_move", "releases"),
         ("releases_fixed", "releases"),
-        ("updates_update", "updates"),
+        ("steps_update", "steps"),
+        ("scored_update", "scored"),
         ("served_told", "served"),
     ],
 )

@@ -179,28 +179,85 @@ def test_an_attempt_that_beats_is_still_ended_at_its_deadline(scene: Scene) -> N
 def test_the_sweep_tells_the_silent_from_the_overdue(
     scene: Scene, timeout_s: float | None, waited_s: float, state: A, error: str
 ) -> None:
-    scene.enqueue("t", timeout_s=timeout_s)
+    scene.enqueue("t", timeout_s=timeout_s, max_attempts=2)
     scene.claim()
     scene.clock.advance(waited_s)
     assert scene.sweep(chance=0.0) == 1
     (attempt,) = scene.attempts("t")
     assert (attempt.status, attempt.error, attempt.ended_at) == (state, error, scene.clock.now)
     rollout = scene.rollout("t")
-    assert (rollout.status, rollout.faults, rollout.reason) == (R.REQUEUING, 1, f"{state}: {error}")
+    assert (rollout.status, rollout.reason) == (R.REQUEUING, f"{state}: {error}")
+    is_agents = state is A.TIMEOUT  # it had its time; a worker that falls silent says nothing about the agent
+    assert (rollout.faults, rollout.interruptions) == ((1, 0) if is_agents else (0, 1))
     assert rollout.ready_at > scene.clock.now
 
 
-def test_a_poisonous_rollout_is_given_up_with_the_reason(scene: Scene) -> None:
-    """It takes its worker down every time: after max_attempts nobody touches it again."""
-    scene.enqueue("t", max_attempts=3)
-    for _ in range(3):
-        scene.claim()
-        scene.clock.advance(LEASE_S)
-        assert scene.sweep() == 1
-        scene.clock.advance(60)
+def test_one_that_runs_out_of_time_on_its_last_try_has_failed(scene: Scene) -> None:
+    scene.enqueue("t", timeout_s=20.0, max_attempts=1)
+    scene.claim()
+    scene.clock.advance(20)
+    assert scene.sweep() == 1
     rollout = scene.rollout("t")
-    assert (rollout.status, rollout.faults, rollout.attempt_count) == (R.DEAD, 3, 3)
-    assert rollout.reason == "unresponsive: worker ann was silent for 30.0 s (attempt 3 of 3)"
+    assert (rollout.status, rollout.outcome, rollout.reward) == (R.FAILED, "wrong", None)
+    assert (rollout.faults, rollout.interruptions) == (1, 0)
+    assert rollout.final_attempt == scene.attempts("t")[0].id
+    assert rollout.reason == "timeout: reached its wall-clock limit (attempt 1 of 1)"
+
+
+def lose_a_worker(scene: Scene) -> None:
+    scene.claim()
+    scene.clock.advance(LEASE_S)
+    assert scene.sweep() == 1
+    scene.clock.advance(60)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 9])
+def test_a_task_that_takes_three_workers_down_is_the_agents_failure(scene: Scene, max_attempts: int) -> None:
+    """Whatever tries it has left: nobody touches it again."""
+    scene.enqueue("t", max_attempts=max_attempts, max_faults=9)
+    for _ in range(2):
+        lose_a_worker(scene)
+        assert scene.rollout("t").status is R.REQUEUING
+    lose_a_worker(scene)
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.outcome, rollout.attempt_count) == (R.FAILED, "wrong", 3)
+    assert (rollout.faults, rollout.interruptions) == (1, 2)
+    assert rollout.reason == "unresponsive: worker ann was silent for 30.0 s (it took 3 workers down)"
+    assert (rollout.final_attempt, rollout.reward) == (scene.attempts("t")[-1].id, None)
+    assert scene.claims() == ()
+
+
+def test_workers_lost_before_a_requeue_are_not_counted_again(scene: Scene) -> None:
+    scene.enqueue("t")
+    for _ in range(3):
+        lose_a_worker(scene)
+    assert scene.rollout("t").status is R.FAILED
+    scene.requeue("t")
+    for _ in range(2):
+        lose_a_worker(scene)
+        assert scene.rollout("t").status is R.REQUEUING
+    lose_a_worker(scene)
+    assert scene.rollout("t").status is R.FAILED
+
+
+def test_other_faults_between_lost_workers_are_not_counted_as_such(scene: Scene) -> None:
+    scene.enqueue("t", max_faults=4)
+    lose_a_worker(scene)
+    for end in (A.FAULT, A.RELEASED, A.FAULT):
+        scene.finish(scene.claim(), end)
+        scene.clock.advance(60)
+    lose_a_worker(scene)
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.faults, rollout.interruptions) == (R.REQUEUING, 0, 4)
+
+
+def test_a_rollout_that_infrastructure_keeps_ending_is_given_up_with_the_reason(scene: Scene) -> None:
+    scene.enqueue("t", max_attempts=1, max_faults=1)
+    for _ in range(2):
+        lose_a_worker(scene)
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.outcome, rollout.interruptions) == (R.DEAD, None, 2)
+    assert rollout.reason == "unresponsive: worker ann was silent for 30.0 s (interrupted 2 times)"
     assert (rollout.final_attempt, rollout.reward) == (None, None)
     assert scene.claims() == ()
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Rollout, RolloutState, Split, Task
+from holdfast.contracts.rollout import DONE, Attempt, AttemptState, Backoff, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import Wanted
 from holdfast.store.check import check
 from holdfast.store.queue import ENDS
@@ -46,7 +46,11 @@ TASKS = st.builds(
     priority=st.sampled_from([0, 0, 0, 1]),
     max_attempts=st.sampled_from([2, 2, 2, 1, 3]),
     timeout_s=st.sampled_from([None, None, 8.0]),
+    step=st.sampled_from([None, None, "0/collect", "1/collect"]),
+    version=st.sampled_from([None, "p@1"]),
+    max_faults=st.sampled_from([5, 1, 0]),
 )
+OUTCOMES = st.sampled_from(["right", "wrong", None])
 BATCHES = st.lists(TASKS, min_size=1, max_size=3, unique_by=lambda task: task.name)
 
 
@@ -114,10 +118,10 @@ class Lifecycle(RuleBasedStateMachine):
             self.model.started(entry, claim.attempt.token, worker, now, lease_s)
 
     @precondition(lambda self: self.running())
-    @rule(place=PLACES, state=ENDINGS, chance=CHANCES)
-    def finish(self, place: int, state: A, chance: float) -> None:
+    @rule(place=PLACES, state=ENDINGS, chance=CHANCES, outcome=OUTCOMES)
+    def finish(self, place: int, state: A, chance: float, outcome: str | None) -> None:
         running = self.running()
-        self.end(running[place % len(running)], state, chance)
+        self.end(running[place % len(running)], state, chance, outcome)
 
     @precondition(lambda self: self.running())
     @rule(state=ENDINGS, chance=CHANCES)
@@ -136,11 +140,12 @@ class Lifecycle(RuleBasedStateMachine):
         else:
             self.trace(attempt)
 
-    def end(self, attempt: Attempt, state: A, chance: float) -> None:
+    def end(self, attempt: Attempt, state: A, chance: float, outcome: str | None = None) -> None:
         queue, now = self.store.queue, self.clock.now
+        how = {"error": "e", "backoff": BACKOFF, "chance": chance, "outcome": outcome}
         self.both(
-            lambda: queue.finish(attempt, state, now=now, error="e", backoff=BACKOFF, chance=chance).result(),
-            lambda: self.model.finish(attempt.token, state, now, BACKOFF, chance),
+            lambda: queue.finish(attempt, state, now=now, **how).result(),
+            lambda: self.model.finish(attempt.token, state, now, BACKOFF, chance, outcome),
         )
 
     def beat(self, tokens: list[int], lease_s: float) -> None:
@@ -202,6 +207,14 @@ class Lifecycle(RuleBasedStateMachine):
             cancelled = self.store.queue.cancel_open(self.run, now=self.clock.now, why="over").result()
             assert cancelled == self.model.cancel_open(self.clock.now)
 
+    @precondition(lambda self: not self.model.recorded)
+    @rule(step=st.sampled_from(["0/collect", "1/collect"]), place=PLACES)
+    def record(self, step: str, place: int) -> None:
+        """A step is done; what is left of it in the queue is claimed by nobody any more."""
+        if place < 3:  # not too often: less can be claimed afterwards
+            self.store.steps.add(self.run, step, {}, function="f", now=self.clock.now).result()
+            self.model.recorded.add(step)
+
     def order(self, wanted: Wanted) -> None:
         self.both(
             lambda: self.store.runs.want(self.run, wanted, who="op", why="w", now=self.clock.now).result(),
@@ -216,12 +229,20 @@ class Lifecycle(RuleBasedStateMachine):
             assert (rollout.status, rollout.faults, rollout.ready_at) == (entry.status, entry.faults, entry.ready_at)
             final = None if entry.final is None else f"{rollout.id}:attempt-{entry.final}"
             assert (rollout.attempt_count, rollout.final_attempt) == (len(entry.tries), final)
+            assert (rollout.interruptions, rollout.outcome) == (entry.interruptions, entry.outcome)
+            assert (rollout.step, rollout.version) == (entry.task.step, entry.task.version)
             attempts = self.store.views.attempts(rollout.id)
             assert [(a.number, a.token, a.worker, a.status, a.lease_until) for a in attempts] == [
                 (number, held.token, held.worker, held.status, held.lease_until)
                 for number, held in enumerate(entry.tries, 1)
             ]
             must_always_hold(rollout, attempts)
+        for step in {entry.task.step for entry in self.model.entries.values()} - {None}:
+            mine = [entry for entry in self.model.entries.values() if entry.task.step == step]
+            assert [rollout.name for rollout in self.store.views.of_step(self.run, step)] == [
+                entry.task.name for entry in mine
+            ]
+            assert self.store.views.is_done(self.run, step=step) == all(entry.status in DONE for entry in mine)
         assert self.store.ledger.verify() > 0
 
 
@@ -230,7 +251,8 @@ def must_always_hold(rollout: Rollout, attempts: list[Attempt]) -> None:
     assert sum(a.status is A.RUNNING for a in attempts) == (rollout.status is R.RUNNING)
     assert sum(a.status is A.SUCCEEDED for a in attempts) == (rollout.status is R.SUCCEEDED)
     assert [a.number for a in attempts] == list(range(1, rollout.attempt_count + 1))
-    assert rollout.faults <= rollout.max_attempts
+    assert rollout.faults <= rollout.max_attempts and rollout.interruptions <= rollout.max_faults + 1
+    assert rollout.outcome is None or rollout.final_attempt is not None
     assert all(a.deadline is None or a.lease_until <= a.deadline for a in attempts)
 
 

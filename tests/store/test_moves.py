@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import blobs, checkpoints, ledger, moves, runs, traces, updates, versions, views, workers
-from holdfast.store.store import Store
-from tests.conftest import Clock
+from holdfast.store import blobs, checkpoints, ledger, moves, runs, steps, traces, versions, views, workers
+from holdfast.store.store import Store, open_store
+from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
 
 WHOLE = {  # these look at much on purpose, or at tables that stay small
@@ -22,9 +22,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "workers.NEWEST": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
     "blobs.ALL": "a check of everything",
-    "updates.WITH_SOME": "a check of everything",
-    "updates.WITH_ENTRIES": "a check of everything",
-    "updates.FIRST": "a check of everything",
+    "steps.WITH_SOME": "a check of everything",
+    "steps.WITH_ENTRIES": "a check of everything",
+    "steps.FIRST": "a check of everything",
     "ledger.LOCK": "no query",
     "versions.LOCK": "no query",
 }
@@ -37,11 +37,11 @@ SORTED = {
     "ledger.LAST",
     "ledger.AFTER",
 }
-BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|checkpoints|updates"
+BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|checkpoints|steps"
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (moves, traces, runs, views, ledger, versions, workers, blobs, checkpoints, updates):
+    for module in (moves, traces, runs, views, ledger, versions, workers, blobs, checkpoints, steps):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
@@ -101,6 +101,10 @@ def _sample(name: str) -> object:
         "driver",
         "step",
         "span_seq",
+        "counting",
+        "tries",
+        "interrupted",
+        "max_faults",
     )
     times = (
         "now",
@@ -139,6 +143,23 @@ def test_no_hot_statement_reads_a_whole_table(filled: Store) -> None:
         if found := [line for line in lines if re.search(pattern, line)]:
             scans[name] = found
     assert scans == {}
+
+
+def test_whether_the_step_of_a_rollout_is_recorded_is_found_by_the_name_of_the_step(filled: Store) -> None:
+    lines = plan(filled, moves.TAKE)
+    if filled.db.engine.name == "sqlite":
+        (line,) = [line for line in lines if " steps " in line]
+        assert line.startswith("SEARCH steps USING") and line.endswith("(run=? AND name=?)")
+        assert [line for line in lines if "ix_rollouts_queue (run=?)" in line]
+    else:
+        assert [line for line in lines if "uq_steps_run_name on steps" in line]
+        assert [line for line in lines if "ix_rollouts_queue on rollouts" in line]
+
+
+@pytest.mark.parametrize("statement", [views.ANY_OPEN_IN, views.OF_STEP])
+def test_the_rollouts_of_a_step_are_found_without_those_of_other_steps(files: Files, statement: Executable) -> None:
+    with open_store(files.fresh()) as store:
+        assert "ix_rollouts_step (run=? AND step=?" in plan(store, statement)[0]
 
 
 def test_the_head_of_the_queue_is_found_without_sorting(filled: Store) -> None:

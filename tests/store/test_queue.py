@@ -320,3 +320,56 @@ def test_a_claim_can_do_nothing_for_an_attempt_of_another_rollout(scene: Scene) 
         scene.store.traces.add(a.attempt, [span()], now=scene.clock.now).result()
     assert scene.rollout("b").status is R.RUNNING
     assert scene.store.traces.spans(b.attempt.token) == []
+
+
+def record(scene: Scene, step: str) -> None:
+    scene.store.steps.add(scene.run, step, {}, function="collect", now=scene.clock.now).result()
+
+
+def test_what_is_requeued_of_a_recorded_step_is_passed_over(scene: Scene) -> None:
+    """Nobody waits for it any more, and its policy may be another by now."""
+    scene.enqueue("a", "b", max_attempts=1, step="0/collect", priority=9)
+    scene.enqueue("c", step="1/collect")
+    scene.enqueue("d")
+    for claim in scene.claims(2):
+        scene.finish(claim, A.FAILED)
+    record(scene, "0/collect")
+    scene.requeue("a")
+    assert names(scene.claims(9)) == ["c", "d"]
+    assert scene.claims(9) == ()
+    assert (scene.rollout("a").status, scene.rollout("a").attempt_count) == (R.QUEUING, 1)
+
+
+def test_a_step_of_another_run_closes_nothing(scene: Scene, clock: Clock) -> None:
+    other = Scene(scene.store, clock, begin(scene.store, clock, salt="b"))
+    record(other, "0/collect")
+    scene.enqueue("a", step="0/collect")
+    assert names(scene.claims()) == ["a"]
+
+
+def test_a_claim_tells_the_step_and_the_version_that_has_to_act(scene: Scene) -> None:
+    scene.enqueue("a", step="0/collect", version="p@3", max_faults=2)
+    claimed = scene.claim().rollout
+    assert (claimed.step, claimed.version, claimed.max_faults) == ("0/collect", "p@3", 2)
+    assert claimed == scene.rollout("a")
+
+
+def test_a_rollout_of_no_step_is_taken_in_by_the_one_that_asks_for_it(scene: Scene) -> None:
+    """So an old run goes on: what it had finished before there were steps is not run again."""
+    scene.enqueue("done", "waits", "of another")
+    scene.finish(scene.claim(), A.SUCCEEDED, reward=1.0)
+    scene.enqueue("of another", step="1/collect", version="p@2")
+    assert scene.enqueue("done", "waits", "of another", step="0/collect", version="p@1") == 3
+    assert [(r.name, r.step, r.version) for r in scene.store.views.rollouts(scene.run)] == [
+        ("done", "0/collect", "p@1"),
+        ("waits", "0/collect", "p@1"),
+        ("of another", "1/collect", "p@2"),
+    ]
+    assert (scene.rollout("done").status, scene.rollout("done").reward) == (R.SUCCEEDED, 1.0)
+    scene.enqueue("waits")  # by nobody in particular: it stays where it is
+    assert scene.rollout("waits").step == "0/collect"
+
+
+def test_negative_bounds_are_refused(scene: Scene) -> None:
+    with pytest.raises(BadRecord, match="max_faults = -1: must not be negative"):
+        scene.enqueue("t", max_faults=-1)

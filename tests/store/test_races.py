@@ -123,7 +123,7 @@ def test_two_sweeps_at_once_count_each_attempt_once(scene: Scene, other: Scene) 
         second = other.store.queue.sweep(now=scene.clock.now + LEASE_S)
         comes_along(second)
     assert (first.result(), second.result()) == (2, 0)
-    assert [scene.rollout(name).faults for name in "ab"] == [1, 1]
+    assert [scene.rollout(name).interruptions for name in "ab"] == [1, 1]
 
 
 def test_two_producers_together_keep_the_limit(store: Store, url: str, clock: Clock) -> None:

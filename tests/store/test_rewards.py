@@ -55,6 +55,7 @@ def test_who_told_it_is_in_the_ledger(scene: Scene) -> None:
         "weight": 1.0,
         "source": "person:ann",
         "turn": None,
+        "feedback": None,
         "before": 1.0,
         "reward": 1.5,
     }
@@ -154,3 +155,53 @@ def test_a_requeued_rollout_keeps_no_reward_of_its_failed_attempt(scene: Scene) 
     scene.finish(scene.claim(), AttemptState.SUCCEEDED)
     assert attach(scene).attempt == f"{scene.run}/t:attempt-2"
     assert scene.rollout("t").reward == 0.5
+
+
+@pytest.mark.parametrize(
+    ("signals", "outcome"),
+    [
+        ([Signal(name="success", value=1.0, source="person:ann")], "right"),
+        ([Signal(name="success", value=0.5, source="person:ann")], "wrong"),
+        ([Signal(name="exact_match", value=1.0, source="rule:exact_match")], "right"),
+        # success says more than an exact match, whichever came first
+        (
+            [
+                Signal(name="success", value=0.0, source="person:ann"),
+                Signal(name="exact_match", value=1.0, source="rule:exact_match"),
+            ],
+            "wrong",
+        ),
+        ([TONE], None),  # a tone is no check
+        ([Signal(name="success", value=1.0, source="agent:t")], None),  # nor is an agent's own word
+    ],
+)
+def test_a_reward_that_checks_changes_the_outcome(scene: Scene, signals: list[Signal], outcome: str | None) -> None:
+    scored(scene)
+    assert scene.rollout("t").outcome is None
+    for told in signals:
+        attach(scene, told)
+    assert scene.rollout("t").outcome == outcome
+
+
+def test_what_its_worker_found_stands_until_a_check_says_otherwise(scene: Scene) -> None:
+    scene.enqueue("t")
+    scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome="wrong")
+    attach(scene)
+    assert scene.rollout("t").outcome == "wrong"  # a tone says nothing about it
+    attach(scene, Signal(name="success", value=1.0, source="person:ann"))
+    assert scene.rollout("t").outcome == "right"
+
+
+def test_what_failed_stays_wrong_whatever_is_told_of_it(scene: Scene) -> None:
+    scene.brought_to(R.FAILED)
+    attach(scene, Signal(name="success", value=1.0, source="person:ann"))
+    assert (scene.rollout("t").outcome, scene.rollout("t").reward) == ("wrong", 1.0)
+
+
+def test_feedback_in_words_is_kept_with_the_signal(scene: Scene) -> None:
+    token = scored(scene)
+    told = Signal(name="tone", value=0.5, source="person:ann", feedback="too long, \x00 and rude")
+    attach(scene, told)
+    kept = scene.store.traces.sheet(token).signals[-1]
+    assert kept.feedback == "too long, \ufffd and rude"
+    assert list(scene.store.ledger.entries())[-1].body["feedback"] == kept.feedback

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from holdfast.contracts.errors import BadRecord
 from holdfast.store import schema
 from holdfast.store.changes import TOPICS
-from holdfast.store.sql import Book, Transaction, plain_text, to_json
+from holdfast.store.sql import Book, Transaction, among, plain_text, to_json
 from holdfast.store.store import Store
 
 _r = schema.rollouts.c
@@ -30,6 +30,12 @@ def test_fixed_values_are_written_out_and_parameters_stay() -> None:
         "SELECT rollouts.name FROM rollouts WHERE rollouts.run = %(run)s::BIGINT "
         "AND rollouts.status = 'queuing'::VARCHAR LIMIT 7::INTEGER"
     )
+
+
+def test_one_of_several_fixed_values_is_written_out_too() -> None:
+    statement = select(_r.name).where(_r.run == bindparam("run"), among(_r.status, "queuing", "running"))
+    text = " ".join(Book(sqlite.dialect(paramstyle="named"))[statement].split())
+    assert text.endswith("rollouts.run = :run AND (rollouts.status = 'queuing' OR rollouts.status = 'running')")
 
 
 def test_a_parameter_whose_name_begins_like_a_fixed_value_is_left_alone() -> None:

@@ -9,6 +9,7 @@ import pytest
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
 from holdfast.contracts.run import SplitRewards
+from holdfast.store import views as views_module
 from tests.conftest import Clock
 from tests.store.scene import Scene, begin
 
@@ -95,6 +96,36 @@ def test_a_run_is_done_when_nothing_in_it_is_open(scene: Scene, state: R, done: 
     assert scene.store.views.is_done(scene.run)  # nothing in it yet
     scene.brought_to(state)
     assert scene.store.views.is_done(scene.run) is done
+
+
+@pytest.mark.parametrize(
+    ("state", "done"),
+    [(state, state not in (R.QUEUING, R.REQUEUING, R.RUNNING)) for state in R],
+)
+def test_a_step_is_done_when_nothing_of_it_is_open_whatever_else_is(scene: Scene, state: R, done: bool) -> None:
+    scene.brought_to(state, "mine")
+    scene.enqueue("mine", max_attempts=1, step="0/collect")  # taken in
+    scene.enqueue("other", step="1/collect")
+    scene.enqueue("of none")
+    views = scene.store.views
+    assert views.is_done(scene.run, step="0/collect") is done
+    assert not views.is_done(scene.run, step="1/collect") and not views.is_done(scene.run)
+    assert views.is_done(scene.run, step="2/collect")  # there is nothing in it
+
+
+def test_the_rollouts_of_a_step_are_read_whole_and_in_their_order(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views_module, "PAGE_SIZE", 2)
+    for place in range(5):
+        scene.enqueue(f"t{place}", step="0/collect", version="p@1")
+        scene.enqueue(f"u{place}", step="1/collect")
+    scene.finish(scene.claim(), A.SUCCEEDED, reward=0.5, outcome="wrong")
+    found = scene.store.views.of_step(scene.run, "0/collect")
+    assert [rollout.name for rollout in found] == ["t0", "t1", "t2", "t3", "t4"]
+    assert found[0] == scene.rollout("t0") and found[0].final_attempt == f"{scene.run}/t0:attempt-1"
+    assert (found[0].outcome, found[0].version) == ("wrong", "p@1")
+    assert scene.store.views.of_step(scene.run, "2/collect") == []
 
 
 @pytest.mark.parametrize(

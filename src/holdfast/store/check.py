@@ -22,7 +22,7 @@ from holdfast.store import guards, rows, schema, steps
 from holdfast.store.blobs import sha256_of
 from holdfast.store.recount import recount
 from holdfast.store.releases import has_source
-from holdfast.store.sql import Transaction, from_json
+from holdfast.store.sql import Transaction, among, from_json
 from holdfast.store.store import Store
 
 MOST = 20  # problems of one kind that are listed
@@ -78,15 +78,11 @@ HELD_BY_NONE = (
 )
 # A failed one was ended by the agent: it raised, ran out of time, or took its workers down.
 _decides = or_(
-    _final.c.status == _r.status, and_(_r.status == "failed", _final.c.status.in_(("timeout", "unresponsive")))
+    _final.c.status == _r.status, and_(_r.status == "failed", among(_final.c.status, "timeout", "unresponsive"))
 )
 HAS_FINAL = (
     select(*_rollout)
-    .select_from(
-        _with_run.outerjoin(
-            _final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _decides)
-        )
-    )
+    .select_from(_with_run.outerjoin(_final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _decides)))
     .where(_decided, _final.c.key.is_(None))
 )
 NEEDS_NO_FINAL = select(*_rollout).select_from(_with_run).where(~_decided, _r.final.is_not(None))

@@ -19,14 +19,13 @@ from typing import Any, ClassVar
 from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import Signal
 from holdfast.contracts.run import StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.db import HEAD
 from holdfast.store.sql import Transaction, from_json
 from holdfast.store.steps import COLUMNS
 from holdfast.store.store import Store
-from holdfast.store.traces import span
+from holdfast.store.traces import signal, span
 
 VERSION = 1
 PAGE = 100  # rollouts whose spans are held in memory at once
@@ -105,12 +104,7 @@ TOKENS = (
     .where((_all == 1) | (schema.tokens.c.project == bindparam("project")))
     .order_by(schema.tokens.c.key)
 )
-STEPS = (
-    select(*COLUMNS)
-    .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
-    .order_by(_p.step)
-    .limit(1000)
-)
+STEPS = select(*COLUMNS).where(_p.run == bindparam("run"), _p.step > bindparam("after")).order_by(_p.step).limit(1000)
 LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
 EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
 ROLLOUTS = (
@@ -271,9 +265,8 @@ def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[...
             line("attempt", attempt, output=None if found[1] is None else from_json(found[1]))
             for values in spans.get(attempt.token, ()):
                 line("span", span(values), attempt=attempt.id)
-            for _, _, name, value, weight, source, turn in signals.get(attempt.token, ()):
-                signal = Signal(name=name, value=value, weight=weight, source=source, turn=turn)
-                line("signal", signal, attempt=attempt.id)
+            for values in signals.get(attempt.token, ()):
+                line("signal", signal(values), attempt=attempt.id)
             for values in budgets.get(attempt.token, ()):
                 line("budget", rows.budget(values, attempt.id))
             for values in events.get(attempt.token, ()):

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON
 
 from holdfast.contracts.rollout import Task
 from holdfast.store import rows, schema
+from holdfast.store.sql import among
 
 _r, _a = schema.rollouts.c, schema.attempts.c
 SWEEP_LIMIT = 500
@@ -149,7 +150,15 @@ SUCCEED = (
     )
 )
 TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).where(_r.key == _param("rollout"))
-LOST = select(func.count()).where(_a.rollout == _param("rollout"), _a.status == "unresponsive")
+# Of the attempts that count since the rollout was last put into the queue, those that took their worker down.
+_counting = (
+    select(_a.status)
+    .where(_a.rollout == _param("rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
+    .order_by(_a.number.desc())
+    .limit(_param("counting"))
+    .subquery()
+)
+LOST = select(func.count()).select_from(_counting).where(_counting.c.status == "unresponsive")
 RETRY = (
     update(schema.rollouts)
     .where(_r.key == _param("rollout"))

@@ -317,7 +317,8 @@ def _failed(
     What infrastructure ended uses up none of the agent's tries; a task that keeps killing its workers is the agent's.
     """
     tries, max_attempts, interrupted, max_faults = tx.one(moves.TRIES, {"rollout": rollout})
-    is_killer = state is AttemptState.UNRESPONSIVE and tx.one(moves.LOST, {"rollout": rollout})[0] >= KILLS
+    counting = {"rollout": rollout, "counting": tries + interrupted + 1}
+    is_killer = state is AttemptState.UNRESPONSIVE and tx.one(moves.LOST, counting)[0] >= KILLS
     by_agent = state in BY_AGENT or is_killer
     tries, interrupted = tries + by_agent, interrupted + (not by_agent)
     counted = {"rollout": rollout, "tries": tries, "interrupted": interrupted}

@@ -30,12 +30,14 @@ _r, _a, _g = schema.rollouts.c, schema.attempts.c, schema.signals.c
 ADD = insert(schema.signals).values({column.name: bindparam(column.name) for column in _g})
 LAST = select(func.coalesce(func.max(_g.seq), 0)).where(_g.attempt == bindparam("token"))
 FINAL = (
-    select(_a.key, _a.number, _r.reward)
+    select(_a.key, _a.number, _r.reward, _r.outcome)
     .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
     .where(_r.key == bindparam("rollout"))
 )
-PAY = update(schema.rollouts).where(_r.key == bindparam("rollout")).values(
-    reward=bindparam("paid"), outcome=bindparam("judged")
+PAY = (
+    update(schema.rollouts)
+    .where(_r.key == bindparam("rollout"))
+    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
 )
 
 
@@ -71,7 +73,7 @@ class Rewards:
             found = tx.one(FINAL, {"rollout": key})
             if found is None:
                 raise _undecided(rollout)
-            token, number, paid = found
+            token, number, paid, outcome = found
             before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
             signals = (*before, told) if is_new else before
@@ -81,7 +83,7 @@ class Rewards:
             attempt = f"{rollout.id}:attempt-{number}"
             if is_new:
                 tx.run(ADD, {"attempt": token, "seq": tx.one(LAST, {"token": token})[0] + 1, **values})
-                judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals)
+                judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals) or outcome
                 tx.run(PAY, {"rollout": key, "paid": total, "judged": judged})
                 body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
                 ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)

@@ -95,6 +95,7 @@ rollouts = Table(
     Index("ix_rollouts_run_status_key", "run", "status", "key"),
     Index("ix_rollouts_queue", "run", text("priority DESC"), "key", **_where("status = 'queuing'")),
     Index("ix_rollouts_waiting", "run", "ready_at", **_where("status = 'requeuing'")),
+    Index("ix_rollouts_step", "run", "step", "key", **_where("step IS NOT NULL")),
     sqlite_autoincrement=True,
 )
 

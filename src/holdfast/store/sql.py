@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sqlalchemy import Executable
+from sqlalchemy import ColumnElement, Executable, or_
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 
@@ -71,6 +71,11 @@ class Book(dict[Executable, str]):
                 text = re.sub(mark, _literal(bind.value), text)
         self[statement] = text
         return text
+
+
+def among(column: ColumnElement[Any], *values: str) -> ColumnElement[bool]:
+    """Whether it is one of these; `IN` has marks of its own that are not written out."""
+    return or_(*(column == value for value in values))
 
 
 def _literal(value: object) -> str:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, StoreCorrupt
@@ -19,7 +19,7 @@ from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, to_json
+from holdfast.store.sql import Transaction, among, canonical, from_json, to_json
 from holdfast.store.writer import Pending
 
 LARGEST = 64 * 1024  # bytes of a result: it refers to rollouts, artifacts and blobs, and does not hold them
@@ -37,7 +37,7 @@ NAMED = select(*COLUMNS).where(_c.run == bindparam("run"), _c.name == bindparam(
 OF_RUN = select(*COLUMNS).where(_c.run == bindparam("run")).order_by(_c.step)
 _l, _u = schema.ledger.c, schema.runs.c
 _of_run = _l.run == bindparam("run")
-_is_note = or_(_l.kind == "update", _l.kind == "step")  # the kinds of entries before durable steps, and since
+_is_note = among(_l.kind, "update", "step")  # the kinds of entries before durable steps, and since
 KEPT = (
     select(_c.step, _c.name, _c.function, _c.inputs_sha256, _c.body)
     .select_from(schema.steps.join(schema.runs, _u.key == _c.run))
@@ -171,5 +171,5 @@ def _is_old(view: Transaction, run: str) -> bool:
 
 def _hashed(name: str, function: str, inputs_sha256: str, body: str) -> str:
     """Of the whole row; of those before durable steps, of the result alone."""
-    text = body if function == LESSON else "\n".join((name, function, inputs_sha256, body))
+    text = body if function == LESSON else f"{name}\n{function}\n{inputs_sha256}\n{body}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -125,7 +125,7 @@ class Views:
     def is_done(
         self, run: str, *, step: str | None = None, states: Sequence[str] = ("running", "queuing", "requeuing")
     ) -> bool:
-        """Whether nothing of the run, or of one of its steps, is open any more; it costs the same at any size."""
+        """Whether nothing of the run, or of one of its steps, is open any more; it does not count them."""
         params = {"run": self._runs.key(run), "step": step}
         statement = ANY_OPEN if step is None else ANY_OPEN_IN
         # One moment for all three looks: a rollout on its way from one state to another must not slip through.

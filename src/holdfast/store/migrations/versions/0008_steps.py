@@ -11,12 +11,14 @@ down_revision = "0007"
 big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 text, real = sa.Text(), sa.Float(53)
 
-# A rollout that was checked says so by one of these signals of the attempt that decided it.
+# A rollout that was checked says so by one of these signals of the attempt that decided it, and not by the agent's own;
+# the same as `contracts.reward.outcome_of`.
 OUTCOMES = """
-UPDATE rollouts SET outcome = coalesce(
-    (SELECT CASE WHEN max(s.value) >= 0.999999999 THEN 'right' ELSE 'wrong' END FROM signals s
-     WHERE s.attempt = rollouts.final AND s.name IN ('success', 'exact_match') HAVING count(*) > 0),
-    CASE WHEN status = 'failed' THEN 'wrong' END)
+UPDATE rollouts SET outcome = CASE WHEN status = 'failed' THEN 'wrong' ELSE (
+    SELECT CASE WHEN s.value >= 0.999999999 THEN 'right' ELSE 'wrong' END FROM signals s
+    WHERE s.attempt = rollouts.final AND s.name IN ('success', 'exact_match')
+        AND s.source <> 'agent' AND substr(s.source, 1, 6) <> 'agent:'
+    ORDER BY CASE s.name WHEN 'success' THEN 0 ELSE 1 END, s.seq DESC LIMIT 1) END
 WHERE final IS NOT NULL
 """
 
@@ -55,6 +57,10 @@ def upgrade() -> None:
     for name, default in (("max_faults", "5"), ("interruptions", "0")):
         op.add_column("rollouts", sa.Column(name, sa.Integer(), nullable=False, server_default=sa.text(default)))
     op.execute(sa.text(OUTCOMES))
+    has_step = sa.text("step IS NOT NULL")
+    op.create_index(
+        "ix_rollouts_step", "rollouts", ["run", "step", "key"], sqlite_where=has_step, postgresql_where=has_step
+    )
     op.add_column("signals", col("feedback", text, null=True))
     op.create_table(
         "scorings",
@@ -80,6 +86,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["scoring"], ["scorings.key"], name="fk_scored_scoring"),
         sqlite_with_rowid=False,
     )
+    guard("scorings_update", "UPDATE ON scorings", "a scoring is immutable")
+    guard("scored_update", "UPDATE ON scored", "a scoring is immutable")
 
 
 def guard(name: str, event: str, message: str) -> None:

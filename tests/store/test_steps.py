@@ -1,0 +1,400 @@
+"""Durable steps: each is recorded once under its name, with its effects, and never changed; the ledger has its hash."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import alembic.command
+import alembic.config
+import pytest
+import sqlalchemy
+
+from holdfast.contracts.errors import BadRecord, Conflict, NotFound, StaleLease, StoreCorrupt
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.store import ledger, schema
+from holdfast.store.check import check
+from holdfast.store.db import MIGRATING, engine_for
+from holdfast.store.ledger import GENESIS, digest
+from holdfast.store.sql import Transaction
+from holdfast.store.steps import LARGEST
+from holdfast.store.store import Store, open_store
+from tests.conftest import Clock, Databases, Files
+from tests.store.scene import begin
+from tests.store.tamper import damage, rewrite
+
+
+def add(store: Store, run: str, name: str, result: dict[str, Any] | None = None, **how: Any) -> StepRecord:
+    given = {"function": "pipeline.learn", "inputs_sha256": "ab", "now": 5.0, **how}
+    return store.steps.add(run, name, result or {}, **given).result()
+
+
+def found(store: Store) -> list[str]:
+    return [problem for part in check(store) if part.name in ("steps", "recorded") for problem in part.problems]
+
+
+def noted(store: Store, run: str) -> list[Any]:
+    return [one for one in store.ledger.entries(run=run) if one.kind in ("update", "step")]
+
+
+def test_steps_come_back_in_the_order_they_were_recorded(store: Store, clock: Clock) -> None:
+    run, other = begin(store, clock), begin(store, clock)
+    first = add(store, run, "0/1/learn", {"loss": 0.5, "note": "ü"}, now=7.0)
+    add(store, other, "0/1/learn")
+    second = add(store, run, "0/0/collect", {"ids": []}, function="pipeline.collect", inputs_sha256="", now=6.0)
+    assert store.steps.of_run(run) == [first, second]
+    assert first == StepRecord(
+        run=run,
+        step=1,
+        name="0/1/learn",
+        function="pipeline.learn",
+        inputs_sha256="ab",
+        at=7.0,
+        body={"loss": 0.5, "note": "ü"},
+    )
+    assert (second.step, second.function, second.inputs_sha256) == (2, "pipeline.collect", "")
+    assert [step.step for step in store.steps.of_run(other)] == [1]
+
+
+def test_a_step_is_read_by_its_name_and_is_none_while_it_is_not_done(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    assert store.steps.get(run, "base") is None
+    made = add(store, run, "base", {"version": "p@1"})
+    assert store.steps.get(run, "base") == made
+    assert store.steps.get(run, "Base") is None
+
+
+RESULT = {"a": 1, "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({"result": {"a": 1, "b": [2]}}, True),
+        ({"result": {"b": [2], "a": 1}}, True),  # the order of keys says nothing
+        ({"result": {"a": 1.0, "b": [2]}}, False),  # equal in Python, not in JSON
+        ({"result": {"a": 1}}, False),
+        ({"result": RESULT, "function": "pipeline.prove"}, False),
+        ({"result": RESULT, "inputs_sha256": "cd"}, False),
+    ],
+)
+def test_the_same_step_again_is_harmless_and_another_of_its_name_is_refused(
+    store: Store, clock: Clock, other: dict[str, Any], same: bool
+) -> None:
+    run = begin(store, clock)
+    first = add(store, run, "learn", RESULT)
+    if same:
+        assert add(store, run, "learn", now=9.0, **other) == first
+    else:
+        with pytest.raises(Conflict) as refused:
+            add(store, run, "learn", **other)
+        assert str(refused.value) == (
+            f"step learn of {run}: is there already, with another function, other inputs or another result; "
+            "a recorded step is never changed"
+        )
+    assert store.steps.of_run(run) == [first]
+    assert len(noted(store, run)) == 1
+
+
+def test_what_is_no_step_is_refused(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    with pytest.raises(BadRecord):
+        add(store, run, "learn", {"loss": float("nan")})
+    with pytest.raises(BadRecord):
+        add(store, run, "learn", now=float("inf"))
+    with pytest.raises(NotFound):
+        add(store, "run-9-z", "learn")
+    assert store.steps.of_run(run) == []
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+def test_a_result_refers_to_data_and_does_not_hold_it(store: Store, clock: Clock, spare: int, fits: bool) -> None:
+    run = begin(store, clock)
+    text = "x" * (LARGEST - len('{"text":""}') - spare)
+    if fits:
+        assert add(store, run, "learn", {"text": text}).body == {"text": text}
+        return
+    with pytest.raises(BadRecord) as refused:
+        add(store, run, "learn", {"text": text})
+    assert str(refused.value) == (
+        f"step learn of {run}: its result has 65537 bytes, 65536 are allowed; keep the data in a blob and refer to it"
+    )
+    assert store.steps.get(run, "learn") is None
+
+
+def test_a_project_sees_its_own_steps_only(store: Store, url: str, clock: Clock) -> None:
+    run = begin(store, clock)
+    with open_store(url, project="other") as elsewhere:
+        calls = (
+            lambda: add(elsewhere, run, "learn"),
+            lambda: elsewhere.steps.of_run(run),
+            lambda: elsewhere.steps.get(run, "learn"),
+            lambda: elsewhere.steps.verify(run),
+        )
+        for call in calls:
+            with pytest.raises(NotFound, match="there is none in project 'other'"):
+                call()
+
+
+def test_a_driver_that_was_replaced_records_nothing_and_has_no_effect(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    add(store, run, "one", driver=1)
+    awake = store.runs.resume(run, who="t", now=clock.advance(100), silent_s=1.0).result()
+    with pytest.raises(StaleLease, match="another process has taken it up"):
+        add(store, run, "two", {"by": "the sleeper"}, driver=1, effects=[note("asleep")])
+    add(store, run, "two", {"by": "the other"}, driver=awake.driver, effects=[note("awake")])
+    assert [step.body for step in store.steps.of_run(run)] == [{}, {"by": "the other"}]
+    assert effects(store) == ["awake"]
+
+
+def note(text: str) -> Any:
+    def effect(tx: Transaction) -> None:
+        ledger.append(tx, "default", None, "note", "test", {"text": text}, 1.0)
+
+    return effect
+
+
+def effects(store: Store) -> list[str]:
+    return [one.body["text"] for one in store.ledger.entries() if one.kind == "note"]
+
+
+def test_the_effects_of_a_step_happen_with_it_and_once(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    for _ in range(2):
+        add(store, run, "decide", effects=[note("first"), note("second")])
+    assert effects(store) == ["first", "second"]
+
+
+def test_when_an_effect_fails_neither_it_nor_the_step_has_happened(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+
+    def breaks(tx: Transaction) -> None:
+        raise Conflict("release p@2", why="another is live")
+
+    with pytest.raises(Conflict, match="another is live"):
+        add(store, run, "decide", effects=[note("before"), breaks])
+    assert (store.steps.of_run(run), noted(store, run), effects(store)) == ([], [], [])
+    assert add(store, run, "decide").step == 1  # and it can be done again
+
+
+def test_the_database_refuses_to_change_a_step(store: Store, clock: Clock) -> None:
+    add(store, begin(store, clock), "learn")
+    connection: Any = store.db.engine.connect(read_only=False)
+    with pytest.raises(Exception, match="a recorded step is immutable"):
+        connection.execute("UPDATE steps SET body = '1'")
+    connection.close()
+
+
+def test_each_step_is_in_the_ledger_once_with_the_hash_of_its_whole_row(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    add(store, run, "0/learn", {"b": "ü", "a": 1}, now=7.0, who="ann")
+    add(store, run, "0/learn", {"a": 1, "b": "ü"}, now=8.0)  # the same again
+    (entry,) = noted(store, run)
+    sha256 = hashlib.sha256(b'0/learn\npipeline.learn\nab\n{"a":1,"b":"\\u00fc"}').hexdigest()
+    named = {"step": 1, "name": "0/learn", "function": "pipeline.learn", "inputs_sha256": "ab"}
+    assert (entry.kind, entry.body, entry.at, entry.who) == ("step", {**named, "sha256": sha256}, 7.0, "ann")
+
+
+def learnt(store: Store, clock: Clock) -> str:
+    """A run of three steps, and another beside it that has the same."""
+    run, other = begin(store, clock), begin(store, clock, salt="b")
+    for place in range(3):
+        for each in (run, other):
+            add(store, each, f"{place}/learn", {"success": 0.0})
+    store.steps.verify(run)
+    assert found(store) == []
+    return run
+
+
+@pytest.mark.parametrize(
+    ("statement", "step", "why"),
+    [
+        ("""UPDATE steps SET body = '{"success":1.0}' WHERE step = 2 AND run = 1""", 2, "was changed after"),
+        ("UPDATE steps SET name = '7/learn' WHERE step = 2 AND run = 1", 2, "was changed after"),
+        ("UPDATE steps SET function = 'pipeline.prove' WHERE step = 2 AND run = 1", 2, "was changed after"),
+        (f"UPDATE steps SET function = '{LESSON}' WHERE step = 2 AND run = 1", 2, "was changed after"),
+        ("UPDATE steps SET inputs_sha256 = 'cd' WHERE step = 2 AND run = 1", 2, "was changed after"),
+        ("DELETE FROM steps WHERE step = 3 AND run = 1", 3, "is in the ledger, and not in the store"),
+        ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}')", 4, "is not in the ledger"),
+        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LESSON}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
+    ],
+)
+def test_a_change_behind_its_back_is_found_with_the_step(
+    store: Store, clock: Clock, statement: str, step: int, why: str
+) -> None:
+    run = learnt(store, clock)
+    damage(store, statement)
+    why = "was changed after it was written" if why == "was changed after" else why
+    with pytest.raises(StoreCorrupt) as refused:
+        store.steps.verify(run)
+    assert str(refused.value) == f"step {step} of {run}: {why}; nothing that rests on this run is proven"
+    assert found(store) == [f"step {step} of {run}: {why}"]
+    store.steps.verify("run-2-b")
+
+
+def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock: Clock) -> None:
+    run = learnt(store, clock)
+    damage(store, "DELETE FROM steps WHERE step = 3 AND run = 1")
+    add(store, run, "2/learn", {"success": 1.0})
+    with pytest.raises(StoreCorrupt, match=f"^step 3 of {run}: was changed after it was written"):
+        store.steps.verify(run)
+
+
+def lesson(run: int, step: int, body: str = "{}") -> str:
+    """A row as the migration makes it of a learning update."""
+    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LESSON}', '', 1.0, '{body}')"
+
+
+def test_lessons_from_before_they_were_noted_are_taken_as_they_are(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    damage(store, lesson(1, 1), lesson(1, 2))
+    store.steps.verify(run)
+    add(store, run, "0/learn")
+    add(store, run, "1/learn")
+    store.steps.verify(run)
+    assert found(store) == []
+    assert [(one.kind, one.body["step"]) for one in noted(store, run)] == [("step", step) for step in (1, 2, 3, 4)]
+    damage(store, """UPDATE steps SET body = '{"a":1}' WHERE step = 2 OR step = 4""")
+    assert found(store) == [f"step {step} of {run}: was changed after it was written" for step in (2, 4)]
+
+
+def test_a_lesson_that_the_ledger_has_as_an_update_is_verified_by_its_result(store: Store, clock: Clock) -> None:
+    run = begin(store, clock)
+    sha256 = hashlib.sha256(b'{"loss":0.5}').hexdigest()
+    body = {"step": 1, "sha256": sha256}
+    store.ledger.append("update", body, who="learner", now=1.0, run=run).result()
+    damage(store, lesson(1, 1, '{"loss":0.5}'))
+    add(store, run, "0/learn")
+    store.steps.verify(run)
+    assert found(store) == []
+    damage(store, """UPDATE steps SET body = '{"loss":0.4}' WHERE step = 1""")
+    assert found(store) == [f"step 1 of {run}: was changed after it was written"]
+
+
+def test_a_run_that_began_later_is_in_the_ledger_from_its_first_step_on(store: Store, clock: Clock) -> None:
+    learnt(store, clock)
+    run = begin(store, clock, salt="c")
+    damage(store, lesson(3, 1))
+    with pytest.raises(StoreCorrupt, match=f"^step 1 of {run}: is not in the ledger"):
+        store.steps.verify(run)
+
+
+def test_a_run_that_nobody_began_is_not_taken_for_an_old_one(store: Store, clock: Clock) -> None:
+    run = learnt(store, clock)
+    rewrite(store, 1, "UPDATE ledger SET kind = 'note' WHERE run = 'run-1-a'")  # neither begun nor learnt
+    with pytest.raises(StoreCorrupt, match=f"^step 1 of {run}: is not in the ledger"):
+        store.steps.verify(run)
+
+
+def test_an_entry_that_makes_no_sense_is_named(store: Store, clock: Clock) -> None:
+    run = learnt(store, clock)
+    rewrite(store, 3, "UPDATE ledger SET body = '{\"step\":1}' WHERE seq = 3")
+    said = "ledger: entry 3 says nothing about a step that makes sense; nothing that rests on this run is proven"
+    with pytest.raises(StoreCorrupt) as refused:
+        store.steps.verify(run)
+    assert (str(refused.value), found(store)) == (said, [said])
+
+
+class Earlier:
+    """A store of revision 0007, written without today's program: it still had learning updates."""
+
+    def __init__(self, url: str) -> None:
+        engine = engine_for(url)
+        self._connection: Any = engine.connect(read_only=False)
+        scheme = "sqlite://" if engine.name == "sqlite" else "postgresql+psycopg://"
+        bound = sqlalchemy.create_engine(scheme, creator=lambda: self._connection, poolclass=sqlalchemy.StaticPool)
+        config = alembic.config.Config()
+        config.set_main_option("script_location", "holdfast.store:migrations")
+        with bound.connect() as connection, connection.begin(), MIGRATING:
+            self._connection.execute("BEGIN")
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "0007")
+        self._place, self._seq, self._previous = "?" if engine.name == "sqlite" else "%s", 0, GENESIS
+        run = (1, "run-1-a", "default", "improve", "running", "running", "m", "{}", 1.0, 1.0)
+        columns = "key, id, project, kind, state, wanted, model_ref, settings, created_at, beat_at"
+        self.insert("runs", columns, *run)
+        self.entry("run", "{}")
+
+    def insert(self, table: str, columns: str, *values: Any) -> None:
+        marks = ", ".join([self._place] * len(values))
+        self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", values)
+
+    def entry(self, kind: str, body: str) -> None:
+        self._seq += 1
+        values = {"seq": self._seq, "at": 1.0, "project": "default", "run": "run-1-a", "kind": kind, "who": "learner"}
+        values |= {"body": body, "previous": self._previous}
+        values["sha256"] = self._previous = digest(values)
+        self.insert("ledger", ", ".join(values), *values.values())
+
+    def update(self, step: int, body: str) -> None:
+        self.insert("updates", "run, step, at, body", 1, step, 1.0, body)
+        self.entry("update", f'{{"step":{step},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}')
+
+    def rollout(self, name: str, status: str, *signals: tuple[str, float, str]) -> None:
+        key = self._connection.execute("SELECT count(*) FROM rollouts").fetchone()[0] + 1
+        columns = "key, run, name, input, status, priority, max_attempts, attempt_count, faults, enqueued_at, ready_at"
+        self.insert("rollouts", columns, key, 1, name, "1", "queuing", 0, 3, 1, 0, 1.0, 1.0)
+        columns = "key, rollout, number, worker, status, started_at, beat_at, lease_until"
+        self.insert("attempts", columns, key, key, 1, "w", "running", 1.0, 1.0, 2.0)
+        self._connection.execute(f"UPDATE attempts SET status = '{status}', ended_at = 2 WHERE key = {key}")
+        self._connection.execute(f"UPDATE rollouts SET status = 'running' WHERE key = {key}")
+        done = f"status = '{status}', ended_at = 2, final = {key}"
+        self._connection.execute(f"UPDATE rollouts SET {done} WHERE key = {key}")
+        for seq, (signal, value, source) in enumerate(signals, 1):
+            self.insert("signals", "attempt, seq, name, value, weight, source", key, seq, signal, value, 1.0, source)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def earlier_url(places: Files | Databases) -> str:
+    return places.blank()
+
+
+def test_the_updates_of_an_earlier_store_become_steps_that_verify(earlier_url: str) -> None:
+    earlier = Earlier(earlier_url)
+    earlier.update(1, '{"loss":0.5}')
+    earlier.update(2, '{"checkpoint":"c-2","phase":"practice"}')
+    earlier.close()
+    with open_store(earlier_url) as store:
+        first, second = store.steps.of_run("run-1-a")
+        assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LESSON, "")
+        assert (first.body, second.body) == ({"loss": 0.5}, {"checkpoint": "c-2", "phase": "practice"})
+        store.steps.verify("run-1-a")
+        assert [problem for part in check(store) for problem in part.problems] == []
+        assert add(store, "run-1-a", "0/learn").step == 3
+        store.steps.verify("run-1-a")
+        damage(store, """UPDATE steps SET body = '{"loss":0.1}' WHERE step = 1""")
+        with pytest.raises(StoreCorrupt, match="^step 1 of run-1-a: was changed after it was written"):
+            store.steps.verify("run-1-a")
+        assert "updates" not in {table.name for table in schema.metadata.sorted_tables}
+
+
+@pytest.mark.parametrize(
+    ("status", "signals", "outcome"),
+    [
+        ("succeeded", [("success", 1.0, "env")], "right"),
+        ("succeeded", [("success", 0.99, "env")], "wrong"),
+        ("succeeded", [("exact_match", 0.0, "rule:exact_match"), ("success", 1.0, "env")], "right"),  # success is first
+        ("succeeded", [("exact_match", 1.0, "rule:exact_match")], "right"),
+        ("succeeded", [("success", 0.0, "env"), ("success", 1.0, "human")], "right"),  # the last that was told
+        ("succeeded", [("success", 1.0, "agent")], None),  # an agent's own word is no check
+        ("succeeded", [("success", 1.0, "agent:me")], None),
+        ("succeeded", [("tone", 1.0, "judge:tone@1")], None),
+        ("succeeded", [], None),
+        ("failed", [], "wrong"),
+        ("failed", [("success", 1.0, "env")], "wrong"),  # it did not finish: what was measured before is no answer
+    ],
+)
+def test_the_outcomes_of_an_earlier_store_follow_from_its_rewards(
+    earlier_url: str, status: str, signals: list[tuple[str, float, str]], outcome: str | None
+) -> None:
+    earlier = Earlier(earlier_url)
+    earlier.rollout("t", status, *signals)
+    earlier.close()
+    with open_store(earlier_url) as store:
+        rollout = store.views.rollout("run-1-a/t")
+        assert (rollout.outcome, rollout.step, rollout.version) == (outcome, None, None)
+        assert (rollout.max_faults, rollout.interruptions) == (5, 0)
+        assert [problem for part in check(store) for problem in part.problems] == []
