@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import StepRecord, Run, Status
+    from holdfast.contracts.run import Run, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
 
 

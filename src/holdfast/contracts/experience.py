@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.contracts.episode import Ended
 from holdfast.contracts.reward import Sheet
@@ -23,6 +24,7 @@ class Experience:
     spans: tuple[Span, ...]
     sheet: Sheet | None  # None: never scored
     version: str | None = None  # of the policy that acted
+    input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
 
     @property

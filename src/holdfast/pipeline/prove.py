@@ -166,9 +166,7 @@ def _work(
                 chance = f"{config.chance}/{task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
                 places[arm][name] = (task.id, seed)
                 work.append(
-                    Work(
-                        name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance
-                    )
+                    Work(name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance)
                 )
     return work, dict(places)
 

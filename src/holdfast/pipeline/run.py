@@ -248,7 +248,9 @@ class Run:
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
-            rl_optimizer=next((one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None),
+            rl_optimizer=next(
+                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
+            ),
         )
 
 
@@ -444,7 +446,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "manifest") and hasattr(value, "version"):
         return policy_record(cast(Policy, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return encode(value) if hasattr(value, "SCHEMA") else {one: _plain(getattr(value, one)) for one in value.__dataclass_fields__}
+        return (
+            encode(value)
+            if hasattr(value, "SCHEMA")
+            else {one: _plain(getattr(value, one)) for one in value.__dataclass_fields__}
+        )
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -14,11 +13,11 @@ from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_mode
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pace
 from holdfast.collect.processes import Recipe
-from holdfast.contracts.algorithm import Algorithm, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import Algorithm, Batch, Work
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.policy import Complete, Policy
+from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
@@ -138,9 +137,7 @@ def _spec(settings: OptimizeSettings, features: Features, kind: str, program: An
     recipe, has_budgets = None, settings.thinking_budgets and features.budgets
     if settings.worker_kind == "processes":
         recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
-    runtime = Runtime(
-        agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets
-    )
+    runtime = Runtime(agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets)
     runtime.open(policy)  # what cannot be opened is found here, not by a worker
     return RunSpec(
         kind=kind,

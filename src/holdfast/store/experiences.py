@@ -36,6 +36,7 @@ class Experiences:
                     is_final=True,
                     spans=spans,
                     sheet=_sheet(self._traces.sheet(attempt.token), rollout),
+                    input=rollout.input,
                     version=models.pop() if len(models) == 1 else None,
                 )
         return None
