@@ -228,15 +228,21 @@ def _takes_trace(function: Any, name: str) -> bool:
         signature = inspect.signature(function)
     except ValueError:
         return False  # some of those written in C do not say what they take
-    for count in (3, 2):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count == 3
-    raise BadInput(
-        f"scorer {name}", why=f"takes {signature}, not (task, answer) or (task, answer, trace)", remedy="change it"
-    )
+    if not _binds(signature, 2):
+        if _binds(signature, 3):
+            return True
+        why = f"takes {signature}, not (task, answer) or (task, answer, trace)"
+        raise BadInput(f"scorer {name}", why=why, remedy="change what it takes")
+    # Another third argument with a default is an option of its own, such as a tolerance.
+    return list(signature.parameters)[2:3] == ["trace"] and _binds(signature, 3)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 # Several as one
