@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -107,13 +107,11 @@ def test_a_ranking_is_given_the_attempts_of_one_task_together() -> None:
 def test_more_than_5000_rollouts_a_second_are_rescored() -> None:
     records = [stored(n, str(n) if n % 3 else "x") for n in range(10_000)]
     score = combine([Scorer(exact, gate=True), Scorer(lambda task, answer: len(answer) < 9, name="brief", weight=0.1)])
-    best = 0.0
-    for _ in range(3):  # the machine may be busy with something else
-        began = perf_counter()
-        found = rescore(records, score)
-        best = max(best, len(found) / (perf_counter() - began))
+    began = process_time()  # of this process alone: the machine may be busy with something else
+    found = rescore(records, score)
+    rate = len(found) / (process_time() - began)
     assert sum(one.reward == pytest.approx(1.1) for one in found) == 6_666
-    assert best > 5_000
+    assert rate > 5_000
 
 
 # Side by side

@@ -21,7 +21,7 @@ from holdfast.contracts.reward import Reward, Sheet, Signal
 from holdfast.contracts.scorer import Trace
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.reward import ready
-from holdfast.reward.scorers import Combined, Scorer, combine, load_scorer, score_from, task_view
+from holdfast.reward.scorers import Combined, Scorer, combine, load_scorer, reward_range, score_from, task_view
 
 TASK = {"id": "t1", "question": "Capital of France?", "expected": "Paris", "family": "geography", "metadata": {"n": 1}}
 
@@ -445,3 +445,9 @@ def test_a_judge_is_refused_where_a_flag_has_switched_judges_off() -> None:
     assert asked == [("m", "http://127.0.0.1:1/v1")]
     with pytest.raises(BadInput, match="scorer judge: needs the feature judges"):
         score_from([block], TASKS, connect=connect, features=ALL_OFF)
+
+
+def test_the_range_of_rewards_follows_from_the_gate() -> None:
+    assert reward_range([{"scorer": "exact"}]) == (0.0, 1.0)
+    assert reward_range([{"scorer": "exact", "gate": True, "weight": 2}, {"scorer": "m:f"}]) == (-1.0, 3.0)
+    assert reward_range([{"scorer": "exact", "gate": False}]) is None

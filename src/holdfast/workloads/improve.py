@@ -61,7 +61,7 @@ def plan_for(settings: OptimizeSettings, features: Features = ALL_ON) -> Plan:
     if not (settings.train or block.follow):
         raise BadInput("optimize", why="is empty", remedy="give tasks to learn from, or a run to follow")
     low, high = block.prove.reward_range
-    least, most = rewards_of(settings.agent)
+    least, most = rewards_of(settings.agent, settings.scorers)
     if block.prove.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",

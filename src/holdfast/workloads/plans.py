@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect.agent import Agent, Score, load_agent
 from holdfast.collect.client import Client
@@ -21,6 +21,7 @@ from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff, Split, Task
 from holdfast.contracts.settings import OptimizeSettings
+from holdfast.reward.scorers import reward_range, score_from
 from holdfast.workloads import questions
 from holdfast.workloads.watch import watched
 
@@ -41,8 +42,9 @@ def plan_for(settings: OptimizeSettings, course_for: CourseFor | None = None, *,
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
     for split, items in (("optimize", settings.train), ("validate", settings.val)):
         for place, item in enumerate(items):
-            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
-    agent, score = load_agent(reference), watched(_score(reference, features), settings.safety_reward)
+            is_text = settings.scorers is None  # a scorer may expect anything
+            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
+    agent, score = load_agent(reference), watched(_score(reference, features, settings), settings.safety_reward)
     if settings.rl_optimizer is not None and settings.rl_optimizer.enabled:
         _learning()
     pupil = _pupil(settings)
@@ -118,8 +120,20 @@ def _learning() -> None:
         raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
-def _score(reference: str, features: Features) -> Score:
-    """The scorer that lies beside an agent of ours; else answers are compared with what was expected."""
+def _score(reference: str, features: Features, settings: OptimizeSettings | None = None) -> Score:
+    """The scorers of the settings, tried on their tasks; without any, the one that lies beside an agent of ours; else
+    answers are compared with what was expected."""
+    if settings is not None and settings.scorers is not None:
+
+        def connect(model: str, base_url: str | None) -> Callable[[], Complete]:
+            try:
+                reach = _connect(settings.model_copy(update={"model": model, "base_url": base_url}))
+                reach()  # an address that cannot be used is found here
+            except BadInput as error:
+                raise BadInput(f"scorer: model {model}", why=error.why, remedy="give its base_url") from None
+            return cast(Callable[[], Complete], reach)
+
+        return score_from(settings.scorers, (*settings.train, *settings.val), features=features, connect=connect)
     module = reference.partition(":")[0]
     if module == TOOLUSE:
         from holdfast.workloads.tooluse.score import scorer
@@ -128,8 +142,11 @@ def _score(reference: str, features: Features) -> Score:
     return questions.exact_match
 
 
-def rewards_of(reference: str | None) -> tuple[float, float]:
-    """The least and the most that the scorer beside an agent gives; what an agent pays itself unscored is not known."""
+def rewards_of(reference: str | None, scorers: Sequence[Mapping[str, Any]] | None = None) -> tuple[float, float]:
+    """The least and the most that the scorers give; what an agent pays itself unscored is not known, and neither is
+    what scorers without a gate give."""
+    if scorers is not None:
+        return reward_range(scorers) or (0.0, 1.0)
     if (reference or "").partition(":")[0] == TOOLUSE:
         from holdfast.workloads.tooluse.score import MOST
 
