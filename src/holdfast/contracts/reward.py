@@ -35,7 +35,7 @@ class Reward:
         if self.turns is None:
             return
         for turn in self.turns:
-            if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn <= MAX_TURN:
+            if type(turn) is not int or not 0 <= turn <= MAX_TURN:
                 raise BadRecord(f"reward: turn {turn!r}", why="is not a whole number from 0", remedy="count from 0")
         turns = {turn: _numbers(f"turn {turn}", named) for turn, named in self.turns.items()}
         object.__setattr__(self, "turns", turns)

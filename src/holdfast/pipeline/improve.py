@@ -65,16 +65,7 @@ async def improve(run: Run, spec: Spec) -> Decided | None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
         live: Version = await run.step(f"{n}/live", partial(current_version, spec))
-        found = await prove(
-            run,
-            f"{n}/prove",
-            live.policy,
-            state.candidate,
-            spec.held_out,
-            spec.prove,
-            prefix=f"prove-{n}-",
-            iteration=n,
-        )
+        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, spec.prove, iteration=n)
         decided = await run.step(f"{n}/decide", partial(decide, spec, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided

@@ -114,11 +114,11 @@ async def prove(
     tasks: Sequence[HeldOut],
     config: ProveConfig,
     *,
-    prefix: str = "",
-    iteration: int = 0,
+    iteration: int | None = None,
 ) -> Look:
     """Look after look until the verdict stands or the tasks are used up; the last one."""
     found: Look | None = None
+    prefix, title = ("", "") if iteration is None else (f"prove-{iteration}-", f"iteration {iteration + 1}: ")
     parts = range(0, len(tasks), config.batch)
     for number, first in zip(count(), parts, strict=False):
         found = await run.step(
@@ -127,9 +127,9 @@ async def prove(
             [baseline, candidate],
             list(tasks[first : first + config.batch]),
             config,
-            {"prefix": prefix, "first": first, "iteration": iteration},
+            {"prefix": prefix, "first": first, "iteration": iteration or 0},
             None if found is None else found.record(),
-            title=f"{'' if not prefix else f'iteration {iteration + 1}: '}look {number + 1} of {len(parts)}",
+            title=f"{title}look {number + 1} of {len(parts)}",
         )
         assert found is not None
         if config.stop_early and found.is_decided:

@@ -433,7 +433,7 @@ def _record(value: Any) -> dict[str, Any]:
 def _result(function: Callable[..., Any], body: Mapping[str, Any]) -> Any:
     """As the function's return type reads it: by its `from_record`, as a mapping, or as the value itself."""
     found: Any = getattr(function, "func", function)
-    kind = get_type_hints(found).get("return")
+    kind: Any = get_type_hints(found).get("return")
     if hasattr(kind, "from_record"):
         return kind.from_record(body)
     return body["value"] if set(body) == {"value"} else dict(body)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
@@ -27,10 +28,12 @@ from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
 from holdfast.prove.weigh import Weighing
+from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
@@ -130,7 +133,8 @@ def _spec(settings: OptimizeSettings, features: Features, kind: str, program: An
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
     for split, items in (("optimize", settings.train), ("validate", settings.val)):
         for place, item in enumerate(items):
-            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
+            is_text = settings.scorers is None  # a scorer may expect anything
+            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
     agent = load_agent(reference)
     score = score_for(settings, agent, features)
     engine, connect = _engine(settings, policy)
@@ -199,12 +203,25 @@ def connection(settings: OptimizeSettings) -> Connect:
 
 
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
-    """The scorer that an agent brings along, else what was expected is compared with what was answered."""
-    from holdfast.pipeline.watch import watched
-
-    beside = getattr(agent, "scorer", None)
-    score: Score = questions.exact_match if beside is None else beside(features)
+    """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
+    was expected is compared with what was answered."""
+    beside, score = getattr(agent, "scorer", None), questions.exact_match
+    if settings.scorers is not None:
+        items = (*settings.train, *settings.val)
+        score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))
+    elif beside is not None:
+        score = beside(features)
     return watched(score, settings.safety_reward)
+
+
+def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Callable[[], Complete]:
+    """How a scorer reaches the model that judges."""
+    try:
+        connect = connection(settings.model_copy(update={"model": model, "base_url": base_url}))
+        connect(None)  # an address that cannot be used is found here
+    except BadInput as error:
+        raise BadInput(f"scorer: model {model}", why=error.why, remedy="give its base_url") from None
+    return cast("Callable[[], Complete]", connect)
 
 
 def needs_torch() -> None:
@@ -216,6 +233,8 @@ def needs_torch() -> None:
 def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     low, high = how.reward_range
     least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
+    if settings.scorers is not None:
+        least, most = reward_range(settings.scorers) or UNIT
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",
