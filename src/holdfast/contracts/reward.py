@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadRecord
 
@@ -48,6 +48,21 @@ class Sheet:
     def total(self) -> float | None:
         """None when nothing was measured: missing is not zero."""
         return sum(s.value * s.weight for s in self.signals) if self.signals else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """What another set of scorers said about the rollouts of a run; its signals lie beside those of the attempts."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    run: str
+    name: str
+    scorers: Mapping[str, Any]  # what was used, as it describes itself
+    who: str
+    at: float  # unix seconds
+    rollouts: int  # that have a signal
+    sha256: str  # of the scorers and of all signals
 
 
 def outcome_of(signals: Iterable[Signal]) -> str | None:
