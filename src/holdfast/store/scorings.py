@@ -86,6 +86,7 @@ NOTED_OF = NOTED.where(_l.run == bindparam("run"))
 PRUNED = select(_l.run).where(_l.kind == "prune")
 
 Scored = tuple[str, Sequence[Signal]]  # the id of a rollout, and what the scorers say about it
+Kept = tuple[str, list[dict[str, Any]]]
 
 
 class Scorings:
@@ -108,7 +109,7 @@ class Scorings:
         content, unscored = _Content(text), 0
         try:
             for chunk in _chunks(run, rows):
-                kept = [(rollout, signals) for rollout, signals in chunk if signals]
+                kept = _as_kept(chunk)
                 unscored += len(chunk) - len(kept)
                 content.take(kept)
                 self._put(key, kept).result()
@@ -147,11 +148,11 @@ class Scorings:
             raise NotFound(f"scoring {name} of {run}", why=why, remedy="score the run again")
         return row
 
-    def _put(self, key: int, kept: Sequence[Scored]) -> Pending[None]:
+    def _put(self, key: int, kept: Sequence[Kept]) -> Pending[None]:
         params = [
-            {"scoring": key, "rollout": rollout, "seq": seq, **_values(signal)}
-            for rollout, signals in kept
-            for seq, signal in enumerate(signals, 1)
+            {"scoring": key, "rollout": rollout, "seq": seq, **values}
+            for rollout, told in kept
+            for seq, values in enumerate(told, 1)
         ]
 
         def operation(tx: Transaction) -> None:
@@ -245,7 +246,7 @@ def _wrong(view: Transaction, row: Any, noted: Mapping[tuple[str, ...], str]) ->
     if due is None:
         return "is not in the ledger"
     content = _Content(row[4])
-    content.take(pages(partial(view.all, AFTER), row[0]))
+    content.take(_as_kept(pages(partial(view.all, AFTER), row[0])))
     is_same = (content.sha256, content.rollouts) == (kept.sha256, kept.rollouts) and kept.sha256 == due
     return None if is_same else "was changed after it was written"
 
@@ -256,11 +257,11 @@ class _Content:
     def __init__(self, scorers: str) -> None:
         self._scorers, self._digests, self.signals = scorers, list[bytes](), 0
 
-    def take(self, some: Iterable[Scored]) -> None:
-        for rollout, signals in some:
-            told = [list(_values(signal).values()) for signal in signals]
+    def take(self, some: Iterable[Kept]) -> None:
+        for rollout, told in some:
             self.signals += len(told)
-            self._digests.append(hashlib.sha256(json.dumps([rollout, told]).encode()).digest())
+            text = json.dumps([rollout, [list(values.values()) for values in told]])
+            self._digests.append(hashlib.sha256(text.encode()).digest())
 
     @property
     def rollouts(self) -> int:
@@ -304,8 +305,12 @@ def _chunks(run: str, rows: Iterable[Scored]) -> Iterator[list[Scored]]:
         yield chunk
 
 
+def _as_kept(scored: Iterable[Scored]) -> list[Kept]:
+    """Those that have a signal, as the columns hold it."""
+    return [(rollout, [_values(signal) for signal in signals]) for rollout, signals in scored if signals]
+
+
 def _values(signal: Signal) -> dict[str, Any]:
-    """As the columns hold them."""
     return {
         "name": plain_text(signal.name),
         "value": float(signal.value),
