@@ -99,6 +99,21 @@ class Sheet:
         return sum(s.value * s.weight for s in self.signals) if self.signals else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """What another set of scorers said about the rollouts of a run; its signals lie beside those of the attempts."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    run: str
+    name: str
+    scorers: Mapping[str, Any]  # what was used, as it describes itself
+    who: str
+    at: float  # unix seconds
+    rollouts: int  # that have a signal
+    sha256: str  # of the scorers and of all signals
+
+
 def outcome_of(signals: Iterable[Signal]) -> str | None:
     """Whether the attempt was right or wrong; None: nobody checked it. An agent's own word is no check."""
     measured = {one.name: one.value for one in signals if one.source.partition(":")[0] != "agent"}

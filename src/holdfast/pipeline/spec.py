@@ -18,7 +18,7 @@ from holdfast.contracts.algorithm import Algorithm, Batch, Work
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.policy import Policy
+from holdfast.contracts.policy import Complete, Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
