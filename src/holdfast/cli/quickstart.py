@@ -47,12 +47,14 @@ def quickstart(
         raise BadInput(
             "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
         )
-    from holdfast.cli.drive import drive
+    from holdfast.cli import switched
+    from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.onward import place
     from holdfast.cli.show import print_json
     from holdfast.contracts.errors import Lost
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
-    from holdfast.operate.switches import features_of
+    from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for
     from holdfast.workloads.tooluse.results import turned
@@ -60,22 +62,28 @@ def quickstart(
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     with open_store(store, project=project) as opened:
         resume = None if fresh else _unfinished(opened, settings)
-        features = features_of(opened, clock=time.time, environment=os.environ)
+        salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
+        key = salt if resume is None else key_of(resume)
         try:
-            status, _, code = drive(opened, spec_for(settings, features), resume)
+            status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
+        off = switched.stopped(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             page = _page(updates)
             right = turned(opened, updates)
             sheet = [] if json else _sheet(opened, right)
     if json:
-        print_json(_record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)})
-    elif found is not None and picture is not None:
+        report = _record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)}
+        print_json(report | ({"switched_off": switched.records(off)} if off else {}))
+        raise typer.Exit(code)
+    if off:
+        print("\n".join(switched.lines(off, place(store, project))))
+    if found is not None and picture is not None:
         _tell(status, found, updates)
         print("\n".join(["", *sheet] if sheet else []))
         _onward(status, picture, updates, page, opened.folder, right)
