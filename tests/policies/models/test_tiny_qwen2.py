@@ -184,7 +184,7 @@ def test_transformers_alone_writes_with_it() -> None:
     reader = transformers.AutoTokenizer.from_pretrained(FOLDER)
     messages = generate("train", 7, 1)[0].messages
     ids = reader.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
-    out = net.generate(ids, do_sample=False, max_new_tokens=40, attention_mask=torch.ones_like(ids))
+    out = net.generate(ids, do_sample=False, max_new_tokens=96, attention_mask=torch.ones_like(ids))
     with torch.no_grad():
         ours = hub.load(FOLDER)(out[:, :-1])
     assert ours[0, ids.shape[1] - 1 :].argmax(-1).tolist() == out[0, ids.shape[1] :].tolist()
