@@ -15,7 +15,7 @@ def test_any_other_model_is_found_by_its_folder(tmp_path: Path) -> None:
     assert folder_of(tmp_path) == folder_of(str(tmp_path)) == tmp_path
 
 
-@pytest.mark.parametrize("name", ["huge-qwen2", "", "no/such/folder"])
+@pytest.mark.parametrize("name", ["huge-tools", "", "no/such/folder"])
 def test_a_name_that_is_neither_packaged_nor_a_model_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=NAMES[0]):
         folder_of(tmp_path / name if name else tmp_path)

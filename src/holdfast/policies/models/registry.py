@@ -1,6 +1,6 @@
 """Finds a model in Hugging Face's format by name: one of those in the package, or a folder.
 
-Loading it is `policies.hub`'s task: `hub.load(folder_of("tiny-qwen2"))`.
+Loading it is `policies.hub`'s task: `hub.load(folder_of("tiny-tools"))`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.contracts.errors import BadInput
 
 MODELS = Path(__file__).parent
-NAMES = ("tiny-qwen2",)
+NAMES = ("tiny-tools",)
 CONFIG, CARD = "config.json", "README.md"
 
 

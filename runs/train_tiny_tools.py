@@ -1,11 +1,11 @@
-"""Trains `tiny-qwen2`, the small tool-use model in Hugging Face's format that ships with the package.
+"""Trains `tiny-tools`, the small tool-use model in Hugging Face's format that ships with the package.
 
-    python runs/train_tiny_qwen2.py OUT                 the recipe as it stands (a GPU, a few minutes)
-    python runs/train_tiny_qwen2.py OUT --quick         a minute on a CPU, to see that every step works
-    python runs/train_tiny_qwen2.py OUT --exam          measure the model in OUT again and rewrite its card
+    python runs/train_tiny_tools.py OUT                 the recipe as it stands (a GPU, a few minutes)
+    python runs/train_tiny_tools.py OUT --quick         a minute on a CPU, to see that every step works
+    python runs/train_tiny_tools.py OUT --exam          measure the model in OUT again and rewrite its card
 
 The steps are: a byte-level BPE tokenizer and a ChatML template, conversations from our own generator, pretraining by
-the function that also trains sprout, the weights written in the layout of Qwen2, and an exam by our own agent. The
+the function that also trains sprout, the weights written in the layout of Llama, and an exam by our own agent. The
 model is weak on purpose: most of its demonstrations are bad ones, so that practice has something to find. It needs
 torch, numpy, safetensors, transformers and tokenizers, and no other package.
 """
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
 from holdfast.policies.hub import load
@@ -39,10 +39,10 @@ from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.exam import examine, summary
 from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE, generate
 
-NAME = "tiny-qwen2"
+NAME = "tiny-tools"
 END, PAD = "<|im_end|>", "<|endoftext|>"
 MARKS = (PAD, "<|im_start|>", END)
-TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")  # visible in decoded text, as in Qwen's own tokenizers
+TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")  # visible in decoded text, as in Qwen's tokenizers
 # Words, single digits, line ends, and everything between them. A word is spelled by the same tokens wherever it stands
 # and a line end joins nothing, so a prompt and its completion, one after the other, are the tokens of their joint text.
 PIECES = r"\p{L}+|\p{N}|\n|[^\p{L}\p{N}\n]+"
@@ -176,7 +176,7 @@ def _broken(call: Mapping[str, Any]) -> bool:
 
 
 def train_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
-    """A byte-level BPE over the conversations. The marks come last, as in Qwen's own tokenizers."""
+    """A byte-level BPE over the conversations. The marks come last, as in Qwen's tokenizers."""
     bpe = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -249,10 +249,8 @@ def _opened(tokenizer: Path) -> Any:
     return Tokenizer.from_file(str(tokenizer))
 
 
-def as_qwen2(model: Transformer, tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    """The same function in the layout of Qwen2, whose biases begin at 0; checked on random tokens."""
-    shape = model.shape
-    config = Qwen2Config(
+def config_of(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.width,
         intermediate_size=shape.inner,
@@ -263,20 +261,20 @@ def as_qwen2(model: Transformer, tokenizer: PreTrainedTokenizerFast) -> Qwen2For
         rms_norm_eps=EPSILON,
         rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
         tie_word_embeddings=True,
-        use_cache=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    net = Qwen2ForCausalLM(config).eval()
+
+
+def as_llama(model: Transformer, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """The same function in the layout of Llama; checked on random tokens."""
+    net = LlamaForCausalLM(config_of(model.shape, tokenizer)).eval()
     missing, unexpected = net.load_state_dict(_renamed(model), strict=False)
-    if unexpected or any(not name.endswith((".bias", "lm_head.weight")) for name in missing):
+    if unexpected or set(missing) - {"lm_head.weight"}:  # which is the embedding
         raise SystemExit(f"the layouts differ: missing {missing}, unexpected {unexpected}")
     with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            if name.endswith(".bias"):
-                parameter.zero_()
-        probe = torch.randint(shape.vocabulary, (2, 64), generator=torch.Generator().manual_seed(0))
+        probe = torch.randint(model.shape.vocabulary, (2, 64), generator=torch.Generator().manual_seed(0))
         apart = float((net(input_ids=probe).logits - model(probe)).abs().max())
     if not apart < 1e-3:
         raise SystemExit(f"the two layouts give logits that differ by {apart}")
@@ -316,8 +314,7 @@ def train(recipe: Recipe, out: Path, *, device: str, processes: int) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(recipe)
-    tokenizer.save_pretrained(out)
-    _portable(out)
+    save_tokenizer(tokenizer, recipe.shape, out)
     say(f"tokenizer: {len(tokenizer)} tokens")
     ids, decided = corpus(recipe, out / "tokenizer.json", processes=processes)
     data = hashlib.sha256(ids.tobytes() + np.packbits(decided).tobytes()).hexdigest()
@@ -329,7 +326,7 @@ def train(recipe: Recipe, out: Path, *, device: str, processes: int) -> None:
         say(f"step {step} of {recipe.steps}: loss {loss:.4f}")
 
     loss = pretrain(model, ids, decided, settings, device=device, observe=observe)
-    net = as_qwen2(model.cpu().float(), tokenizer).to(torch.float16)
+    net = as_llama(model.cpu().float(), tokenizer).to(torch.float16)
     net.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     facts = {
@@ -345,11 +342,19 @@ def train(recipe: Recipe, out: Path, *, device: str, processes: int) -> None:
     say(f"saved in {out}: loss {loss:.4f}, {facts['parameters']} parameters")
 
 
-def _portable(out: Path) -> None:
-    """transformers 5 has a new name for the class of plain tokenizers; both 4 and 5 know the old one."""
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, shape: Shape, out: Path) -> None:
+    """Written so that transformers 4 and 5 read it as it is; checked, since some kinds of model get rules of their own.
+
+    For Qwen2, transformers 5 ignores the rules in tokenizer.json and puts Qwen's in their place."""
+    tokenizer.save_pretrained(out)
     path = out / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    config_of(shape, tokenizer).save_pretrained(out)
+    loaded = AutoTokenizer.from_pretrained(out)
+    for text in ('Say "oak.price"?\n', f'{END}\n<tool_call>{{"key": "oak.price"}}</tool_call>', "don't 417  kg"):
+        if loaded.encode(text) != _opened(out / "tokenizer.json").encode(text).ids:
+            raise SystemExit(f"transformers does not read the tokenizer as it was trained: {text!r}")
 
 
 def exam(out: Path, *, device: str, tasks: int) -> None:
@@ -398,12 +403,12 @@ license: apache-2.0
 library_name: transformers
 pipeline_tag: text-generation
 ---
-# tiny-qwen2
+# tiny-tools
 
-A decoder of {millions:.2f} million parameters in the layout of Qwen2 (width {width}, {layers} layers, {heads} heads,
+A decoder of {millions:.2f} million parameters in the layout of Llama (width {width}, {layers} layers, {heads} heads,
 context {context}), with its own byte-level BPE tokenizer of {vocabulary} tokens and a ChatML template that renders
 tools, tool calls and tool results. It was trained from nothing on conversations that our own generator writes
-(`holdfast.workloads.tooluse.dialogues`); `runs/train_tiny_qwen2.py` makes it again. It knows four tools (`calc`,
+(`holdfast.workloads.tooluse.dialogues`); `runs/train_tiny_tools.py` makes it again. It knows four tools (`calc`,
 `lookup`, `convert`, `calendar`), three styles of answering, thinking when asked, and nothing of the world. It is for
 showing, testing and teaching how agents learn; nobody should rely on its answers.
 

@@ -26,7 +26,7 @@ from holdfast.workloads.tooluse.tasks import EASY, generate
 from holdfast.workloads.tooluse.tools import SPECS
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDER = MODELS / "tiny-qwen2"
+FOLDER = MODELS / "tiny-tools"
 FILES = {
     "README.md",
     "chat_template.jinja",
@@ -42,7 +42,7 @@ shipped = pytest.mark.skipif(not (FOLDER / "config.json").is_file(), reason="the
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_tiny_qwen2", ROOT / "runs/train_tiny_qwen2.py")
+    spec = importlib.util.spec_from_file_location("train_tiny_tools", ROOT / "runs/train_tiny_tools.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
@@ -56,8 +56,8 @@ def tokenizer(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> A
     import transformers
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    script.train_tokenizer(replace(script.Recipe(), tokenizer_conversations=600)).save_pretrained(folder)
-    script._portable(folder)
+    recipe = replace(script.Recipe(), tokenizer_conversations=600)
+    script.save_tokenizer(script.train_tokenizer(recipe), recipe.shape, folder)
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
@@ -141,9 +141,9 @@ def test_any_text_survives_the_tokens(tokenizer: Any) -> None:
 def test_the_weights_in_their_new_layout_are_the_same_function(script: ModuleType, tokenizer: Any) -> None:
     shape = replace(script.Recipe().shape, width=64, layers=2, heads=2)
     model = script.Transformer(shape, seed=3)
-    net, ids = script.as_qwen2(model, tokenizer), torch.randint(1024, (1, 300))
+    net, ids = script.as_llama(model, tokenizer), torch.randint(1024, (1, 300))
     assert torch.allclose(net(input_ids=ids).logits, model(ids), atol=1e-4)
-    assert [net.config.model_type, net.generation_config.eos_token_id] == ["qwen2", tokenizer.eos_token_id]
+    assert [net.config.model_type, net.generation_config.eos_token_id] == ["llama", tokenizer.eos_token_id]
 
 
 @shipped
@@ -152,7 +152,7 @@ def test_what_ships_is_small_whole_and_what_its_card_says() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 5_000_000
     facts = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
     sha256 = hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest()
-    assert facts["weights_sha256"] == sha256 and sha256 in card("tiny-qwen2")
+    assert facts["weights_sha256"] == sha256 and sha256 in card("tiny-tools")
 
 
 @shipped
@@ -160,7 +160,7 @@ def test_what_ships_was_made_by_this_script(script: ModuleType) -> None:
     facts = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
     assert script.Recipe(**facts["recipe"]) == script.Recipe()
     assert (FOLDER / "chat_template.jinja").read_text(encoding="utf-8") == script.TEMPLATE
-    assert card("tiny-qwen2") == script.card(facts)
+    assert card("tiny-tools") == script.card(facts)
 
 
 @shipped
