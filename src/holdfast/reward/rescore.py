@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.scorer import RIGHT, resolve
+from holdfast.contracts.scorer import RIGHT, resolve, told_error
 from holdfast.contracts.trace import Span
 from holdfast.reward.judges.calibration import agreement
 from holdfast.reward.scorers import SUCCESS, Combined
@@ -127,8 +127,7 @@ def _settled(one: StoredRollout, given: Any, close: Any) -> Rescored:
 
 
 def _failed(one: StoredRollout, error: BaseException) -> Rescored:
-    text = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-    return Rescored(id=one.id, error=text[:MOST_ERROR])
+    return Rescored(id=one.id, error=told_error(error)[:MOST_ERROR])
 
 
 def _closed(one: StoredRollout, given: Sequence[Signal], close: Any) -> Rescored:
