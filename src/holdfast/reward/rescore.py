@@ -231,19 +231,10 @@ def compare_scorings(
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: Sheet(signals=tuple(signals)) for one, signals in old.items()}
     after = {one: Sheet(signals=tuple(new.get(one, ()))) for one in old}
-    rows = [
-        Changed(
-            id=one,
-            old=before[one].total,
-            new=after[one].total,
-            was_right=is_right(before[one].signals),
-            is_right=is_right(after[one].signals),
-        )
-        for one in old
-    ]
+    rows = [_row(one, before[one], after[one]) for one in old]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
-    gaps = [_gap(row) for row in both]
+    gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
     return ScoringComparison(
         rollouts=len(both),
         only_old=sum(row.old is not None and row.new is None for row in rows),
@@ -257,10 +248,13 @@ def compare_scorings(
         new_mean=_mean([row.new for row in both if row.new is not None]),
         mean_change=_mean(gaps),
         changed=tuple(sorted(filter(_has_changed, rows), key=lambda row: (-abs(_gap(row)), row.id))),
-        arms=None
-        if arms is None
-        else _arms(_measures(before, after, primary, failed), arms, baseline, candidate, primary),
+        arms=None if arms is None else _arms(measures, arms, baseline, candidate, primary),
     )
+
+
+def _row(rollout: str, before: Sheet, after: Sheet) -> Changed:
+    was, now = is_right(before.signals), is_right(after.signals)
+    return Changed(id=rollout, old=before.total, new=after.total, was_right=was, is_right=now)
 
 
 def _gap(row: Changed) -> float:
