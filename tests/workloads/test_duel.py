@@ -27,7 +27,7 @@ from holdfast.contracts.evidence import Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split, Task
-from holdfast.contracts.run import StepRecord, RunState, Status
+from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer

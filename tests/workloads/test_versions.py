@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.release import PolicyKind
 from holdfast.policies.lm import Shape, Transformer
-from holdfast.policies.sprout.shelf import SHELF
+from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.versions import Version, from_record, open_local, resolve, source_of, to_record
@@ -47,7 +47,7 @@ def checkpoint(store: Store, identity: str, sha256: str) -> None:
 
 def test_a_model_of_the_package_is_found_by_name(store: Store) -> None:
     found = resolve(store, "sprout")
-    assert found == Version(name="sprout", weights="sprout", sha256=read(SHELF / "sprout").sha256)
+    assert found == Version(name="sprout", weights="sprout", sha256=read(folder_of("sprout")).sha256)
     assert from_record(to_record(found)) == found
 
 
@@ -84,7 +84,7 @@ def test_a_release_is_found_by_what_it_was_made_from(store: Store, tmp_path: Pat
     checkpoint(store, "run-1-1-ab", sha256)
     saved(tmp_path / "mine", seed=1)
     wanted = {
-        "shelf:sprout-weak": read(SHELF / "sprout-weak").sha256,
+        "shelf:sprout-weak": read(folder_of("sprout-weak")).sha256,
         "checkpoint:run-1-1-ab": sha256,
         f"weights:{tmp_path / 'mine'}": read(tmp_path / "mine").sha256,
     }

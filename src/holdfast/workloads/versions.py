@@ -13,9 +13,8 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import Release
-from holdfast.policies import weights
+from holdfast.policies import registry, weights
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from holdfast.store import versions
 from holdfast.store.store import Store
 from holdfast.workloads.pupil import where
@@ -38,7 +37,7 @@ class Version:
 
 def resolve(store: Store, name: str) -> Version:
     """The version, found and readable; its weights are hashed when they are loaded."""
-    if name in shelf.NAMES:
+    if name in registry.NAMES:
         return _at(name, name)
     if "@" in name and not Path(name).is_dir():
         return _release(store, store.releases.get(name))
@@ -49,7 +48,7 @@ def resolve(store: Store, name: str) -> Version:
 
 def open_local(version: Version, *, slots: int, seed: int, deterministic: bool = False) -> Local:
     """The model, ready to answer. What lies there must still be what was resolved."""
-    model, manifest = shelf.load(version.weights)
+    model, manifest = registry.load(version.weights)
     if manifest.sha256 != version.sha256:
         why = f"the weights in {version.weights} are {manifest.sha256[:12]}…, not {version.sha256[:12]}… any more"
         raise BadInput(f"version {version.name}", why=why, remedy="restore them from a copy, or begin a new run")
@@ -72,7 +71,7 @@ def from_record(record: Mapping[str, Any]) -> Version:
 
 
 def _at(name: str, place: str) -> Version:
-    manifest = weights.read(shelf.folder_of(place))
+    manifest = weights.read(registry.folder_of(place))
     if manifest.kind != "transformer":
         raise BadInput(f"version {name}", why=f"its weights are of the kind {manifest.kind}, which answers no messages")
     return Version(name=name, weights=place, sha256=manifest.sha256)
@@ -83,7 +82,7 @@ def _checkpoint(store: Store, name: str, identity: str) -> Version:
         found = store.checkpoints.get(identity)
     except NotFound:
         why = "is no model of the package, no folder, no checkpoint and no release"
-        remedy = f"use {' or '.join(shelf.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
+        remedy = f"use {' or '.join(registry.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
         raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
     version = _at(name, str(where(store.folder, found.id).absolute()))
     if found.artifact is not None and found.artifact.sha256 != version.sha256:
@@ -128,7 +127,7 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)
     manifest: dict[str, Any] = {"sha256": version.sha256}
-    if name in shelf.NAMES:
+    if name in registry.NAMES:
         return f"shelf:{name}", manifest
     if Path(name).is_dir():
         return f"weights:{version.weights}", manifest
