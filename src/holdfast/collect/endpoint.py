@@ -33,7 +33,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from holdfast.collect import forms
 from holdfast.collect.openapi import Place, described
 from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
-from holdfast.collect.request import KNOWN, Request, read_request
+from holdfast.collect.request import KNOWN, Request, read_passing, read_request
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
@@ -64,6 +64,7 @@ def app(
     token: str | None = None,
     feedback: Told | None = None,
     spell: Spell | None = None,
+    is_passed_on: bool = False,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
     wait_s: float = WAIT_S,
@@ -72,9 +73,11 @@ def app(
 
     `choose_version` is asked once a request for what answers it, with the request's `user` or a key of its own: a call
     that has begun ends with the version it began with. `feedback` is told what came of an answer, where a caller says
-    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs.
+    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs. `is_passed_on`: what answers is another
+    server, which may know fields that models here do not.
     """
-    door = Door(name=name, token=token, largest=largest, wait_s=wait_s)
+    read = read_passing if is_passed_on else read_request
+    door = Door(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
 
     async def chat(asked: Asked) -> Response:
         request = await door.read(asked)
@@ -124,8 +127,16 @@ def app(
 class Door:
     """Who may ask, and for what."""
 
-    def __init__(self, *, name: str, token: str | None, largest: int, wait_s: float) -> None:
-        self._name, self._largest, self._wait_s = name, largest, wait_s
+    def __init__(
+        self,
+        *,
+        name: str,
+        token: str | None,
+        largest: int,
+        wait_s: float,
+        read: Callable[[Any], Request] = read_request,
+    ) -> None:
+        self._name, self._largest, self._wait_s, self._read = name, largest, wait_s, read
         self._token = None if token is None else f"Bearer {token}".encode()
 
     def admit(self, asked: Asked) -> None:
@@ -137,7 +148,7 @@ class Door:
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     async def read(self, asked: Asked) -> Request:
-        request = read_request(await self.json(asked))
+        request = self._read(await self.json(asked))
         if request.model != self._name:
             raise HTTPException(404, f"model {request.model[:100]!r}: is not served here; there is {self._name!r}")
         return request

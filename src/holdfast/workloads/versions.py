@@ -46,6 +46,26 @@ def resolve(store: Store, name: str) -> Version:
     return _checkpoint(store, name, name)
 
 
+def endpoint_model(store: Store, release: Release) -> str | None:
+    """The model of a release of resources that answers from an address; None where it is one of this machine."""
+    model = release.manifest.get("model")
+    if not release.source.startswith("resources:") or not isinstance(model, str) or is_near(store, model):
+        return None
+    provider, _, name = model.partition("/")
+    return name if provider == "openai" and name else model  # only that is a mere prefix
+
+
+def is_near(store: Store, model: str) -> bool:
+    """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
+    if model in shelf.NAMES or Path(model).is_dir() or "@" in model:
+        return True
+    try:
+        store.checkpoints.get(model)
+    except NotFound:
+        return False
+    return True
+
+
 def open_local(version: Version, *, slots: int, seed: int, deterministic: bool = False) -> Local:
     """The model, ready to answer. What lies there must still be what was resolved."""
     model, manifest = registry.load(version.weights)
@@ -109,6 +129,9 @@ def _release(store: Store, release: Release) -> Version:
     if not isinstance(model, str):
         remedy = "register it with the model that its resources are given to"
         raise BadInput(f"release {release.id}", why="its manifest names no model", remedy=remedy)
+    if endpoint_model(store, release) is not None:
+        remedy = f"holdfast release serve {release.policy} --upstream URL"
+        raise BadInput(f"release {release.id}", why=f"its model {model} answers from an address", remedy=remedy)
     base, number = resolve(store, model), store.versions.get(int(rest)).version
     return Version(name=release.id, weights=base.weights, sha256=base.sha256, resources=number)
 
@@ -122,7 +145,9 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         number = versions.number(text)
         if number is None:
             raise NotFound(f"source {name}", why=f"there is none in project {store.project!r}")
-        return name, {"model": resolve(store, model).name, "resources": store.versions.get(number).sha256}
+        is_far = "/" in model and not is_near(store, model)  # as in openai/gpt-4o-mini
+        given_to = model if is_far else resolve(store, model).name
+        return name, {"model": given_to, "resources": store.versions.get(number).sha256}
     if "@" in name and not Path(name).is_dir():
         raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)
