@@ -6,6 +6,7 @@ listens before an address is asked for, and no server is imported before somebod
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 2048  # connections that wait while the server is imported
 STOP_S = 5.0
+HOST = "127.0.0.1"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 class ModelGateway:
@@ -44,12 +47,13 @@ class ModelGateway:
             if self._is_stopped:
                 raise Fault("model gateway", why="has been stopped")
             if self._listening is None:
-                self._listening = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+                _bypass_network_proxies()
+                self._listening = socket.create_server((HOST, 0), backlog=BACKLOG)
                 self._wake, waking = socket.socketpair()
                 serve = (self._listening, waking)
                 self._thread = threading.Thread(target=self._serve, args=serve, name="holdfast-gateway", daemon=True)
                 self._thread.start()
-            return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+            return f"http://{HOST}:{self._listening.getsockname()[1]}"
 
     def stop(self) -> None:
         """Ends the server, if there is one. Calls under way are dropped."""
@@ -80,3 +84,13 @@ class ModelGateway:
                     return
                 self._server = server(GatewayApp(self._register, self._clock))
             self._server.run(sockets=[listening])
+
+
+def _bypass_network_proxies() -> None:
+    """Where the environment names a network's proxy, clients would send to it what is asked here, address and all."""
+    if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
+        return
+    for name in ("no_proxy", "NO_PROXY"):
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
+        if HOST not in hosts:
+            os.environ[name] = ",".join([*hosts, HOST])

@@ -188,9 +188,6 @@ def _point_clients(context: Context) -> None:
         os.environ["OPENAI_API_KEY"] = os.environ["ANTHROPIC_API_KEY"] = context.api_key
         # One of its frameworks sends traces to its vendor as soon as there is a key, and this one is only ours.
         os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
-        near = [part for part in os.environ.get("NO_PROXY", os.environ.get("no_proxy", "")).split(",") if part]
-        if "127.0.0.1" not in near:  # a network's proxy must not see what is asked here
-            os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join([*near, "127.0.0.1"])
 
 
 def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:
