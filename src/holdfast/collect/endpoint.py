@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect import forms
@@ -44,7 +44,7 @@ LARGEST = 8 * 2**20  # bytes of a request
 WAIT_S = 30.0  # for the head of a request, and for its body
 GRACE_S = 0.5  # what calls under way have to end, when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
-CODES = {401: "invalid_api_key", 404: "not_found", 413: "too_large"}
+CODES = {401: "invalid_api_key", 404: "not_found", 410: "attempt_over", 413: "too_large"}
 NOBODY = 499  # the status of an answer that nobody reads: the client is gone
 FIELD = re.compile(r"(?:sampling\.)?(([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*)(?: = .*)?", re.DOTALL)
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORECASE)
@@ -255,7 +255,7 @@ async def _events(first: Numbered, answers: AsyncGenerator[Numbered, None], chun
             for chunk in chunks.close():
                 yield _event(chunk)
         except Exception as error:
-            yield _event(_error(_status(error), _says(error)))
+            yield _event(error_form(status_of(error), says(error)))
             if not isinstance(error, HoldfastError):
                 raise
     yield b"data: [DONE]\n\n"
@@ -399,7 +399,7 @@ class Server(uvicorn.Server):
                 connection.transport.abort()
 
 
-def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
+def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
     """`server(app).run(sockets=[listen(…)])` serves until it is told to end by a signal, or by `should_exit`."""
     return Server(
         uvicorn.Config(
@@ -418,31 +418,35 @@ def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
     )
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
     """A record that breaks its own contract was made by what answers, whatever was asked."""
     statuses = ((BadRecord, 500), (BadInput, 400), (Conflict, 409), (Fault, 503))
     return next((status for kind, status in statuses if isinstance(error, kind)), 500)
 
 
-def _says(error: Exception) -> str:
+def says(error: Exception) -> str:
     """Our own errors are written for people; of others no more than the kind is told to strangers."""
     return str(error) if isinstance(error, HoldfastError) else f"the model failed: {type(error).__name__}"
 
 
-def _error(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+def error_form(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": CODES.get(status)}}
 
 
+def param_of(error: Exception) -> str | None:
+    """The field of a request that is wrong, where it is one."""
+    field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
+    return field[1] if field and field[2] in KNOWN else None
+
+
 async def _refused(asked: Asked, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json(_error(error.status_code, error.detail), error.status_code, error.headers)
+    return _json(error_form(error.status_code, error.detail), error.status_code, error.headers)
 
 
 async def _failed(asked: Asked, error: Exception) -> Response:
-    field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
-    param = field[1] if field and field[2] in KNOWN else None
-    return _json(_error(_status(error), _says(error), param), _status(error))
+    return _json(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
 async def _left(asked: Asked, error: Exception) -> Response:

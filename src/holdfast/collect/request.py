@@ -26,6 +26,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change no
     "response_format": ({"type": "text"},),
     "parallel_tool_calls": (True, False),  # one call after the other is what models here do anyway
     "modalities": (["text"],),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "verbosity": ("medium",),
 }
 
 
