@@ -46,7 +46,7 @@ from holdfast.workloads.duel import (
     suite_of,
     weighed,
 )
-from holdfast.workloads.versions import Version, resolve
+from holdfast.pipeline.versions import Version, resolve
 from tests.conftest import Files
 
 PATIENCE_S = 60.0

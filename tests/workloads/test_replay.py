@@ -17,7 +17,7 @@ from holdfast.prove.golden import Golden, check
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.duel import suite_of
 from holdfast.workloads.replay import Replay, plan_for
-from holdfast.workloads.versions import resolve
+from holdfast.pipeline.versions import resolve
 from tests.conftest import Files
 from tests.workloads.test_duel import drive, short
 

@@ -230,7 +230,7 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     from holdfast.contracts.records import decode
     from holdfast.prove.golden import Golden
     from holdfast.workloads.replay import Replay, plan_for
-    from holdfast.workloads.versions import resolve
+    from holdfast.pipeline.versions import resolve
 
     plan = plan_for(Replay(name=name, suite=suite, version=resolve(store, version)))
     status, _, code = drive(store, plan, None)

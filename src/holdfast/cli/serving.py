@@ -28,7 +28,7 @@ from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
-from holdfast.workloads.versions import open_local, resolve
+from holdfast.pipeline.versions import open_local, resolve
 
 SLOTS = 64
 BEAT_S = 1.0
@@ -52,7 +52,7 @@ async def _serve(
     store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
 ) -> None:
     def load(release: Release) -> Speaker:
-        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number)
+        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number, folder=store.folder)
 
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
     await service.refresh()

@@ -15,7 +15,7 @@ from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.sprout.shelf import SHELF
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.versions import Version, from_record, open_local, resolve, source_of, to_record
+from holdfast.pipeline.versions import Version, from_record, open_local, resolve, source_of, to_record
 from tests.conftest import Files
 
 NOW = 5.0
