@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
@@ -184,21 +184,30 @@ def connection(settings: OptimizeSettings) -> Connect:
     """How to reach the model behind an address, in this process or in another one."""
     if settings.model is None:
         return no_model
-    provider, _, name = settings.model.partition("/")
-    base_url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
+    return OneModel(_client(settings.model, settings.base_url, settings.thinking_mode))
+
+
+def connect_to(model: str) -> Complete | None:
+    """A model behind an address that the environment names."""
+    return _client(model)()
+
+
+def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto") -> Callable[[], Complete]:
+    provider, _, name = model.partition("/")
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:
         if provider != "openai":
-            raise BadInput(f"--model {settings.model}", why="no endpoint is known for it", remedy="give --base-url")
+            raise BadInput(f"--model {model}", why="no endpoint is known for it", remedy="give --base-url")
         base_url = OPENAI
     # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
     made: Any = partial(
         Client,
-        name if provider == "openai" else settings.model,
+        name if provider == "openai" else model,
         base_url,
         api_key=os.environ.get("OPENAI_API_KEY"),
-        thinking=None if settings.thinking_mode == "auto" else Mode(settings.thinking_mode),
+        thinking=None if thinking_mode == "auto" else Mode(thinking_mode),
     )
-    return OneModel(made)
+    return cast("Callable[[], Complete]", made)
 
 
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
