@@ -23,7 +23,7 @@ from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.contracts.run import StepRecord, ResourceVersion, Run, RunState, Status, Wanted
+from holdfast.contracts.run import ResourceVersion, Run, RunState, Status, StepRecord, Wanted
 from holdfast.store.changes import FINISHED, ORDERS, ROOM
 from holdfast.store.orders import HELD, Orders
 from holdfast.store.runs import taken_up

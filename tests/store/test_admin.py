@@ -177,7 +177,7 @@ def test_pruning_takes_the_run_and_all_below_it_in_pieces(store: Store, clock: C
     assert [part for part in check(store) if part.problems] == []
 
 
-def test_pruning_takes_the_steps_of_a_run_and_leaves_its_checkpoints(store: Store, clock: Clock) -> None:
+def test_pruning_takes_the_steps_and_scorings_of_a_run_and_leaves_its_checkpoints(store: Store, clock: Clock) -> None:
     gone, kept = (Scene(store, clock, begin(store, clock, salt=salt)) for salt in ("gone", "kept"))
     for scene, steps in ((gone, admin.CHUNK + 5), (kept, 2)):
         for step in range(steps):
@@ -185,9 +185,16 @@ def test_pruning_takes_the_steps_of_a_run_and_leaves_its_checkpoints(store: Stor
     store.checkpoints.add(checkpoint("root"), gone.run, now=clock.now)
     store.checkpoints.add(checkpoint("leaf", parent="root"), kept.run, now=clock.now).result()
     store.runs.end(gone.run, RunState.FAILED, who="test", now=clock.now).result()
+    scored = [(f"{gone.run}/t", [signal()])]
+    gone.enqueue("t")
+    kept.enqueue("t")
+    for name in ("first", "second"):
+        store.scorings.add(gone.run, name, {}, scored, who="ann", now=clock.now)
+    store.scorings.add(kept.run, "first", {}, [(f"{kept.run}/t", [signal()])], who="ann", now=clock.now)
     (old,) = admin.old_runs(store, before=clock.now + 1)
-    assert list(admin.prune(store, old, who="ann", now=7.0)) == []
+    assert list(admin.prune(store, old, who="ann", now=7.0)) == [1]
     left = rows(store)
+    assert (left["scorings"], left["scored"]) == (1, 1)
     assert (left["runs"], left["steps"], left["checkpoints"]) == (1, 2, 2)
     assert [one.id for one in store.checkpoints.lineage("leaf")] == ["root", "leaf"]
     assert [part for part in check(store) if part.problems] == []

@@ -51,6 +51,7 @@ def lived(scene: Scene) -> Scene:
     ordered(scene.store)
     for step in (1, 2):
         scene.store.steps.add(scene.run, f"{step}/learn", {"loss": 0.5}, function="f", now=1.0).result()
+    scene.store.scorings.add(scene.run, "again", {}, [(f"{scene.run}/tried", [signal()])], who="t", now=1.0)
     scene.store.runs.end(begin(scene.store, scene.clock, salt="b"), RunState.COMPLETED, who="t", now=2.0).result()
     return scene
 
@@ -61,9 +62,22 @@ def test_a_store_that_has_lived_is_sound(lived: Scene, quick: bool) -> None:
 
 
 def test_every_part_is_looked_at(store: Store) -> None:
-    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "steps", "checkpoints"]
-    names += ["releases", "trials", "labels", "guards", "sources", "arms", "flags", "judgements", "orders", "recorded"]
-    names += ["recount", "ledger", "blobs", "weights"]
+    names = ["runs", "leases", "rollouts", "attempts", "spans", "signals", "budgets", "steps"]
+    names += [
+        "scorings",
+        "checkpoints",
+        "releases",
+        "trials",
+        "labels",
+        "guards",
+        "sources",
+        "arms",
+        "flags",
+        "judgements",
+        "orders",
+        "recorded",
+    ]
+    names += ["scored", "recount", "ledger", "blobs", "weights"]
     if store.db.engine.name == "sqlite":
         names = ["file", "references", *names]
     assert [part.name for part in check(store)] == names

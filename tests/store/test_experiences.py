@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import NotFound
+from holdfast.contracts.experience import Decided
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.store.sql import Transaction
 from tests.store.scene import AT_ONCE, Scene, signal, span
 
 
@@ -92,3 +95,82 @@ def test_rollouts_of_one_group_are_of_one_task(scene: Scene) -> None:
 def test_an_unknown_rollout_is_not_found(scene: Scene) -> None:
     with pytest.raises(NotFound, match="nothing"):
         scene.store.experiences.one(f"{scene.run}/nothing")
+
+
+def page(scene: Scene, **how: Any) -> list[Decided]:
+    return scene.store.experiences.decided(scene.run, **how)
+
+
+def test_what_was_decided_is_read_a_page_at_a_time_with_all_that_a_scorer_needs(scene: Scene) -> None:
+    scene.enqueue("a", split=Split.VAL, metadata={"expected": 4}, step="0/collect", version="m@1")
+    claim = scene.claim()
+    scene.store.traces.add(claim.attempt, [asked("m@1")], now=scene.clock.now).result()
+    scene.store.traces.score(claim.attempt, [signal("success", 1.0), signal("tone", 0.5)], now=scene.clock.now).result()
+    scene.finish(claim, AttemptState.SUCCEEDED, reward=1.5, outcome="right", output={"answer": 4})
+    whole = Decided(
+        rollout=f"{scene.run}/a",
+        input={"q": "a"},
+        output={"answer": 4},
+        error=None,
+        split=Split.VAL,
+        status=RolloutState.SUCCEEDED,
+        metadata={"expected": 4},
+        reward=1.5,
+        outcome="right",
+        step="0/collect",
+        version="m@1",
+        signals=(signal("success", 1.0), signal("tone", 0.5)),
+        spans=(asked("m@1"),),
+    )
+    assert page(scene, spans=True) == [whole]
+    assert page(scene) == [replace(whole, spans=())]
+
+
+def test_only_what_an_attempt_decided_is_in_a_page_and_of_several_that_one(scene: Scene) -> None:
+    for state in sorted(RolloutState, key=lambda state: state is RolloutState.QUEUING):
+        scene.brought_to(state, str(state))
+    scene.enqueue("tried", priority=1)
+    attempt(scene, asked("old@1"), value=0.0, state=AttemptState.FAULT)
+    scene.clock.advance(1.0)
+    attempt(scene, asked("new@1"), value=1.0)
+    found = page(scene, spans=True)
+    assert sorted(one.rollout.partition("/")[2] for one in found) == ["failed", "succeeded", "tried"]
+    (tried,) = [one for one in found if one.rollout.endswith("/tried")]
+    assert tried.signals == (signal(value=1.0),) and tried.spans == (asked("new@1"),)
+    (failed,) = [one for one in found if one.status is RolloutState.FAILED]
+    assert (failed.outcome, failed.output, failed.signals) == ("wrong", None, ())
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_pages_go_on_where_the_last_one_ended(scene: Scene, most: int) -> None:
+    names = [f"t{place}" for place in range(5)]
+    scene.enqueue(*names, "open")
+    for place, _ in enumerate(names):
+        attempt(scene, span(1), value=float(place))
+    found, after = list[Decided](), None
+    while some := page(scene, after=after, most=most, spans=True):
+        assert len(some) <= most
+        found, after = found + some, some[-1].rollout
+    assert [one.rollout for one in found] == [f"{scene.run}/{name}" for name in names]
+    assert [one.signals for one in found] == [(signal(value=float(place)),) for place in range(5)]
+
+
+def test_a_page_takes_a_handful_of_statements_however_many_it_holds(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.enqueue(*(f"t{place}" for place in range(50)))
+    for _ in range(50):
+        attempt(scene, span(1))
+    scene.store.runs.key(scene.run)
+    ran: list[Any] = []
+    whole = Transaction.all
+    monkeypatch.setattr(
+        Transaction, "all", lambda self, statement, params: ran.append(1) or whole(self, statement, params)
+    )
+    assert len(page(scene, spans=True)) == 50
+    assert len(ran) == 3
+
+
+def test_a_page_after_a_rollout_that_is_not_there_is_refused(scene: Scene) -> None:
+    with pytest.raises(NotFound, match=f"rollout {scene.run}/ghost: there is none"):
+        page(scene, after=f"{scene.run}/ghost")

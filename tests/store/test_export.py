@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.contracts.judgement import Doubt, Doubtful
 from holdfast.contracts.records import PUBLISHED, decode, encode
+from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import Span, SpanKind, ToolCall
@@ -125,6 +126,20 @@ def test_what_was_learnt_is_exported_with_its_run(store: Store, clock: Clock) ->
     alone = exported(store, project="default", run=mine)
     of_run = ["run", "step", "step", "checkpoint", *["ledger-entry"] * 3]
     assert kinds(alone) == ["header", *of_run, "end"]
+
+
+def test_scorings_are_exported_with_their_run_each_before_its_signals(store: Store, clock: Clock) -> None:
+    mine, other = (Scene(store, clock, begin(store, clock, salt=salt)) for salt in "ab")
+    told = Signal(name="success", value=0.5, source="rule:exact@2", feedback="nearly")
+    for scene in (mine, other):
+        scene.enqueue("t")
+        store.scorings.add(scene.run, "again", {"exact": 2}, [(f"{scene.run}/t", [told])], who="ann", now=1.0)
+    first, second, *rest = [line for line in exported(store, run=mine.run) if line["kind"] in ("scoring", "scored")]
+    assert rest == []
+    assert [decode(PUBLISHED["scoring"], first["record"])] == store.scorings.of_run(mine.run)
+    assert (second["kind"], second["scoring"], second["rollout"]) == ("scored", "again", f"{mine.run}/t")
+    assert decode(PUBLISHED["signal"], second["record"]) == told
+    assert kinds(exported(store)).count("scoring") == 2
 
 
 def test_what_serves_is_exported_with_its_project_and_not_with_a_run(store: Store, clock: Clock) -> None:

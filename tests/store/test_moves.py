@@ -10,7 +10,20 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import blobs, checkpoints, ledger, moves, runs, steps, traces, versions, views, workers
+from holdfast.store import (
+    blobs,
+    checkpoints,
+    experiences,
+    ledger,
+    moves,
+    runs,
+    scorings,
+    steps,
+    traces,
+    versions,
+    views,
+    workers,
+)
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
@@ -25,6 +38,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "steps.WITH_SOME": "a check of everything",
     "steps.WITH_ENTRIES": "a check of everything",
     "steps.FIRST": "a check of everything",
+    "scorings.EVERY": "a check of everything",
+    "scorings.NOTED": "a check of everything",
+    "scorings.PRUNED": "a check of everything",
     "ledger.LOCK": "no query",
     "versions.LOCK": "no query",
 }
@@ -37,11 +53,24 @@ SORTED = {
     "ledger.LAST",
     "ledger.AFTER",
 }
-BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|checkpoints|steps"
+BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|checkpoints|steps|scorings|scored"
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (moves, traces, runs, views, ledger, versions, workers, blobs, checkpoints, steps):
+    for module in (
+        moves,
+        traces,
+        runs,
+        views,
+        ledger,
+        versions,
+        workers,
+        blobs,
+        checkpoints,
+        steps,
+        scorings,
+        experiences,
+    ):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
@@ -105,6 +134,12 @@ def _sample(name: str) -> object:
         "tries",
         "interrupted",
         "max_faults",
+        "scoring",
+        "first",
+        "last",
+        "of",
+        "begin",
+        "n",
     )
     times = (
         "now",

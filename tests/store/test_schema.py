@@ -195,7 +195,7 @@ FIXED = {
     ),
     "budget_events": ("a budget event is immutable", "attempt seq kind at tokens allowed spent overspent body", ""),
     "steps": ("a recorded step is immutable", "run step name function inputs_sha256 at body", ""),
-    "scorings": ("a scoring is immutable", "project run name scorers who at", ""),
+    "scorings": ("a scoring is immutable", "project run name scorers who at rollouts sha256", ""),
     "scored": ("a scoring is immutable", "scoring rollout seq name value weight source turn feedback", ""),
     "artefacts": ("an artefact is immutable", "project sha256 body at", ""),
     "judgements": (
@@ -247,7 +247,7 @@ def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
         raw.run(statement)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
     raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}')")
-    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1)")
+    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a')")
     raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL)")
     raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
     message, fixed, free = FIXED[table]

@@ -13,14 +13,21 @@ from holdfast.cli.progress import Progress, stdout_kept_clean
 from holdfast.cli.signals import obeying
 from holdfast.contracts.run import RunState, Status
 from holdfast.operate.status import write_status
-from holdfast.operate.switches import heeding
+from holdfast.operate.switches import heeding, key_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
 from holdfast.store.store import Store
 
 
-def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path, int]:
+def new_salt() -> str:
+    """The end of a new run's id, and its key for shares of flags."""
+    return secrets.token_hex(2)
+
+
+def drive(store: Store, spec: RunSpec, resume: str | None, salt: str | None = None) -> tuple[Status, Path, int]:
     """Run the program to its end: how it ended, where its status lies, and the exit code."""
+    salt = salt or new_salt()
+    key = salt if resume is None else key_of(resume)
     path = store.folder / "status.json"
     here = Path.cwd()  # before an agent can change it
     shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -39,9 +46,9 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
                 clock=time.time,
                 observe=observe,
                 who=who(),
-                salt=secrets.token_hex(2),
+                salt=salt,
                 resume=resume,
-                features=heeding(store, clock=time.time, environment=os.environ),
+                features=heeding(store, key=key, clock=time.time, environment=os.environ),
             )
         return status, caught.exit_code
 

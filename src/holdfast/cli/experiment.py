@@ -87,13 +87,13 @@ def hacking(
     from holdfast.cli.show import print_json
     from holdfast.operate.rivals import draw
     from holdfast.store.store import open_store
-    from holdfast.workloads.hacking import ARMS, KIND, Trial, outcome, plan_for, weigh
+    from holdfast.workloads.hacking import ARMS, KIND, Trial, outcome, spec_for, weigh
     from holdfast.workloads.hacking import quick as quickly
 
     trials = [Trial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
     experiment = Experiment(
-        kind=KIND, plan_for=plan_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm} reward"
+        kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm} reward"
     )
     with open_store(store, project=project) as opened:
         found, code = run_all(opened, trials, experiment)

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Comparison
-    from holdfast.contracts.run import StepRecord, Run
+    from holdfast.contracts.run import Run, StepRecord
     from holdfast.prove.weigh import Weighed
     from holdfast.store.store import Store
     from holdfast.workloads.duel import Duel

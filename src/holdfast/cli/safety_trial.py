@@ -38,13 +38,13 @@ def safety(
     from holdfast.cli.show import print_json
     from holdfast.operate.temptation import draw
     from holdfast.store.store import open_store
-    from holdfast.workloads.safety import ARMS, KIND, Trial, outcome, plan_for, weigh
+    from holdfast.workloads.safety import ARMS, KIND, Trial, outcome, spec_for, weigh
     from holdfast.workloads.safety import quick as quickly
 
     trials = [Trial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
     experiment = Experiment(
-        kind=KIND, plan_for=plan_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
+        kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
     )
     with open_store(store, project=project) as opened:
         found, code = run_all(opened, trials, experiment)

@@ -21,10 +21,10 @@ def prompt_of(task: Any, where: str = "task") -> str:
     return prompt
 
 
-def check(task: Any, where: str, *, is_asked: bool) -> None:
-    """Whether the task can be scored and, where a model is asked, has a question in it."""
+def check(task: Any, where: str, *, is_asked: bool, is_text: bool = True) -> None:
+    """Whether the task can be scored by its text and, where a model is asked, has a question in it."""
     expected = task.get("expected") if isinstance(task, dict) else None
-    if expected is not None and not isinstance(expected, str):
+    if is_text and expected is not None and not isinstance(expected, str):
         raise BadInput(
             f"{where}.expected = {expected!r}", why="is not text, so no answer could match it", remedy="quote it"
         )

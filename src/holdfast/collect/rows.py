@@ -319,13 +319,19 @@ def _as_json(data: Any, origin: Origin, number: int) -> Any:
     """A copy that holds only JSON: what the caller changes later changes no task."""
     try:
         return json.loads(_encode(data))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_json(data, origin.place(number)) from error
+
+
+def _not_json(data: Any, place: str) -> BadInput:
+    try:
         key, value = _unfit(data) or ("", data)
-        why = f"{value!r:.60} is not JSON" if isinstance(value, float) else f"is {_kind(value)}, which is not JSON"
-        remedy = NOT_FINITE_REMEDY if isinstance(value, float) else "leave the column out, or turn it into text"
-        raise BadInput(_join(origin.place(number), key), why=why, remedy=remedy) from error
-    except RecursionError as error:
-        raise BadInput(origin.place(number), why="is nested too deeply", remedy="make it flatter") from error
+    except RecursionError:
+        return BadInput(place, why="is nested too deeply, or holds itself", remedy="make it flatter")
+    if isinstance(value, float):
+        return BadInput(_join(place, key), why=f"{value!r} is not JSON", remedy=NOT_FINITE_REMEDY)
+    remedy = "leave the column out, or turn it into text"
+    return BadInput(_join(place, key), why=f"is {_kind(value)}, which is not JSON", remedy=remedy)
 
 
 def _other(value: Any) -> Any:
@@ -361,7 +367,10 @@ def _unfit(value: Any, path: str = "") -> tuple[str, Any] | None:
 
 
 def _path_to_unfit(value: Any) -> str:
-    found = _unfit(value)
+    try:
+        found = _unfit(value)
+    except RecursionError:
+        return ""
     return found[0] if found else ""
 
 

@@ -357,7 +357,7 @@ class _Columns:
         value = self._input_of(rest, aside, row)
         if isinstance(value, dict):
             self._watch_for_gold(value, found)
-        digest, family = _digest(value), _family_of(found, row)
+        digest, family = _row_digest(value, row), _family_of(found, row)
         label = _label_of(found, row.origin.split if self._labels else None, row)
         task = TaskItem(
             id=self._id_of(found, digest, row),
@@ -519,10 +519,9 @@ def _check_splits(drafts: Sequence[_Draft], share: float | None, seed: int, sour
         return
     if Split.VAL in labels:  # a source that is all train may be split: the label says no more than the default
         remedy = "leave held_out away, or load with split=False to split anew"
-        raise BadInput(f"held_out = {share}", why=f"the tasks of {source} have splits already", remedy=remedy)
+        raise BadInput(f"held_out = {share}", why=f"the splits of {source} are given already", remedy=remedy)
     if len({draft.task.split for draft in drafts}) == 1:
-        where = "train" if drafts[0].task.split is Split.TRAIN else "held out"
-        why = f"all {len(drafts)} tasks of {source} fall into {where}"
+        why = f"all tasks fall into the same split ({len(drafts)} tasks of {source})"
         remedy = "take another seed, give more tasks or families, or a split column"
         raise BadInput(f"held_out = {share}, seed = {seed}", why=why, remedy=remedy)
 
@@ -532,6 +531,13 @@ def _check_splits(drafts: Sequence[_Draft], share: float | None, seed: int, sour
 
 def _digest(value: Any) -> Digest:
     return _hash(canonical(value))
+
+
+def _row_digest(value: Any, row: SourceRow) -> Digest:
+    try:
+        return _digest(value)
+    except RecursionError as error:
+        raise BadInput(row.place, why="is nested too deeply", remedy="make it flatter") from error
 
 
 def _hash(text: str) -> Digest:
@@ -597,27 +603,23 @@ def _as_leaks(groups: Iterable[_Group]) -> tuple[Leak, ...]:
 def _normal(value: Any) -> str:
     """The value as text without case, digits and the number of spaces: equal for what only looks different."""
     parts: list[str] = []
-    _collect(value, parts)
+    ahead = [value]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict):
+            parts.append("{")
+            ahead.append("}")
+            for key in sorted(part, reverse=True):
+                ahead += (part[key], key)
+        elif isinstance(part, list):
+            parts.append("[")
+            ahead.append("]")
+            ahead += reversed(part)
+        else:
+            parts.append("0" if isinstance(part, int | float) and not isinstance(part, bool) else str(part))
     return " ".join(_DIGITS.sub("0", " \0 ".join(parts).casefold()).split())
-
-
-def _collect(value: Any, parts: list[str]) -> None:
-    """All keys and values in a fixed order."""
-    if isinstance(value, str):
-        parts.append(value)
-    elif isinstance(value, dict):
-        parts.append("{")
-        for key in sorted(value):
-            parts.append(key)
-            _collect(value[key], parts)
-        parts.append("}")
-    elif isinstance(value, list):
-        parts.append("[")
-        for part in value:
-            _collect(part, parts)
-        parts.append("]")
-    else:
-        parts.append("0" if isinstance(value, int | float) and not isinstance(value, bool) else str(value))
 
 
 def _refuse_leak(drafts: Sequence[_Draft], leaks: Sequence[Leak], *, by_share: bool) -> NoReturn:

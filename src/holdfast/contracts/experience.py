@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.contracts.episode import Ended
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 
@@ -23,6 +25,7 @@ class Experience:
     spans: tuple[Span, ...]
     sheet: Sheet | None  # None: never scored
     version: str | None = None  # of the policy that acted
+    input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
 
     @property
@@ -38,3 +41,22 @@ class Experience:
             return self.ended == "truncated"
         calls = self.calls
         return bool(calls) and calls[-1].finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A rollout that an attempt decided: all that a scorer needs to judge it again."""
+
+    rollout: str  # id
+    input: Any
+    output: Any  # None: the attempt failed, or answered nothing
+    error: str | None  # why it failed
+    split: Split | None
+    status: RolloutState  # succeeded or failed
+    metadata: Mapping[str, Any]
+    reward: float | None
+    outcome: str | None
+    step: str | None
+    version: str | None  # of the policy that had to act
+    signals: tuple[Signal, ...]  # of the deciding attempt, in their order
+    spans: tuple[Span, ...] = ()  # only where they were asked for

@@ -32,7 +32,7 @@ from holdfast.contracts.judgement import Appointment, Artefact, Calibration, Dou
 from holdfast.contracts.orders import Alert, Command
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import Scoring, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, Rollout, Task
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, Status, WorkerRecord
 from holdfast.contracts.shapes import Shape, Unfit, not_a, shape
@@ -55,6 +55,7 @@ PUBLISHED: Mapping[str, type] = {
     "triplet": Triplet,
     "signal": Signal,
     "sheet": Sheet,
+    "scoring": Scoring,
     "run": Run,
     "status": Status,
     "resource-version": ResourceVersion,

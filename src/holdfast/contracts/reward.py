@@ -35,7 +35,7 @@ class Reward:
         if self.turns is None:
             return
         for turn in self.turns:
-            if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn <= MAX_TURN:
+            if type(turn) is not int or not 0 <= turn <= MAX_TURN:
                 raise BadRecord(f"reward: turn {turn!r}", why="is not a whole number from 0", remedy="count from 0")
         turns = {turn: _numbers(f"turn {turn}", named) for turn, named in self.turns.items()}
         object.__setattr__(self, "turns", turns)
@@ -97,6 +97,21 @@ class Sheet:
     def total(self) -> float | None:
         """None when nothing was measured: missing is not zero."""
         return sum(s.value * s.weight for s in self.signals) if self.signals else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """What another set of scorers said about the rollouts of a run; its signals lie beside those of the attempts."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    run: str
+    name: str
+    scorers: Mapping[str, Any]  # what was used, as it describes itself
+    who: str
+    at: float  # unix seconds
+    rollouts: int  # that have a signal
+    sha256: str  # of the scorers and of all signals
 
 
 def outcome_of(signals: Iterable[Signal]) -> str | None:

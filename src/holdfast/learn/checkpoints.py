@@ -59,7 +59,8 @@ class Learner:
         if is_new or self.trainer is None or self._phase != phase:
             self.trainer, self._phase = make(self.model), phase
             if not is_new:
-                with _found(self._policy.checkpoint):  # a new one would go on, but elsewhere than the one that was saved
+                # A new one would go on, but elsewhere than the one that was saved.
+                with _found(self._policy.checkpoint):
                     self.trainer.load(self._policy.folder(folder) / TRAINER)
         return self.trainer
 

@@ -7,7 +7,7 @@ the multiplier of a constraint neither, and the audit says why.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class GRPO:
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
     seed: int = 0
     phase: str = PHASE  # the word that names its rollouts
+    measure: Callable[[Sequence[Experience]], Mapping[str, Any]] | None = None  # more figures of each batch
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,8 @@ class GRPO:
         clean, findings = sift(experiences, self.held_out)
         told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
         told |= {"quality": [encode(one) for one in findings], "rollouts": len(experiences)}
+        if self.measure is not None:
+            told |= self.measure(experiences)
         if not ctx.features.learning:
             return state.next(metrics={**told, "skipped": SWITCHED_OFF})
         assert isinstance(state.policy, Model)

@@ -65,9 +65,7 @@ class TurnPPO:
         }
         taken = [*state.data.get("taken", ()), *([] if batch.ids is None else [batch.ids])]
         learnt_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
-        return state.next(
-            candidate=candidate, metrics=metrics, taken=taken, learning_s=learnt_s, multiplier=multiplier
-        )
+        return state.next(candidate=candidate, metrics=metrics, taken=taken, learning_s=learnt_s, multiplier=multiplier)
 
     def learn(
         self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext

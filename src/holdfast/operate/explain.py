@@ -16,11 +16,11 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
+from holdfast.pipeline.proof import proof_of, suite_title
 from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
 from holdfast.prove.weigh import Weighing, weigh
 from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
-from holdfast.workloads.proof import proof_of, suite_title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

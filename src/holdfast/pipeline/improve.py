@@ -51,6 +51,7 @@ class Spec:
     stage: Stage | None = None  # where an open gate leads; None: it accepts, and nothing moves
     max_attempts: int = 1  # of a rollout that is learnt from: raising must buy no new draw of chance
     timeout_s: float | None = 300.0
+    suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
 
 
 async def improve(run: Run, spec: Spec) -> Decided | None:
@@ -59,20 +60,24 @@ async def improve(run: Run, spec: Spec) -> Decided | None:
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: State = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
-        while work := spec.algorithm.ask(state, spec.tasks):
-            name, title = f"{n}/{state.step}", f"iteration {n + 1}, step {state.step + 1}"
-            batch = await run.step(f"{name}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
-            state = await run.step(f"{name}/learn", partial(learn, spec), state, batch, title=title)
+        state = await learn_all(run, f"{n}", spec, state)
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
         live: Version = await run.step(f"{n}/live", partial(current_version, spec))
-        found = await prove(
-            run, f"{n}/prove", live.policy, state.candidate, spec.held_out, spec.prove, prefix=f"prove-{n}-", iteration=n
-        )
+        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, spec.prove, iteration=n)
         decided = await run.step(f"{n}/decide", partial(decide, spec, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+async def learn_all(run: Run, name: str, spec: Spec, state: State) -> State:
+    """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
+    while work := spec.algorithm.ask(state, spec.tasks):
+        at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
+        batch = await run.step(f"{at}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
+        state = await run.step(f"{at}/learn", partial(learn, spec), state, batch, title=title)
+    return state
 
 
 # The steps -----------------------------------------------------------------------------------------------------------
@@ -230,7 +235,7 @@ def request_of(
         run=ctx.run,
         policy=spec.line,
         kind=PolicyKind(state.candidate.kind),
-        suite=("validate", "1", sha256_of([one.record() for one in spec.held_out])),
+        suite=(*spec.suite, sha256_of([one.record() for one in spec.held_out])),
         baseline=live.policy.source,
         candidate=state.candidate.source,
         before=before,

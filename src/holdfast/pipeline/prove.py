@@ -118,13 +118,18 @@ async def prove(
     tasks: Sequence[HeldOut],
     config: ProveConfig,
     *,
+    iteration: int | None = None,
     prefix: str = "",
-    iteration: int = 0,
     before: Look | None = None,
     done: int = 0,
 ) -> Look:
-    """Look after look until the verdict stands or the tasks are used up; the last one. `before` is what was known
-    before the first of them, and `done` how many batches of these tasks that rests on."""
+    """Look after look until the verdict stands or the tasks are used up; the last one.
+
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
+    """
+    title = ""
+    if iteration is not None:
+        prefix, title = f"prove-{iteration}-", f"iteration {iteration + 1}: "
     found, parts = before, range(0, len(tasks), config.batch)
     for number, first in list(enumerate(parts))[done:]:
         if found is not None and config.stop_early and found.is_decided:
@@ -135,9 +140,9 @@ async def prove(
             [baseline, candidate],
             list(tasks[first : first + config.batch]),
             config,
-            {"prefix": prefix, "first": first, "iteration": iteration},
+            {"prefix": prefix, "first": first, "iteration": iteration or 0},
             None if found is None else found.record(),
-            title=f"{'' if not prefix else f'iteration {iteration + 1}: '}look {number + 1} of {len(parts)}",
+            title=f"{title}look {number + 1} of {len(parts)}",
         )
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
@@ -171,9 +176,7 @@ def _work(
                 chance = f"{config.chance}/{task.chance or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
                 places[arm][name] = (task.id, seed)
                 work.append(
-                    Work(
-                        name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance
-                    )
+                    Work(name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance)
                 )
     return work, dict(places)
 

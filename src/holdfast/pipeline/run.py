@@ -248,7 +248,9 @@ class Run:
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
-            rl_optimizer=next((one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None),
+            rl_optimizer=next(
+                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
+            ),
         )
 
 
@@ -431,7 +433,7 @@ def _record(value: Any) -> dict[str, Any]:
 def _result(function: Callable[..., Any], body: Mapping[str, Any]) -> Any:
     """As the function's return type reads it: by its `from_record`, as a mapping, or as the value itself."""
     found: Any = getattr(function, "func", function)
-    kind = get_type_hints(found).get("return")
+    kind: Any = get_type_hints(found).get("return")
     if hasattr(kind, "from_record"):
         return kind.from_record(body)
     return body["value"] if set(body) == {"value"} else dict(body)
@@ -444,7 +446,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "manifest") and hasattr(value, "version"):
         return policy_record(cast(Policy, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return encode(value) if hasattr(value, "SCHEMA") else {one: _plain(getattr(value, one)) for one in value.__dataclass_fields__}
+        return (
+            encode(value)
+            if hasattr(value, "SCHEMA")
+            else {one: _plain(getattr(value, one)) for one in value.__dataclass_fields__}
+        )
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

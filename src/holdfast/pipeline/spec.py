@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
@@ -14,7 +15,7 @@ from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_mode
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pace
 from holdfast.collect.processes import Recipe
-from holdfast.contracts.algorithm import Algorithm, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import Algorithm, Batch, Work
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
@@ -28,10 +29,12 @@ from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
 from holdfast.prove.weigh import Weighing
+from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
@@ -125,23 +128,32 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     return Model(name, resources=settings.resources)
 
 
-def _spec(settings: OptimizeSettings, features: Features, kind: str, program: Any, policy: Policy) -> RunSpec:
+def _spec(
+    settings: OptimizeSettings,
+    features: Features,
+    kind: str,
+    program: Any,
+    *policies: Policy,
+    folder: Path | None = None,  # of the store, where policies have checkpoints
+) -> RunSpec:
     reference = settings.agent or ASK_THE_MODEL
     if settings.agent is None and settings.model is None:
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
     for split, items in (("optimize", settings.train), ("validate", settings.val)):
         for place, item in enumerate(items):
-            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None)
+            is_text = settings.scorers is None  # a scorer may expect anything
+            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
     agent = load_agent(reference)
     score = score_for(settings, agent, features)
-    engine, connect = _engine(settings, policy)
+    engine, connect = _engine(settings, policies[0])
     recipe, has_budgets = None, settings.thinking_budgets and features.budgets
     if settings.worker_kind == "processes":
         recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
-    runtime = Runtime(
-        agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets
-    )
-    runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    runtime = Runtime(agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    if folder is not None:
+        runtime.attach(folder)
+    for policy in policies:
+        runtime.open(policy)  # what cannot be opened is found here, not by a worker
     return RunSpec(
         kind=kind,
         program=program,
@@ -211,12 +223,25 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
 
 
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
-    """The scorer that an agent brings along, else what was expected is compared with what was answered."""
-    from holdfast.pipeline.watch import watched
-
-    beside = getattr(agent, "scorer", None)
-    score: Score = questions.exact_match if beside is None else beside(features)
+    """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
+    was expected is compared with what was answered."""
+    beside, score = getattr(agent, "scorer", None), questions.exact_match
+    if settings.scorers is not None:
+        items = (*settings.train, *settings.val)
+        score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))
+    elif beside is not None:
+        score = beside(features)
     return watched(score, settings.safety_reward)
+
+
+def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Callable[[], Complete]:
+    """How a scorer reaches the model that judges."""
+    try:
+        connect = connection(settings.model_copy(update={"model": model, "base_url": base_url}))
+        connect(None)  # an address that cannot be used is found here
+    except BadInput as error:
+        raise BadInput(f"scorer: model {model}", why=error.why, remedy="give its base_url") from None
+    return cast("Callable[[], Complete]", connect)
 
 
 def needs_torch() -> None:
@@ -228,6 +253,8 @@ def needs_torch() -> None:
 def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     low, high = how.reward_range
     least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
+    if settings.scorers is not None:
+        least, most = reward_range(settings.scorers) or UNIT
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",

@@ -147,7 +147,7 @@ class Local:
     @property
     def model(self) -> str:
         """Its name, without the version."""
-        return self._name
+        return self.name
 
     @property
     def limits_thinking(self) -> bool:

@@ -240,7 +240,9 @@ def diff(task: Any, answer: Any) -> Reward:
     from holdfast.reward.diff import minimality, tamper
 
     before = _texts(task.get("files"), "task: files")
-    after = {**before, **_texts(answer, "answer")}
+    if not _is_texts(answer):
+        return Reward(0.0, feedback="the answer is not an object of paths and texts")
+    after = {**before, **answer}
     change = {path: (before.get(path), text) for path, text in after.items() if before.get(path) != text}
     least = {path: text for path, text in _texts(task.expected or {}, "expected").items() if before.get(path) != text}
     if not change:
@@ -257,6 +259,10 @@ def diff(task: Any, answer: Any) -> Reward:
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(one, str) for pair in value.items() for one in pair):
+    if not _is_texts(value):
         raise BadInput(where, why="is not an object of paths and texts", remedy='give {"path": "text"}')
     return dict(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)

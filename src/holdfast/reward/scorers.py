@@ -228,15 +228,21 @@ def _takes_trace(function: Any, name: str) -> bool:
         signature = inspect.signature(function)
     except ValueError:
         return False  # some of those written in C do not say what they take
-    for count in (3, 2):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count == 3
-    raise BadInput(
-        f"scorer {name}", why=f"takes {signature}, not (task, answer) or (task, answer, trace)", remedy="change it"
-    )
+    if not _binds(signature, 2):
+        if _binds(signature, 3):
+            return True
+        why = f"takes {signature}, not (task, answer) or (task, answer, trace)"
+        raise BadInput(f"scorer {name}", why=why, remedy="change what it takes")
+    # Another third argument with a default is an option of its own, such as a tolerance.
+    return list(signature.parameters)[2:3] == ["trace"] and _binds(signature, 3)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 # Several as one
@@ -538,7 +544,7 @@ def score_from(
     One scorer alone is the gate, unless its object says "gate": false.
     """
     scorers = [load_scorer(block, connect=connect) for block in blocks]
-    if len(scorers) == 1 and "gate" not in blocks[0] and not scorers[0].is_group:
+    if len(scorers) == 1 and blocks[0].get("gate") is None and not scorers[0].is_group:
         scorers = [replace(scorers[0], gate=True)]
     for one in scorers:
         if one.is_group:
@@ -551,3 +557,13 @@ def score_from(
     combined = combine(scorers)
     refuse_blocking(check_scorers(combined.scorers, tasks))
     return combined
+
+
+def reward_range(blocks: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """The least and the most that a config's scorers can give; None where nothing bounds them."""
+    gates = [one for one in blocks if (one.get("gate") if one.get("gate") is not None else len(blocks) == 1)]
+    if not gates:
+        return None
+    weight = float(gates[0].get("weight") or 1.0)
+    room = GUARD.cap * weight if len(blocks) > 1 else 0.0
+    return -room, weight + room

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, delete, func, select, text, update
 from holdfast.contracts.errors import IllegalMove
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import RunState
-from holdfast.store import ledger, schema
+from holdfast.store import ledger, schema, scorings
 from holdfast.store.db import HEAD, engine_for, open_db, revision
 from holdfast.store.sql import Transaction
 from holdfast.store.sqlite import SQLite
@@ -198,10 +198,14 @@ def prune(store: Store, old: Old, *, who: str, now: float) -> Iterator[int]:
             tx.run(REMOVE, {"run": key})
         return removed
 
+    def remove_scorings(tx: Transaction) -> bool:
+        row = tx.one(scorings.KEYS, {"project": store.project, "run": old.run})
+        return row is not None and (scorings.remove(tx, row[0]) or True)
+
     store.db.write(close).result()
     while removed := store.db.write(remove).result():
         yield removed
-    while store.db.write(remove_steps).result():
+    while store.db.write(remove_scorings).result() or store.db.write(remove_steps).result():
         continue
 
 

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import RunState, Wanted
-from holdfast.store import guards, rows, schema, steps
+from holdfast.store import guards, rows, schema, scorings, steps
 from holdfast.store.blobs import sha256_of
 from holdfast.store.recount import recount
 from holdfast.store.releases import has_source
@@ -54,7 +54,7 @@ class Checked:
 
 
 def _among(column: Any, values: Iterable[StrEnum]) -> Any:
-    return or_(*(column == value.value for value in sorted(values)))
+    return among(column, *(value.value for value in sorted(values)))
 
 
 _running_attempts = (
@@ -78,7 +78,8 @@ HELD_BY_NONE = (
 )
 # A failed one was ended by the agent: it raised, ran out of time, or took its workers down.
 _decides = or_(
-    _final.c.status == _r.status, and_(_r.status == "failed", among(_final.c.status, "timeout", "unresponsive"))
+    _final.c.status == _r.status,
+    and_(_r.status == "failed", _among(_final.c.status, (AttemptState.TIMEOUT, AttemptState.UNRESPONSIVE))),
 )
 HAS_FINAL = (
     select(*_rollout)
@@ -162,6 +163,26 @@ OF_NO_RUN = (
     .select_from(schema.steps.outerjoin(schema.runs, _u.key == schema.steps.c.run))
     .where(_u.key.is_(None))
     .group_by(schema.steps.c.run)
+)
+_y, _z = schema.scorings.c, schema.scored.c
+OF_NO_SCORING = (
+    select(_z.scoring, func.count())
+    .select_from(schema.scored.outerjoin(schema.scorings, _y.key == _z.scoring))
+    .where(_y.key.is_(None))
+    .group_by(_z.scoring)
+)
+_run_of_it = and_(_u.id == _y.run, _u.project == _y.project)
+SCORES_NO_RUN = (
+    select(_y.name, _y.run).select_from(schema.scorings.outerjoin(schema.runs, _run_of_it)).where(_u.key.is_(None))
+)
+SCORES_NOTHING = (
+    select(_y.name, _y.run, _z.rollout)
+    .select_from(
+        schema.scored.join(schema.scorings, _y.key == _z.scoring)
+        .join(schema.runs, _run_of_it)
+        .outerjoin(schema.rollouts, and_(_r.run == _u.key, _r.name == func.substr(_z.rollout, func.length(_y.run) + 2)))
+    )
+    .where(_z.seq == 1, _r.key.is_(None))
 )
 _p = schema.steps.c
 _before = func.coalesce(func.lag(_p.step).over(partition_by=_p.run, order_by=_p.step), 0)
@@ -313,6 +334,14 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
             _rule(WITHOUT_A_GAP, lambda r: f"run {r[0]}: {_missing(r[1] + 1, r[2] - 1)}"),
         ),
     ),
+    (
+        "scorings",
+        (
+            _rule(OF_NO_SCORING, lambda r: f"scoring {r[0]}: is not there, but has {r[1]} signals"),
+            _rule(SCORES_NO_RUN, lambda r: f"scoring {r[0]} of {r[1]}: its run is not there"),
+            _rule(SCORES_NOTHING, lambda r: f"scoring {r[0]} of {r[1]}: scores {r[2]}, which is not there"),
+        ),
+    ),
     ("checkpoints", (_rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),)),
     (
         "releases",
@@ -453,6 +482,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("judgements", _judged),
     ("orders", _orders),
     ("recorded", steps.changed),
+    ("scored", scorings.changed),
     ("recount", recount),
 )
 

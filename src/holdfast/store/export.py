@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.run import StepRecord
-from holdfast.store import rows, schema
+from holdfast.store import rows, schema, scorings
 from holdfast.store.db import HEAD
 from holdfast.store.sql import Transaction, from_json
 from holdfast.store.steps import COLUMNS
@@ -193,6 +194,7 @@ def export(
                     done(len(rollouts))
                 for step in _steps(view, *row[:2]):
                     line("step", **asdict(step))
+                _write_scorings(view, row, line)
         for body, of in view.all(CHECKPOINTS, everything):
             if run in (None, of):
                 line("checkpoint", rows.checkpoint((body,)), run=of)
@@ -282,6 +284,16 @@ def _steps(view: Transaction, key: int, run: str) -> Iterator[StepRecord]:
     while page := view.all(STEPS, {"run": key, "after": after}):
         yield from (rows.step(row, run) for row in page)
         after = page[-1][0]
+
+
+def _write_scorings(view: Transaction, run: Any, line: Callable[..., None]) -> None:
+    """The scorings of a run, each before its signals."""
+    for row in view.all(scorings.OF_RUN, {"run": run[1], "project": run[2]}):
+        scoring = rows.scoring(row[2:])
+        line("scoring", scoring)
+        for rollout, signals in scorings.pages(partial(view.all, scorings.AFTER), row[0]):
+            for told in signals:
+                line("scored", told, scoring=scoring.name, rollout=rollout)
 
 
 def _ledger(view: Transaction) -> Iterator[Any]:

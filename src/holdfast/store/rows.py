@@ -12,6 +12,7 @@ from holdfast.contracts.access import Role as Access
 from holdfast.contracts.access import Token
 from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Trigger
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
+from holdfast.contracts.experience import Decided
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
     Appointment,
@@ -29,9 +30,11 @@ from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.reward import Scoring, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, StepRecord, Wanted, WorkerRecord
 from holdfast.contracts.shapes import Unfit, shape
+from holdfast.contracts.trace import Span
 from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import schema
 from holdfast.store.sql import from_json
@@ -63,6 +66,19 @@ ROLLOUT: tuple[Column[Any], ...] = (
     _r.outcome,
     _r.max_faults,
     _r.interruptions,
+)
+DECIDED: tuple[Column[Any], ...] = (
+    _r.name,
+    _r.input,
+    _r.split,
+    _r.status,
+    _r.metadata,
+    _r.reward,
+    _r.outcome,
+    _r.step,
+    _r.version,
+    _a.output,
+    _a.error,
 )
 ATTEMPT: tuple[Column[Any], ...] = (
     _a.key,
@@ -232,6 +248,34 @@ def resource_version(row: Any) -> ResourceVersion:
 def checkpoint(row: Any) -> Checkpoint:
     """From the column `body`."""
     return decode(Checkpoint, from_json(row[0]))
+
+
+@whole
+def decided(row: Any, run: str, *, signals: tuple[Signal, ...], spans: tuple[Span, ...]) -> Decided:
+    """From the columns of DECIDED, the run's id, and what the deciding attempt was given and did."""
+    name, given, split, status, metadata, reward, outcome, step, version, output, error = row
+    return Decided(
+        rollout=f"{run}/{name}",
+        input=from_json(given),
+        output=None if output is None else from_json(output),
+        error=error,
+        split=None if split is None else Split(split),
+        status=RolloutState(status),
+        metadata={} if metadata is None else from_json(metadata),
+        reward=reward,
+        outcome=outcome,
+        step=step,
+        version=version,
+        signals=signals,
+        spans=spans,
+    )
+
+
+@whole
+def scoring(row: Any) -> Scoring:
+    """From the columns of `scorings` from the run on, in their order."""
+    run, name, scorers, who, at, n, sha256 = row
+    return Scoring(run=run, name=name, scorers=from_json(scorers), who=who, at=at, rollouts=n, sha256=sha256)
 
 
 @whole

@@ -264,6 +264,8 @@ scorings = Table(
     Column("scorers", Text, nullable=False),
     Column("who", Text, nullable=False),
     Column("at", Float(53), nullable=False),
+    Column("rollouts", Integer),
+    Column("sha256", Text),  # of its content; NULL: it is being written, or was interrupted
     UniqueConstraint("project", "run", "name"),
     sqlite_autoincrement=True,
 )

@@ -23,6 +23,7 @@ from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
 from holdfast.store.rewards import Rewards
 from holdfast.store.runs import Runs
+from holdfast.store.scorings import Scorings
 from holdfast.store.sqlite import SQLite
 from holdfast.store.steps import Steps
 from holdfast.store.tokens import Tokens
@@ -53,7 +54,8 @@ class Store:
         self.budgets = Budgets(db, self.runs, project)
         self.views = Views(db, self.runs)
         self.figures = Figures(db, self.runs)
-        self.experiences = Experiences(self.views, self.traces)
+        self.experiences = Experiences(db, self.runs, self.views, self.traces)
+        self.scorings = Scorings(db, self.runs)
         self.rewards = Rewards(db, self.runs, self.views, self.experiences)
         self.versions = Versions(db, project)
         self.checkpoints = Checkpoints(db, self.runs)

@@ -67,6 +67,8 @@ def upgrade() -> None:
         sa.Column("key", big, autoincrement=True, nullable=False),
         *(col(name, text) for name in ("project", "run", "name", "scorers", "who")),
         col("at", real),
+        col("rollouts", sa.Integer(), null=True),
+        col("sha256", text, null=True),
         sa.PrimaryKeyConstraint("key", name="pk_scorings"),
         sa.UniqueConstraint("project", "run", "name", name="uq_scorings_project_run_name"),
         sqlite_autoincrement=True,
@@ -86,15 +88,17 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["scoring"], ["scorings.key"], name="fk_scored_scoring"),
         sqlite_with_rowid=False,
     )
-    guard("scorings_update", "UPDATE ON scorings", "a scoring is immutable")
+    guard("scorings_update", "UPDATE ON scorings", "a scoring is immutable", "OLD.sha256 IS NOT NULL")
     guard("scored_update", "UPDATE ON scored", "a scoring is immutable")
 
 
-def guard(name: str, event: str, message: str) -> None:
-    """Refuse the event."""
+def guard(name: str, event: str, message: str, condition: str = "true") -> None:
+    """Refuse the event under the condition."""
     if op.get_bind().dialect.name == "sqlite":
-        op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} BEGIN SELECT RAISE(ABORT, '{message}'); END"))
+        code = f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+        op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} WHEN {condition} {code}"))
         return
     raising = f"RAISE EXCEPTION '{message}' USING ERRCODE = 'check_violation'"
     op.execute(sa.text(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {raising}; END $$"))
-    op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW EXECUTE FUNCTION {name}()"))
+    each = f"FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"
+    op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} {each}"))
