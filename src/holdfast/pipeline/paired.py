@@ -23,6 +23,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.contracts.run import Run as RunRecord
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.proof import weighing_from
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Runtime
@@ -121,8 +122,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def how_of(settings: Mapping[str, Any]) -> Weighing:
-    given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in settings["how"].items()}
-    return Weighing(**given)
+    return weighing_from(settings["how"])
 
 
 def _called(baseline: Version, candidate: Version) -> tuple[str, str]:

@@ -39,6 +39,7 @@ from holdfast.reward.scorers import reward_range, score_from
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
     from holdfast.learn.rl import TurnPPO
+    from holdfast.pipeline.paired import PairedEvaluation
 
 LOCAL = "local"
 OPENAI = "https://api.openai.com/v1"
@@ -76,7 +77,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         policy=policy,
         algorithm=_algorithm(settings, block),
         tasks=settings.train,
-        held_out=[HeldOut(id=f"val-{place}", input=item) for place, item in enumerate(settings.val, 1)],
+        held_out=held_out_of(settings),
         prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs),
         criteria=criteria(block.prove),
         iterations=block.iterations,
@@ -86,6 +87,28 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
     made = _spec(settings, features, "improve", partial(_improve, spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
+
+
+def held_out_of(settings: OptimizeSettings) -> list[HeldOut]:
+    return [HeldOut(id=f"val-{place}", input=item) for place, item in enumerate(settings.val, 1)]
+
+
+def evaluation_spec(
+    settings: OptimizeSettings,
+    features: Features,
+    evaluation: PairedEvaluation,
+    policies: tuple[Policy, Policy],
+    *,
+    folder: Path,
+) -> RunSpec:
+    """Two versions measured by the agent and the scorers of these settings; `folder` is the store's."""
+    from holdfast.pipeline.paired import KIND, compare
+
+    asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
+    program = partial(compare, evaluation, policies)
+    made = _spec(asked, features, KIND, program, *policies, folder=folder)
+    model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
+    return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
 
 
 async def _improve(spec: Spec, run: Run) -> None:

@@ -15,8 +15,11 @@ from holdfast.collect.agent import Score
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.reward import Signal
+from holdfast.contracts.task import canonical
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.golden import GREEDY, Replay, golden_spec
+from holdfast.pipeline.improve import sha256_of
+from holdfast.pipeline.more import Compared, continuation, next_seeds, unmeasured
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of, settled
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
@@ -92,21 +95,59 @@ def evaluation_of(suite: Suite, source: str | None, **given: Any) -> PairedEvalu
 
 def evaluation_from(settings: Mapping[str, Any]) -> PairedEvaluation:
     """The evaluation that the settings of a run describe."""
-    suite = _kept(settings)
-    made = evaluation_of(suite, settings["suite"].get("source"), **settled(settings))
-    tasks = settings.get("tasks")
-    if tasks is None:
-        return made
-    names: Any = tuple(settings["evidence"])
-    kept = {"tasks": tasks, "evidence": settings["evidence"]}
-    return replace(
-        made, tasks=tuple(map(HeldOut.from_record, tasks)), suite=names, source={**made.source, **kept}
+    made = evaluation_of(_kept(settings), settings["suite"].get("source"), **settled(settings))
+    evidence = settings.get("evidence")
+    return made if evidence is None else _beside(made, evidence)
+
+
+def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation:
+    """The same, with the name and the hash of all that its evidence is measured on, earlier runs included."""
+    name, version, sha256 = evidence
+    return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
+
+
+def more_of_suite(found: Compared, source: str | None, seeds: int | None) -> PairedEvaluation:
+    """Further cases of a suite that nobody has measured, or those of before with further seeds.
+
+    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again.
+    """
+    suites = [_kept(run.settings) for run in found.runs]
+    first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
+    kept = found.runs[0].settings["suite"].get("source")
+    if source is None and seeds is None and kept is not None:
+        _, _, seed = kept.split(":") if kept.count(":") > 1 else (*kept.split(":"), "0")
+        source = f"{GENERATED}:{2 * len(known)}:{seed}"
+    if source is None:
+        cases, evidence = tuple(known), found.suite
+        many = next_seeds(found, seeds or len(found.seeds))
+    else:
+        cases, many = _unmeasured(suite_of(source), known, source), found.seeds
+        evidence = (*found.suite[:2], sha256_of([found.suite[2], to_document(replace(first, cases=cases))]))
+    last = found.runs[-1].settings
+    made = evaluation_of(
+        replace(first, cases=cases, seeds=many),
+        None,
+        batch=int(last["batch"]),
+        stop_early=True,
+        seed=int(last["seed"]),
+        workers=int(last["workers"]),
+        **continuation(found, is_repeat=source is None),
     )
+    return _beside(made, evidence)
+
+
+def _unmeasured(suite: Suite, known: Sequence[Case], where: str) -> tuple[Case, ...]:
+    """Under other names where theirs are taken."""
+    by_name = {case.case_id: case for case in suite.cases}
+    old = [HeldOut(id=case.case_id, input=case.given) for case in known]
+    new = unmeasured([HeldOut(id=name, input=case.given) for name, case in by_name.items()], old, (), where)
+    places = {canonical(case.given): case for case in suite.cases}
+    return tuple(replace(places[canonical(one.input)], case_id=one.id) for one in new)
 
 
 def evaluation_spec(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     policies = policies_of(store, evaluation)
-    engine = _engine(policies, workers=evaluation.workers, seed=evaluation.seed)
+    engine = _engine(store, policies, workers=evaluation.workers, seed=evaluation.seed)
     return paired_spec(evaluation, policies, Runtime(agent, scorer(_kept(evaluation.source)), engine))
 
 
@@ -130,14 +171,18 @@ def replay_of(suite: Suite, version: Version, *, name: str, workers: int = 16) -
 
 def replay_spec(store: Store, replay: Replay) -> RunSpec:
     policy = policy_for(store, replay.version)
-    engine = _engine([policy], workers=replay.workers, seed=0, deterministic=True)
+    engine = _engine(store, [policy], workers=replay.workers, seed=0, deterministic=True)
     return golden_spec(replay, policy, Runtime(agent, scorer(replay.suite), engine))
 
 
-def _engine(policies: Sequence[Policy], *, workers: int, seed: int, deterministic: bool = False) -> Models:
+def _engine(
+    store: Store, policies: Sequence[Policy], *, workers: int, seed: int, deterministic: bool = False
+) -> Models:
     if not any(isinstance(one, Model) for one in policies):
         return Endpoints(connect_to)
-    return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, endpoint=connect_to)
+    return LocalEngine(
+        slots=workers, seed=seed, deterministic=deterministic, folder=store.folder, endpoint=connect_to
+    )
 
 
 def _generated(source: str) -> Suite:
