@@ -17,6 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.duel import (
+    ARMS,
+    Duel,
+    contestant,
+    duel_from,
+    episodes_of,
+    plan_for,
+    settings_of,
+    suite_of,
+    weighed,
+)
 
 from holdfast import loop
 from holdfast.collect.agent import Assignment, Context
@@ -29,24 +40,13 @@ from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.contracts.trace import ModelCall
+from holdfast.pipeline.versions import Version, resolve
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.suite import Suite, to_document
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from holdfast.workloads import duel as duels
-from holdfast.workloads.duel import (
-    ARMS,
-    Duel,
-    contestant,
-    duel_from,
-    episodes_of,
-    plan_for,
-    settings_of,
-    suite_of,
-    weighed,
-)
-from holdfast.workloads.versions import Version, resolve
 from tests.conftest import Files
 
 PATIENCE_S = 60.0

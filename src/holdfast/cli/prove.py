@@ -137,8 +137,8 @@ def _suite(source: str, seeds: int | None) -> Any:
 
 
 def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str | None, given: dict[str, Any]) -> Duel:
+    from holdfast.pipeline.versions import resolve
     from holdfast.workloads.duel import Duel, is_generated
-    from holdfast.workloads.versions import resolve
 
     old = resolve(store, _whole(store, baseline))
     new = old if candidate is None else resolve(store, _whole(store, candidate))

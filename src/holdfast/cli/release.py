@@ -108,7 +108,7 @@ def add(
     from holdfast.store.store import open_store
 
     with needing("learn"):
-        from holdfast.workloads.versions import source_of
+        from holdfast.pipeline.versions import source_of
     with open_store(store, project=project) as opened:
         named, manifest = source_of(opened, source, model)
         parent = None if parent is None else find_release(opened, parent).id

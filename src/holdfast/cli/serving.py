@@ -28,11 +28,11 @@ from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
 from holdfast.operate.keeper import WHO, Looked, keep
 from holdfast.operate.service import Service, Speaker
+from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
-from holdfast.workloads.versions import endpoint_model, open_local, resolve
 
 SLOTS = 64
 UPSTREAM_S = 120.0  # silence of an upstream
@@ -69,7 +69,7 @@ def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], Spe
         model = None if upstreams is None else endpoint_model(store, release)
         if upstreams is not None and model is not None:
             return Relay(upstreams, model, key=release.id)
-        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number)
+        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number, folder=store.folder)
 
     return load
 

@@ -91,11 +91,11 @@ class StepContext:
         """Run the work to its end: each rollout is answered, has failed, or is given up. What is there is not doubled.
 
         Every policy is opened first: after a restart nobody has loaded it yet."""
-        resources: dict[str, int | None] = {}
-        for policy in {one.policy.version: one.policy for one in work}.values():
+        resources: dict[int, int | None] = {}  # by identity: policies may share their weights, and so their version
+        for policy in {id(one.policy): one.policy for one in work}.values():
             actor = await asyncio.to_thread(self._run.spec.runtime.open, policy)
-            resources[policy.version] = await self._published(actor.resources)
-        tasks = [self._task(one, resources[one.policy.version], max_attempts, timeout_s) for one in work]
+            resources[id(policy)] = await self._published(actor.resources)
+        tasks = [self._task(one, resources[id(one.policy)], max_attempts, timeout_s) for one in work]
         await self._feed(tasks)
         await self._until_done()
         await self.go_on()  # over because the rest was cancelled: nothing to learn from

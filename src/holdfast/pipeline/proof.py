@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.promote.gate import Criteria, decide
+from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
 from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
@@ -103,8 +103,21 @@ def _weigh(case: Candidate, how: Weighing, baseline: str, candidate: str, sample
         golden=None if case.golden is None else tuple(case.golden),
         audit=None if case.audit is None else tuple(case.audit),
         samples=samples,
-        manifest={"run": case.run, **case.manifest},
+        manifest={**case.manifest, "run": case.run},  # what is proved by this run, whichever one made the candidate
     )
+
+
+def weighing_from(kept: Mapping[str, Any]) -> Weighing:
+    """As the samples of a proof keep it."""
+    given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+    return Weighing(**given)
+
+
+def criteria_from(kept: Mapping[str, Any]) -> Criteria:
+    spreads = {name: Spread(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
+    kpis = {name: KpiBand(**band) for name, band in kept["kpis"].items()}
+    given: Any = {**kept, **spreads, "kpis": kpis}
+    return Criteria(**given)
 
 
 def suite_title(suite: Sequence[str]) -> str:

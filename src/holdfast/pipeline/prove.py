@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 from holdfast.contracts.algorithm import Work
@@ -57,9 +56,14 @@ class HeldOut:
 
     id: str
     input: Any
+    chance: str | None = None  # names its chance; None: its id
 
     def record(self) -> dict[str, Any]:
-        return {"id": self.id, "input": self.input}
+        return {"id": self.id, "input": self.input, **({} if self.chance is None else {"chance": self.chance})}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> HeldOut:
+        return cls(id=record["id"], input=record["input"], chance=record.get("chance"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +119,21 @@ async def prove(
     config: ProveConfig,
     *,
     iteration: int | None = None,
+    prefix: str = "",
+    before: Look | None = None,
+    done: int = 0,
 ) -> Look:
-    """Look after look until the verdict stands or the tasks are used up; the last one."""
-    found: Look | None = None
-    prefix, title = ("", "") if iteration is None else (f"prove-{iteration}-", f"iteration {iteration + 1}: ")
-    parts = range(0, len(tasks), config.batch)
-    for number, first in zip(count(), parts, strict=False):
+    """Look after look until the verdict stands or the tasks are used up; the last one.
+
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
+    """
+    title = ""
+    if iteration is not None:
+        prefix, title = f"prove-{iteration}-", f"iteration {iteration + 1}: "
+    found, parts = before, range(0, len(tasks), config.batch)
+    for number, first in list(enumerate(parts))[done:]:
+        if found is not None and config.stop_early and found.is_decided:
+            break
         found = await run.step(
             f"{name}/{number}",
             look,
@@ -131,9 +144,6 @@ async def prove(
             None if found is None else found.record(),
             title=f"{title}look {number + 1} of {len(parts)}",
         )
-        assert found is not None
-        if config.stop_early and found.is_decided:
-            break
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
     return found
@@ -163,7 +173,7 @@ def _work(
         for seed in config.seeds:
             for arm, policy in zip(ARMS, policies, strict=True):  # side by side: both find the machine as busy
                 name = f"{place['prefix']}{arm}-{number}-{seed}"
-                chance = f"{config.chance}/{task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
+                chance = f"{config.chance}/{task.chance or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
                 places[arm][name] = (task.id, seed)
                 work.append(
                     Work(name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance)
@@ -192,7 +202,7 @@ def _analyse(
     planned = len(places[BASELINE]) + (0 if before is None else int(before["planned"]))
     told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config.how)}
     return Look(
-        look=len(earlier) + 1,
+        look=1 if before is None else int(before["look"]) + 1,
         iteration=iteration,
         planned=planned,
         missing=lost,
@@ -226,13 +236,19 @@ def episodes_of(store: Store, found: Look) -> tuple[list[Episode], list[Episode]
 
 def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:
     """Of baseline and candidate, as far as a run has looked; steps of versions before held them in their own body."""
+    looks = looks_in(steps)
+    if looks:
+        return episodes_of(store, looks[-1])
     found: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
     for step in steps:
         kept = step.body.get("episodes")
-        if isinstance(kept, str):
-            kept = json.loads(store.blobs.get(kept))
         if isinstance(kept, list):
             kept = {str(step.body["arm"]): kept}
         for arm, some in (kept or {}).items():
             found[arm] += [decode(Episode, one) for one in some]
     return found[BASELINE], found[CANDIDATE]
+
+
+def looks_in(steps: Sequence[StepRecord]) -> list[Look]:
+    """Each refers to all that it rests on."""
+    return [Look.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
@@ -38,6 +39,7 @@ from holdfast.reward.scorers import reward_range, score_from
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
     from holdfast.learn.rl import TurnPPO
+    from holdfast.pipeline.paired import PairedEvaluation
 
 LOCAL = "local"
 OPENAI = "https://api.openai.com/v1"
@@ -75,7 +77,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         policy=policy,
         algorithm=_algorithm(settings, block),
         tasks=settings.train,
-        held_out=[HeldOut(id=f"val-{place}", input=item) for place, item in enumerate(settings.val, 1)],
+        held_out=held_out_of(settings),
         prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs),
         criteria=criteria(block.prove),
         iterations=block.iterations,
@@ -85,6 +87,28 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
     made = _spec(settings, features, "improve", partial(_improve, spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
+
+
+def held_out_of(settings: OptimizeSettings) -> list[HeldOut]:
+    return [HeldOut(id=f"val-{place}", input=item) for place, item in enumerate(settings.val, 1)]
+
+
+def evaluation_spec(
+    settings: OptimizeSettings,
+    features: Features,
+    evaluation: PairedEvaluation,
+    policies: tuple[Policy, Policy],
+    *,
+    folder: Path,
+) -> RunSpec:
+    """Two versions measured by the agent and the scorers of these settings; `folder` is the store's."""
+    from holdfast.pipeline.paired import KIND, compare
+
+    asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
+    program = partial(compare, evaluation, policies)
+    made = _spec(asked, features, KIND, program, *policies, folder=folder)
+    model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
+    return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
 
 
 async def _improve(spec: Spec, run: Run) -> None:
@@ -127,7 +151,14 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     return Model(name, resources=settings.resources)
 
 
-def _spec(settings: OptimizeSettings, features: Features, kind: str, program: Any, policy: Policy) -> RunSpec:
+def _spec(
+    settings: OptimizeSettings,
+    features: Features,
+    kind: str,
+    program: Any,
+    *policies: Policy,
+    folder: Path | None = None,  # of the store, where policies have checkpoints
+) -> RunSpec:
     reference = settings.agent or ASK_THE_MODEL
     if settings.agent is None and settings.model is None:
         raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
@@ -137,12 +168,15 @@ def _spec(settings: OptimizeSettings, features: Features, kind: str, program: An
             questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
     agent = load_agent(reference)
     score = score_for(settings, agent, features)
-    engine, connect = _engine(settings, policy)
+    engine, connect = _engine(settings, policies[0])
     recipe, has_budgets = None, settings.thinking_budgets and features.budgets
     if settings.worker_kind == "processes":
         recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
     runtime = Runtime(agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets)
-    runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    if folder is not None:
+        runtime.attach(folder)
+    for policy in policies:
+        runtime.open(policy)  # what cannot be opened is found here, not by a worker
     return RunSpec(
         kind=kind,
         program=program,
@@ -185,21 +219,30 @@ def connection(settings: OptimizeSettings) -> Connect:
     """How to reach the model behind an address, in this process or in another one."""
     if settings.model is None:
         return no_model
-    provider, _, name = settings.model.partition("/")
-    base_url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
+    return OneModel(_client(settings.model, settings.base_url, settings.thinking_mode))
+
+
+def connect_to(model: str) -> Complete | None:
+    """A model behind an address that the environment names."""
+    return _client(model)()
+
+
+def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto") -> Callable[[], Complete]:
+    provider, _, name = model.partition("/")
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if base_url is None:
         if provider != "openai":
-            raise BadInput(f"--model {settings.model}", why="no endpoint is known for it", remedy="give --base-url")
+            raise BadInput(f"--model {model}", why="no endpoint is known for it", remedy="give --base-url")
         base_url = OPENAI
     # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
     made: Any = partial(
         Client,
-        name if provider == "openai" else settings.model,
+        name if provider == "openai" else model,
         base_url,
         api_key=os.environ.get("OPENAI_API_KEY"),
-        thinking=None if settings.thinking_mode == "auto" else Mode(settings.thinking_mode),
+        thinking=None if thinking_mode == "auto" else Mode(thinking_mode),
     )
-    return OneModel(made)
+    return cast("Callable[[], Complete]", made)
 
 
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:

@@ -11,11 +11,11 @@ import pytest
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.release import PolicyKind
+from holdfast.pipeline.versions import Version, endpoint_model, from_record, open_local, resolve, source_of, to_record
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.versions import Version, endpoint_model, from_record, open_local, resolve, source_of, to_record
 from tests.conftest import Files
 
 NOW = 5.0
