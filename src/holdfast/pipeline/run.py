@@ -277,7 +277,7 @@ async def drive(
         record = await store.runs.begin(
             kind=spec.kind,
             model_ref=spec.model_ref,
-            settings=spec.settings,
+            settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
             salt=salt,
             who=who,
             now=clock(),
