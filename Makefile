@@ -84,7 +84,7 @@ services:
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,mcp,otlp,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,mcp,otlp,data,dev]'
 	@touch .venv/.stamp $@
 
 .venv-peers/.stamp: peers.txt | .venv/bin/python

@@ -177,10 +177,10 @@ def judging(path: Path, n: int) -> float:
 
 
 def inferring(n: int) -> float:
+    from holdfast.policies import registry
     from holdfast.policies.local import Local
-    from holdfast.policies.sprout import shelf
 
-    model, manifest = shelf.load("sprout")
+    model, manifest = registry.load("sprout")
     local = Local(model, name="local/sprout", version=manifest.sha256[:12], slots=1, seed=0)
 
     async def ask() -> list[float]:
@@ -222,7 +222,8 @@ class Instant:
 
 
 async def work_off(store: Store, run: str) -> None:
-    home = Home(talker, lambda task, output, spans: (), Instant(), time.time)
+    instant = Instant()
+    home = Home(talker, lambda task, output, spans: (), lambda version: instant, time.time)
     pool = Pool(store, run, lambda: Seat(home.place()), 8, clock=time.time, pace=Pace())
     working = asyncio.create_task(pool.work())
     while not store.views.is_done(run):

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.collect.agent import Context
+from holdfast.collect.agent import Context, no_model
 from holdfast.collect.pool import Pace, Pool
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.rollout import RolloutState, Task
@@ -86,7 +86,7 @@ def lap(path: Path, workers: int, rollouts: int) -> tuple[float, float]:
 
 
 async def work_off(store: Store, run: str, agent: Any, workers: int, total: int | None = None) -> None:
-    home = Home(agent, lambda task, output, spans: (), None, time.time)
+    home = Home(agent, lambda task, output, spans: (), no_model, time.time)
     pool = Pool(store, run, lambda: Seat(home.place()), workers, clock=time.time, pace=Pace())
     working = asyncio.create_task(pool.work())
     while not (store.views.is_done(run) and (total is None or sum(store.views.counts(run).values()) == total)):

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.tooluse.course import Course, Quickstart
 
-from holdfast.collect.agent import Agent, Context, Score
+from holdfast.collect.agent import Agent, Context, Score, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing, once
 from holdfast.collect.pool import Pace, Tally
 from holdfast.collect.seats import Home, Seat
@@ -30,14 +31,13 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import StepRecord, RunState, Status, Wanted
+from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.loop import Control, assist, optimize
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.tooluse import agent as tooluse
-from holdfast.workloads.tooluse.course import Course, Quickstart
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent, until
@@ -58,7 +58,7 @@ def tasks(count: int, **fields: Any) -> list[Task]:
 
 
 def plan_of(agent: Agent, todo: list[Task], score: Score = no_score, **fields: Any) -> Plan:
-    home = Home(agent, score, None, time.time)
+    home = Home(agent, score, no_model, time.time)
     given: dict[str, Any] = {
         "course": once(todo),
         "resources": {},
@@ -177,7 +177,9 @@ async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None
     status = await watched.run()
     assert watched.told() == [RunState.RUNNING, RunState.FAILED]
     assert (status.failed, status.dead) == (3, 0)
-    assert status.error == "no rollout succeeded; t0: failed: ValueError: no (attempt 1 of 1)"  # the first says why
+    line = failing.__code__.co_firstlineno + 1
+    why = f"t0: failed: ValueError: no (test_loop.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
+    assert status.error == f"no rollout succeeded; {why}"
     assert status.rewards["train"].mean_reward is None
     assert watched.ended() == (RunState.FAILED, status.error)
 
@@ -212,7 +214,7 @@ async def test_the_last_word_is_the_last_however_slow_its_observer_is(files: Fil
 
 
 async def test_a_run_lets_go_of_what_its_seats_share(files: Files) -> None:
-    home = Home(echo, no_score, None, time.time)
+    home = Home(echo, no_score, no_model, time.time)
     with open_store(files.fresh()) as store:
         plan = plan_of(echo, tasks(2), seats=lambda: Seat(home.place()), close=home.close)
         await Watched(store, plan).run()
@@ -793,7 +795,7 @@ def of_tooluse(settings: Quickstart, gate: Gate) -> Plan:
         await gate(task, context)
         return await tooluse.agent(task, context)
 
-    home = Home(agent, tooluse_score, pupil.local, time.time)
+    home = Home(agent, tooluse_score, lambda version: pupil.local, time.time)
 
     def close() -> None:
         home.close()

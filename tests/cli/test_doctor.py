@@ -15,6 +15,7 @@ def test_sprout_is_fit_by_every_check_and_its_trainer_agrees(cli: Cli) -> None:
     told = ran.json
     assert {one["check"]: one["state"] for one in told["findings"]} == dict.fromkeys(CHECKS, "ok")
     assert told["decision"]["open"] and told["model"] == "sprout"
+    assert told["system"].startswith("Use tools.")  # it is told under which instructions it was asked
     gap = told["findings"][-1]["figures"]
     assert gap["tokens"] > 1000 and gap["mean"] < 1e-5 and gap["most"] < 1e-3
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.drive import drive
-from holdfast.collect.agent import Agent, Context
+from holdfast.collect.agent import Agent, Context, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, once
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import BadInput
@@ -52,7 +52,7 @@ async def terminating(task: Any, context: Context) -> Any:
 
 
 def plan_of(agent: Agent, **fields: Any) -> Plan:
-    home = Home(agent, no_score, None, time.time)
+    home = Home(agent, no_score, no_model, time.time)
     given: dict[str, Any] = {
         "course": once(TASKS),
         "resources": {},

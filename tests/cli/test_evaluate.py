@@ -109,6 +109,22 @@ def test_a_flag_switches_a_part_off(cli: Cli, scene: Scene, url: str, tmp_path: 
     assert [one["part"] for one in told["results"][0]["verdicts"]] == ["rules", "safety", "tampering", "judges"]
 
 
+def test_a_share_of_a_flag_is_a_share_of_the_results_and_each_keeps_what_it_got(cli: Cli, tmp_path: Path) -> None:
+    at = ("--store", tmp_path / "flags.db")
+    assert cli("flags", "init", *at).code == 0
+    assert cli("flags", "rollout", "rewardHackingPrevention.astAnalysis", 90, *at).code == 0
+    path = lines(tmp_path / "a.jsonl", *({**PATCH, "task": f"fix {number}"} for number in range(200)))
+    ran = cli("evaluate", path, *at, "--json")
+    with_diff = [any(part["part"] == "minimal diff" for part in one["verdicts"]) for one in ran.json["results"]]
+    assert 160 <= sum(with_diff) < 200
+    assert ran.json["features_on"]["minimal_diff"] == sum(with_diff) and not ran.json["features"]["minimal_diff"]
+    assert ran.json["features_on"]["tool_rewards"] == 200 and ran.json["features"]["tool_rewards"]
+    again = cli("evaluate", path, *at, "--json").json["results"]
+    assert [any(part["part"] == "minimal diff" for part in one["verdicts"]) for one in again] == with_diff
+    told = cli("evaluate", path, *at).err
+    assert told == f"switched off by flags: minimal diff ({200 - sum(with_diff)} of 200 results)\n"
+
+
 def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli, scene: Scene, url: str) -> None:
     for name, worth in (("good", 1.0), ("bad", 0.0)):
         scene.enqueue(name, input={"prompt": "2 + 2?", "expected": "4", "needs": ["calc"]})

@@ -7,14 +7,20 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import decode, dumps
+from holdfast.operate.switches import key_of, snapshot_of
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli
+from tests.conftest import Clock
+from tests.store.scene import begin
 
 
 class Flags:
@@ -139,16 +145,42 @@ def test_a_flag_can_be_taken_from_a_file_and_comes_out_as_it_went_in(flags: Flag
 def test_the_flags_a_project_begins_with_are_made_once(
     flags: Flags, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENABLE_RL_TRAINING", "true")
-    assert flags.says("init") == "13 flags made, on: agenticRL.enabled, agenticRL.trainingPipeline"
+    monkeypatch.setenv("ENABLE_MODEL_JUDGES", "false")
+    assert value(flags, "intelligentEvaluation.modelJudges") is False
+    assert flags.says("init") == "13 flags made, off: intelligentEvaluation.modelJudges"
+    assert value(flags, "intelligentEvaluation.modelJudges") is False
     assert value(flags, "agenticRL.trainingPipeline") is True
     flags.says("disable", "agenticRL.enabled", "--why", "w")
     again = flags.says("init").splitlines()
     assert again[0] == "all 13 are there already, and stay as they are"
-    assert "  # turns one on" in again and any(line.strip().startswith("--store ") for line in again)
+    assert "  # turns one off" in again and any(line.strip().startswith("--store ") for line in again)
     assert value(flags, "agenticRL.trainingPipeline") is False
     assert len(flags("list", "--json").json) == 13
     assert max(map(len, flags("list").lines)) <= 80
+
+
+def test_after_init_all_is_on_that_was_on_before(flags: Flags, store: Store) -> None:
+    at: dict[str, Any] = {"clock": time.time, "environment": {}}
+    assert snapshot_of(store, **at).features("run") == ALL_ON
+    assert flags.says("init") == "13 flags made, all of them on"
+    assert snapshot_of(store, **at).features("run") == ALL_ON
+
+
+def test_a_share_of_a_flag_of_ours_says_what_it_is_a_share_of_and_what_a_run_gets(
+    flags: Flags, store: Store, clock: Clock
+) -> None:
+    name, run = "agenticRL.trainingPipeline", begin(store, clock)
+    flags.says("init")
+    assert flags.says("rollout", name, 90).splitlines()[-1] == "  a share is one of runs"
+    assert flags("show", name).lines[-1] == "  a share is one of runs"
+    assert flags.says("set", "parser") == "parser: made, off: on"  # of other flags, whoever asks gives the keys
+    is_on = snapshot_of(store, clock=time.time, environment={}).features(key_of(run)).learning
+    assert value(flags, name, "--run", run) is is_on
+    assert flags.says("eval", name, "--run", run) == flags.says("eval", name, "--key", key_of(run))
+    flags.says("rollout", name, "0.0001")
+    assert "the key's place is" in " ".join(flags.says("eval", name, "--run", run).split())
+    ran = flags("eval", name, "--run", run, "--key", "x")
+    assert ran.code == 2 and "--run: and --key were both given" in ran.err
 
 
 def test_the_first_flag_may_be_the_first_thing_in_a_store(cli: Cli, tmp_path: Path) -> None:

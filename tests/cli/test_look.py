@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -272,6 +273,20 @@ def test_spans_tell_what_happened_in_the_deciding_attempt(cli: Cli, scene: Scene
     assert first.lines[1:] == ["attempt 1 of 2 by ann, fault: no answer", "no spans were recorded"]
     found = records(cli("spans", "run-1/t", *at, "--json"), "span")
     assert found == scene.store.traces.spans(scene.attempts("t")[1].token)
+
+
+def test_a_traceback_is_shown_whole_below_the_spans(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
+    scene.enqueue("t")
+    claim = scene.claim()
+    text = (
+        f'Traceback (most recent call last):\n  File "agent.py", line 12\n    raise {LONG!r}\nValueError: \x1b[31mred\n'
+    )
+    failed = replace(span(1), attributes={"error": "ValueError (agent.py:12)", "traceback": text})
+    scene.store.traces.add(claim.attempt, [failed], now=scene.clock.now).result()
+    shown = cli("spans", "run-1/t", *at).lines
+    assert shown[3].split()[-2:] == ["error=ValueError", "(agent.py:12)"]  # not the traceback, in one line
+    assert shown[4:6] == ["", "1 step:"]
+    assert shown[6:] == text.replace("\x1b", "�").splitlines()
 
 
 def test_spans_of_a_rollout_that_waits_or_runs(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:

@@ -10,7 +10,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.records import PUBLISHED, decode
 from holdfast.contracts.rollout import AttemptState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.promote.quality import GATES
+from holdfast.learn.quality import GATES
 from tests.cli.conftest import Cli
 from tests.store.scene import Scene, signal
 

@@ -47,13 +47,23 @@ def test_piped_lines_are_taken_one_by_one(cli: Cli, folder: Path) -> None:
         input="/tools off\n\n/think off\n/bye\nhi\n/quit\nnever\n",
     )
     assert ran.code == 0
-    assert ran.err == "holdfast: error: /bye: is no order; /help lists them\n"
+    assert ran.err.endswith("\nholdfast: error: /bye: is no order; /help lists them\n")
     assert [line[:4] for line in ran.lines[:4]] == ["off "] * 4 and ran.lines[4] == "thinking: off"
     assert len(ran.lines) > 5 and "never" not in ran.out
 
 
+def test_instructions_of_its_own_are_said_and_those_that_are_given_replace_them(cli: Cli, folder: Path) -> None:
+    words = ("sprout", "chat", "--model", folder, "--say", "hi", "--max-tokens", 4)
+    for tools, begins in (("--tools", "instructions: Use tools."), ("--no-tools", "instructions: Use no tools.")):
+        assert cli(*words, tools).err.startswith(begins)
+        assert str(cli(*words, tools, "--json").json["system"]).startswith(begins.partition(" ")[2])
+    for given in ("Be kind.", ""):
+        ran = cli(*words, "--system", given, "--json")
+        assert (ran.json["system"], ran.err) == (given or None, "")
+
+
 def test_a_question_that_does_not_fit_ends_what_was_said_at_once(cli: Cli, folder: Path) -> None:
-    ran = cli("sprout", "chat", "--model", folder, "--say", "x" * 2000)
+    ran = cli("sprout", "chat", "--model", folder, "--system", "", "--say", "x" * 2000)
     assert ran.code == 2
     assert ran.err.startswith("holdfast: error: a prompt of ") and "the context is 1024" in ran.err
 

@@ -53,8 +53,9 @@ async def test_a_tool_really_runs_and_its_result_is_read() -> None:
     assert [message["role"] for message in scene.talk.messages] == ["user", "assistant", "tool", "assistant"]
     assert scene.script.asked[1][0] == scene.talk.messages[:3]
     assert [tool["function"]["name"] for tool in scene.script.asked[0][1]["tools"]] == list(SPECS)
-    line = json.loads(record("What is 2+2?", scene.talk.messages, made))
+    line = json.loads(record("What is 2+2?", scene.talk.messages, made, system="Be brief."))
     assert (line["answer"], line["tokens"], line["finish_reason"]) == ("It is 4.", 6, "stop")
+    assert line["system"] == "Be brief."
     assert line["messages"][2] == {"role": "tool", "tool_call_id": "a", "content": "4"}
 
 

@@ -70,7 +70,7 @@ class Block:
 
 @contextmanager
 def home_of(agent: Agent, score: Score = no_score, model: Complete | None = None) -> Iterator[Home]:
-    home = Home(agent, score, model, time.time)
+    home = Home(agent, score, lambda version: model, time.time)
     try:
         yield home
     finally:
@@ -128,7 +128,7 @@ class Bench:
         pace: Pace = PACE,
         seed: int = 0,
     ) -> Pool:
-        home = Home(agent, score, model, time.time)
+        home = Home(agent, score, lambda version: model, time.time)
         self.homes.append(home)
         return self.pool_of(lambda: Seat(home.place()), size, pace=pace, seed=seed)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import pickle
 import sys
 import threading
 import time
@@ -13,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, is_async, load_agent
+from holdfast.collect.agent import Context, OneModel, is_async, load_agent
+from holdfast.collect.client import Client
 from holdfast.collect.purse import Purse
 from holdfast.collect.seats import LoopThread
 from holdfast.collect.tracer import Tracer
@@ -30,14 +33,19 @@ async def echoing(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> 
 
 def context(spans: list[Span] | None = None, **fields: Any) -> Context:
     record = (lambda span: None) if spans is None else spans.append
-    given: dict[str, Any] = {"assignment": assignment(), "trace": Tracer(record, time.time), "model": None}
+    given: dict[str, Any] = {"assignment": assignment(), "trace": Tracer(record, time.time), "complete": None}
     return Context(**{**given, **fields})
 
 
 def test_the_base_url_is_the_proxys_with_the_attempts_own_identity() -> None:
-    assert context().base_url is None
     given = context(assignment=assignment(rollout="run-1/t 2", number=3), proxy_url="http://127.0.0.1:8788/")
     assert given.base_url == "http://127.0.0.1:8788/rollout/run-1%2Ft%202/attempt/3/v1"
+    assert given.anthropic_base_url == given.base_url.removesuffix("/v1")  # whose client adds it itself
+
+
+def test_a_context_that_no_pool_runs_has_no_address_and_no_vendors_either() -> None:
+    with pytest.raises(BadInput, match="has no address: no pool runs its agent; use ctx.ask"):
+        _ = context().base_url
 
 
 @pytest.fixture
@@ -95,6 +103,36 @@ def test_an_agent_is_found_in_the_current_folder(folder: Path) -> None:
     assert load_agent("my_team:Team.answer")({}, context()) == "found"
 
 
+def test_an_agent_is_found_in_a_file_and_its_neighbours_with_it(folder: Path) -> None:
+    (folder / "far").mkdir()
+    (folder / "far" / "by.py").write_text("WORD = 'found'\n")
+    (folder / "far" / "mine.py").write_text("from by import WORD\ndef answer(task, context): return WORD\n")
+    agent = load_agent("far/mine.py:answer")
+    assert agent({}, context()) == "found"
+    assert load_agent(f"{folder}/far/mine.py:answer") is agent  # the same file is the same module
+    assert pickle.loads(pickle.dumps(agent)) is agent  # and it travels to other processes by its name
+
+
+@pytest.mark.parametrize("name", ["json.py", "not-a-name.py"])  # taken by a library; no name at all
+def test_a_file_whose_name_is_no_free_module_name_takes_the_place_of_none(folder: Path, name: str) -> None:
+    (folder / name).write_text("def answer(task, context): return 'mine'\n")
+    assert load_agent(f"./{name}:answer")({}, context()) == "mine"
+    assert json.loads("1") == 1 and "answer" not in vars(sys.modules["json"])
+
+
+def test_files_of_one_name_in_two_folders_are_two_agents(folder: Path) -> None:
+    for place in ("a", "b"):
+        (folder / place).mkdir()
+        (folder / place / "same.py").write_text(f"def answer(task, context): return {place!r}\n")
+    agents = [load_agent(f"{place}/same.py:answer") for place in ("a", "b")]
+    assert [agent({}, context()) for agent in agents] == ["a", "b"]
+
+
+def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(BadInput, match=r"there is no file gone/a\.py; check the path"):
+        load_agent("gone/a.py:answer")
+
+
 def test_an_agent_that_does_not_say_what_it_takes_is_taken_as_it_is() -> None:
     assert load_agent("builtins:dict.update")
 
@@ -117,7 +155,7 @@ MODULES = {
 def test_a_reference_names_module_and_function(reference: str) -> None:
     with pytest.raises(BadInput) as caught:
         load_agent(reference)
-    form = "is not of the form module:function; for example my_agents:answer"
+    form = "is not of the form module:function; for example my_agents:answer, or agents/mine.py:answer"
     assert str(caught.value) == f"agent {reference!r}: {form}"
 
 
@@ -168,9 +206,60 @@ def test_the_context_shows_the_resources_of_its_assignment() -> None:
     assert given.resources["system_prompt"] == "Be brief."
 
 
+def test_a_prompt_is_a_text_of_the_version_in_force() -> None:
+    given = context(assignment=assignment(resources={"system": "Be brief.", "tone": "kind", "limits": {"a": 1}}))
+    assert given.prompt("system") == "Be brief."
+    with pytest.raises(BadInput) as caught:
+        given.prompt("sytem")
+    assert str(caught.value) == "prompt 'sytem': is not among the resources of this version; it has: system, tone"
+    with pytest.raises(BadInput, match="is dict, not text; it has: system, tone"):
+        given.prompt("limits")
+    with pytest.raises(BadInput, match="it has: none"):
+        context().prompt("system")
+
+
+def test_the_models_name_is_its_own_or_a_word_that_any_client_takes() -> None:
+    assert context(complete=Client("tiny", "http://127.0.0.1:1")).model == "tiny"
+    assert (context(complete=echoing).model, context().model) == ("default", "default")
+
+
+async def test_a_reward_is_a_term_of_the_turn_in_which_it_is_given() -> None:
+    given = context(complete=echoing)
+    given.reward("early", 1)
+    await given.ask([{"role": "user", "content": "hi"}])
+    given.reward("looked_up", 0.2)
+    given.trace.model(given.trace.spans[0].model, started_at=0.0, partial="cut short")  # decided nothing: no turn
+    await given.ask([{"role": "user", "content": "hi"}])
+    given.reward("named", 0.5)
+    given.reward("first", 0.1, turn=0)
+    told = [(one.name, one.value, one.turn, one.source) for one in given.trace.signals]
+    assert told == [
+        ("early", 1.0, None, "agent"),
+        ("looked_up", 0.2, 0, "agent"),
+        ("named", 0.5, 1, "agent"),
+        ("first", 0.1, 0, "agent"),
+    ]
+
+
+def test_checking_ends_an_agent_whose_work_is_not_wanted_any_more() -> None:
+    given = context()
+    given.check()
+    assert given.seed == given.assignment.seed
+    given.cancelled.set()
+    with pytest.raises(Interrupted):
+        given.check()
+
+
+def test_one_model_is_opened_once_and_travels_unopened() -> None:
+    one = OneModel(functools.partial(Client, "tiny", "http://127.0.0.1:1"))
+    assert one("v1") is one("v2") is one(None)
+    there = pickle.loads(pickle.dumps(one))
+    assert there(None).model == "tiny" and there(None) is not one(None)
+
+
 async def test_asking_calls_the_model_and_records_the_call_as_a_decision() -> None:
     spans: list[Span] = []
-    call = await context(spans, model=echoing).ask([{"role": "user", "content": "hi"}], temperature=0.5)
+    call = await context(spans, complete=echoing).ask([{"role": "user", "content": "hi"}], temperature=0.5)
     assert call.response["content"] == "echo: hi"
     (span,) = spans
     assert (span.kind, span.name, span.model, span.is_decision) == (SpanKind.MODEL, "model.echo", call, True)
@@ -184,12 +273,12 @@ async def test_asking_without_a_model_says_what_to_give() -> None:
 
 
 def test_a_plain_agent_waits_for_what_runs_on_the_shared_loop(host: LoopThread) -> None:
-    given = context(model=echoing, loop=host.loop)
+    given = context(complete=echoing, loop=host.loop)
     assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
 
 
 def test_a_plain_agent_waits_on_a_loop_of_its_own_where_none_is_shared() -> None:
-    given = context(model=echoing)
+    given = context(complete=echoing)
     assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
 
 
@@ -251,7 +340,7 @@ class Thinker:
 
 def thinking_about(task: Any, model: Thinker, spans: list[Span]) -> tuple[Context, list[BudgetChange]]:
     kept: list[BudgetChange] = []
-    return context(spans, model=model, budget=Purse("a", task, kept.append, time.time)), kept
+    return context(spans, complete=model, budget=Purse("a", task, kept.append, time.time)), kept
 
 
 async def test_with_a_budget_a_call_may_think_what_is_left_of_it() -> None:
@@ -303,7 +392,7 @@ async def test_a_model_that_cannot_be_held_to_it_is_asked_to_and_what_it_does_is
 
 async def test_without_budgets_the_mode_is_told_where_thinking_was_limited() -> None:
     model, spans = Thinker(), list[Span]()
-    given = context(spans, model=model)
+    given = context(spans, complete=model)
     await given.ask([{"role": "user", "content": "hi"}], thinking=7)
     await given.ask([{"role": "user", "content": "hi"}])
     assert [span.attributes for span in spans] == [{"thinking": {"granted": 7, "mode": "hard", "used": 7}}, {}]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect import pool as pool_module
-from holdfast.collect.agent import Context
+from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pool
 from holdfast.collect.processes import ProcessPlace, Recipe
@@ -30,7 +30,7 @@ from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
-from tests.collect.agents import no_model, no_score, ones
+from tests.collect.agents import no_score, ones
 from tests.collect.scene import PACE, PATIENCE_S, Bench, until
 from tests.endpoint import serving
 
@@ -253,7 +253,8 @@ async def test_a_failing_agent_is_tried_again_and_then_has_failed(bench: Bench) 
     assert bench.states() == ["failed", "failed"]
     rollout = bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.FAILED, None)
-    assert rollout.reason == "failed: ValueError: try 2 (attempt 2 of 2)"
+    line = failing.__code__.co_firstlineno + 1
+    assert rollout.reason == f"failed: ValueError: try 2 (test_pool.py:{line}, in failing) (attempt 2 of 2)"
     assert tally.failed == 2
 
 
@@ -266,7 +267,8 @@ async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> No
     assert bench.states() == ["fault", "fault"]
     rollout = bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
-    assert rollout.reason == "fault: scoring: ValueError: no judge (attempt 2 of 2)"
+    line = broken.__code__.co_firstlineno + 1
+    assert rollout.reason == f"fault: scoring: ValueError: no judge (test_pool.py:{line}, in broken) (attempt 2 of 2)"
 
 
 # Time
@@ -714,7 +716,7 @@ async def unlucky(task: Any, context: Context) -> str:
 
 async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(bench: Bench) -> None:
     bench.enqueue("q", max_attempts=2)
-    home = Home(unlucky, ones, thinks, time.time, has_budgets=True)
+    home = Home(unlucky, ones, lambda version: thinks, time.time, has_budgets=True)
     bench.homes.append(home)
     await bench.work_off(bench.pool_of(lambda: Seat(home.place()), 1))
     assert bench.states() == ["fault", "succeeded"]
@@ -733,7 +735,7 @@ async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(
 async def test_budgets_of_agents_in_processes_come_back_to_the_store(file_bench: Bench) -> None:
     with serving() as endpoint:
         endpoint.models = {"data": [{"id": "tiny", "owned_by": "holdfast"}]}
-        connect = partial(Client, "tiny", endpoint.url)
+        connect = OneModel(partial(Client, "tiny", endpoint.url))
         recipe = Recipe("tests.collect.agents:do_async", no_score, connect, has_budgets=True)
         file_bench.enqueue({"do": "ask"})
         await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 1))

@@ -21,7 +21,7 @@ from tests.collect.scene import assignment
 
 
 def context(task: Any = None) -> Context:
-    return Context(assignment=assignment(task), trace=Tracer(lambda span: None, time.time), model=None)
+    return Context(assignment=assignment(task), trace=Tracer(lambda span: None, time.time), complete=None)
 
 
 async def outcome(agent: Any, score: Any = no_score, given: Context | None = None) -> Outcome:
@@ -78,7 +78,8 @@ class Mute(Exception):
 )
 async def test_what_an_agent_raises_is_its_own_failure(error: BaseException, text: str) -> None:
     ended = await outcome(raising(error), ones)
-    assert (ended.state, ended.error, ended.reward) == (AttemptState.FAILED, text, None)
+    assert (ended.state, ended.reward) == (AttemptState.FAILED, None)
+    assert ended.error == f"{text} (test_worker.py:{raising.__code__.co_firstlineno + 2}, in throw)"
 
 
 async def test_a_fault_of_ours_inside_the_agent_is_not_its_failure() -> None:

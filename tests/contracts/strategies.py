@@ -51,6 +51,7 @@ from holdfast.contracts.run import (
     Wanted,
     WorkerRecord,
 )
+from holdfast.contracts.task import TaskItem
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
 from holdfast.contracts.trial import Exposure, Served, Trial
 
@@ -225,6 +226,16 @@ tasks = st.builds(
     metadata=mapping,
     **dict.fromkeys(["step", "version"], maybe(text)),
     max_faults=count,
+)
+task_items = st.builds(
+    TaskItem,
+    id=name.filter(lambda text: text == text.strip() and "/" not in text),
+    input=json,
+    expected=json,
+    has_expected=st.booleans(),
+    split=maybe(st.sampled_from(Split)),
+    family=maybe(text),
+    metadata=mapping,
 )
 rollouts = st.builds(
     Rollout,
@@ -535,6 +546,7 @@ appointments = st.builds(Appointment, policy=name, judge=name, role=st.sampled_f
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
+    "task-item": task_items,
     "rollout": rollouts,
     "attempt": attempts,
     "span": spans(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import Answer, Case, Scorer, check_reward
+from holdfast.contracts.checks import Answer, Case, Score, check_reward
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.trace import Span
 from holdfast.reward.sheet import Guard, normalised, total
@@ -73,7 +73,7 @@ def twice(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
     return (_signal("success", 1.0), _signal("success", 1.0))
 
 
-def fickle() -> Scorer:
+def fickle() -> Score:
     numbers = count()
     return lambda task, output, spans: (_signal("success", 1.0), _signal("n", next(numbers), 0.0))
 
@@ -104,7 +104,7 @@ def test_an_honest_reward_passes() -> None:
     ],
     ids=lambda one: getattr(one, "__name__", "") if callable(one) else "",
 )
-def test_a_reward_that_can_be_had_is_found_out(score: Scorer, why: str) -> None:
+def test_a_reward_that_can_be_had_is_found_out(score: Score, why: str) -> None:
     fresh = Case(name="two and two", task={"expected": "4"}, gold=CASE.gold, plain=CASE.plain, cheats=CASE.cheats)
     with pytest.raises(AssertionError, match=why):
         check_reward(score, [fresh], normalised)

@@ -71,6 +71,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
         "validate": [],
         "resources": {},
         "agent": None,
+        "scorers": None,
         "model": None,
         "base_url": None,
         "proxy_url": None,
@@ -100,6 +101,7 @@ def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     every = DOCUMENTED | {
         "agent": "pkg.mod:agent",
+        "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
         "model": "openai/gpt-4o-mini",
         "base_url": "http://127.0.0.1:8000/v1",
         "proxy_url": "http://127.0.0.1:8788",
@@ -208,6 +210,40 @@ def test_older_keys_mean_the_same(folder: Path, old: str, new: str) -> None:
     assert load(json.dumps({old: [TASK]})) == load(json.dumps({new: [TASK]}))
     expected = f"c.json: {old}: is the older name of {new}, which is there too; keep one of the two"
     assert refusal(json.dumps({old: [TASK], new: [TASK]})) == expected
+
+
+def test_scorers_are_named_alone_as_objects_or_in_a_list(folder: Path) -> None:
+    for key, given, blocks in (
+        ("scorer", "exact", [{"scorer": "exact"}]),
+        ("scorer", {"scorer": "numeric", "tolerance": 0.1}, [{"scorer": "numeric", "tolerance": 0.1}]),
+        (
+            "scorers",
+            ["exact", {"scorer": "m:f", "weight": 0.5}],
+            [{"scorer": "exact"}, {"scorer": "m:f", "weight": 0.5}],
+        ),
+    ):
+        assert load(json.dumps({"optimize": [TASK], key: given})).record()["scorers"] == blocks
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"scorer": 3}, "scorers[0] = 3: is a whole number, not a name or an object; write "),
+        ({"scorers": []}, "scorers: is empty; name a scorer, or leave it out"),
+        ({"scorers": ["exact", {}]}, 'scorers[1].scorer = null: is not a name such as "exact" or "module:function"'),
+        ({"scorer": {"scorer": "a", "gate": 1}}, "scorers[0].gate = 1: is not true or false"),
+        ({"scorer": {"scorer": "a", "weight": "1"}}, 'scorers[0].weight = "1": is not a finite number'),
+        ({"scorer": {"scorer": "a", "name": " "}}, 'scorers[0].name = " ": is not some text'),
+        ({"scorer": "a", "scorers": "b"}, "scorer: is the same as scorers, which is there too; keep one of the two"),
+        # settings are stored: no password in them
+        (
+            {"scorer": {"scorer": "judge", "base_url": "http://me:pw@host/v1"}},
+            "scorers[0].base_url: carries a user name",
+        ),
+    ],
+)
+def test_a_scorer_that_cannot_be_one_is_refused(folder: Path, given: dict[str, Any], expected: str) -> None:
+    assert refusal(json.dumps({"optimize": [TASK], **given})).startswith(f"c.json: {expected}")
 
 
 def test_a_task_is_an_object_or_a_prompt_alone(folder: Path) -> None:

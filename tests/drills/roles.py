@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.collect.agent import no_model
 from holdfast.collect.pool import Pace, Pool
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Task
@@ -51,7 +52,7 @@ def pool_worker(journal: Journal, url: str, run: str, work: Work) -> None:
 
 
 async def _pool(store: Witness, run: str, work: Work) -> None:
-    home = Home(work.agent, agents.score, None, work.clock)
+    home = Home(work.agent, agents.score, no_model, work.clock)
     pool = Pool(store, run, lambda: Seat(home.place()), work.size, clock=work.clock, seed=work.seed, pace=work.pace)
     writing = asyncio.create_task(_keep_notes(store, run, pool.worker))
     try:

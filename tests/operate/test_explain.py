@@ -45,7 +45,7 @@ async def test_a_closed_decision_for_other_reasons_is_another_decision(file_stor
     line = Line(file_store, 2)
     made = await proposed(file_store, rate=0.1)
     other = Decision(open=False, reasons=(Reason(code="audit_failed", text="it says"),))
-    file_store.releases.refuse("sprout@2", other, evidence=made["evidence"], who="x", now=60.0).result()
+    file_store.releases.note("sprout@2", other, evidence=made["evidence"], who="x", now=60.0).result()
     assert not recount(file_store, line.at(2)).agrees
 
 
@@ -155,7 +155,7 @@ async def test_figures_that_the_samples_do_not_give_are_named(file_store: Store)
     false = replace(evidence, suite="another@9 1234", comparisons={**evidence.comparisons, "success": better})
     blob = file_store.blobs.put(dumps(false).encode(), now=1.0)
     decision = decode(Decision, made["decision"])
-    await file_store.releases.refuse(line.at(2).id, decision, evidence=blob, who="eve", now=70.0)
+    await file_store.releases.note(line.at(2).id, decision, evidence=blob, who="eve", now=70.0)
     found = recount(file_store, line.at(2))
     assert not found.agrees
     assert [one.partition(": ")[2].split()[0] for one in found.problems][:2] == ["suite", "comparisons"]

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import Rule as FlagRule
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, Rule
 from holdfast.operate.switches import (
@@ -18,25 +19,27 @@ from holdfast.operate.switches import (
     LATENCY,
     Fuse,
     divergence,
-    features_at,
-    features_of,
     heeding,
+    key_of,
     p95,
     pull,
+    snapshot_at,
+    snapshot_of,
     trip,
 )
-from holdfast.promote.features import SWITCHES, VARIABLES, features
+from holdfast.promote.features import SWITCHES, features
 from holdfast.reward.evaluation import Result, evaluate, parts
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.score import scorer
 from tests.conftest import Files
 
 AT: dict[str, Any] = {"clock": lambda: 5.0, "environment": {}}
+KEY = "ab12"
 SOME = {"who": "ann", "why": "test", "now": 1.0}
 
 
 def switch_on(store: Store) -> None:
-    for flag in features(dict.fromkeys(VARIABLES, "1"), owner="ann"):
+    for flag in features({}, owner="ann"):
         store.flags.put(flag, **SOME).result()
 
 
@@ -45,13 +48,19 @@ def killed(store: Store) -> set[str]:
 
 
 def test_a_store_says_what_is_on_and_one_that_is_not_there_says_nothing(file_store: Store, files: Files) -> None:
-    assert features_of(file_store, **AT) == ALL_ON
+    assert snapshot_of(file_store, **AT).features(KEY) == ALL_ON
     switch_on(file_store)
     pull(file_store, LATENCY["judges"], why="slow", now=2.0, environment={})
-    assert features_of(file_store, **AT) == features_at(file_store.url, "default", **AT) == Features(judges=False)
-    assert features_at(str(files.fresh()), "default", **AT) == ALL_ON
+    assert (
+        snapshot_of(file_store, **AT).features(KEY)
+        == snapshot_at(file_store.url, "default", **AT).features(KEY)
+        == Features(judges=False)
+    )
+    assert snapshot_at(str(files.fresh()), "default", **AT).features(KEY) == ALL_ON
     dead = {"HOLDFAST_KILL_INTELLIGENTEVALUATION_MODELJUDGES": "1"}
-    assert features_at(str(files.fresh()), "default", clock=lambda: 0.0, environment=dead) == Features(judges=False)
+    assert snapshot_at(str(files.fresh()), "default", clock=lambda: 0.0, environment=dead).features(KEY) == Features(
+        judges=False
+    )
 
 
 def test_flags_flipped_under_load_never_mix_within_one_piece_of_work(file_store: Store) -> None:
@@ -66,7 +75,7 @@ def test_flags_flipped_under_load_never_mix_within_one_piece_of_work(file_store:
     def work() -> None:
         try:
             while not over.is_set():
-                now = features_of(file_store, **AT)
+                now = snapshot_of(file_store, **AT).features(KEY)
                 found = evaluate(result, parts(now, judge=lambda _: []))
                 signals = {one.name for one in scorer(now)(task, "4", ())}
                 seen.append((now, {one.part for one in found.verdicts}, signals))
@@ -89,7 +98,7 @@ def test_flags_flipped_under_load_never_mix_within_one_piece_of_work(file_store:
         assert ("efficiency" in signals) == now.tool_rewards
         assert {"rules", "safety"} <= looked_at and {"success", "format"} <= signals
     assert len({tuple(asdict(now).values()) for now, _, _ in seen}) > 1  # it was flipped while they worked
-    assert features_of(file_store, **AT) == ALL_ON
+    assert snapshot_of(file_store, **AT).features(KEY) == ALL_ON
 
 
 def test_a_fuse_blows_after_a_while_once_and_says_why(file_store: Store) -> None:
@@ -103,7 +112,7 @@ def test_a_fuse_blows_after_a_while_once_and_says_why(file_store: Store) -> None
     state, alert = trip(file_store, fuse, state, 300.0, n=40, now=130.0, environment={})
     assert alert is not None and alert.message == "minimal-diff-slow: 300 is above 200 (of 40)"
     assert killed(file_store) == {"rewardHackingPrevention.astAnalysis"}
-    assert features_of(file_store, **AT) == Features(minimal_diff=False)
+    assert snapshot_of(file_store, **AT).features(KEY) == Features(minimal_diff=False)
     (entry,) = [one for one in file_store.ledger.entries() if one.who == "guard"]
     assert entry.body["why"] == alert.message
 
@@ -120,7 +129,24 @@ def test_a_fuse_blows_after_a_while_once_and_says_why(file_store: Store) -> None
 
 def test_a_fuse_makes_the_flag_that_nobody_had_set(file_store: Store) -> None:
     pull(file_store, DIVERGENCE, why="it diverges", now=1.0, environment={})
-    assert features_of(file_store, **AT) == Features(learning=False)
+    assert snapshot_of(file_store, **AT).features(KEY) == Features(learning=False)
+
+
+def test_a_revived_feature_whose_flag_a_fuse_made_is_on_again(file_store: Store) -> None:
+    made = pull(file_store, DIVERGENCE, why="it diverges", now=1.0, environment={})
+    file_store.flags.put(replace(made, killed=False), **SOME).result()
+    assert snapshot_of(file_store, **AT).features(KEY) == ALL_ON
+
+
+def test_a_run_has_its_share_as_a_whole_from_before_it_has_a_number_until_it_is_resumed(file_store: Store) -> None:
+    switch_on(file_store)
+    flag = file_store.flags.get(SWITCHES["learning"])
+    file_store.flags.put(replace(flag, rules=(FlagRule(variant="on", percent=90.0),)), **SOME).result()
+    keys = [f"{number:04x}" for number in range(200)]
+    begun = [snapshot_of(file_store, **AT).features(key) for key in keys]
+    assert 160 <= sum(one.learning for one in begun) < 200
+    for key, one in zip(keys, begun, strict=True):
+        assert heeding(file_store, key=key_of(f"run-7-{key}"), **AT)([]) == one
 
 
 def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
@@ -141,7 +167,7 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
     assert divergence(updates(None, None)) == (None, 0)
     assert divergence(updates(True, None, False)) == (0.5, 2)
     assert divergence(updates(*[True] * 6, *[False] * 6)) == (0.0, 6)  # only the last ones count
-    read = heeding(file_store, **AT)
+    read = heeding(file_store, key=KEY, **AT)
     assert read(updates()) == read(updates(False, True)) == read(updates(True, True)) == ALL_ON  # too few
     assert read(updates(False, True, True)) == Features(learning=False)
     assert killed(file_store) == {"agenticRL.trainingPipeline"}
@@ -150,24 +176,26 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
 def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Store) -> None:
     switch_on(file_store)
     name, old = SWITCHES["learning"], updates(True, True, True, True, at=2.0)
-    read = heeding(file_store, **AT)
+    read = heeding(file_store, key=KEY, **AT)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(name)
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()
     later: dict[str, Any] = {"clock": lambda: 20.0, "environment": {}}
-    resumed = heeding(file_store, **later)
+    resumed = heeding(file_store, key=KEY, **later)
     for look in (read, resumed):
         assert look(old) == look([*old, *updates(True, True, at=11.0)]) == ALL_ON  # two are too few
     described = replace(file_store.flags.get(name), description="of the pipeline")
     file_store.flags.put(described, who="ann", why="words", now=15.0).result()  # no revival: the two still count
     assert resumed([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
     dropped = file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result()
-    assert dropped.killed and heeding(file_store, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
+    assert (
+        dropped.killed and heeding(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
+    )
 
 
 def test_in_one_process_new_trouble_after_a_revival_kills_again(file_store: Store) -> None:
     switch_on(file_store)
-    read, old = heeding(file_store, **AT), updates(True, True, True, at=2.0)
+    read, old = heeding(file_store, key=KEY, **AT), updates(True, True, True, at=2.0)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(SWITCHES["learning"])
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()

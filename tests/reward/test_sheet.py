@@ -55,6 +55,17 @@ def test_a_veto_leaves_nothing_whatever_else_is_earned() -> None:
     assert total([passed(), signal("tampered", 0.0)], GUARD).total == 1.0
 
 
+def test_under_a_graded_guard_half_right_has_its_grade_and_nothing_else() -> None:
+    graded = Guard(cap=0.5, graded=True)
+    sheet = total([passed(0.5), signal("format", 1.0, 0.1), signal("cost", -1.0, 0.2)], graded)
+    assert sheet.total == pytest.approx(0.3)  # the grade less the cost; the format is not paid
+    assert sheet.signals[-1].value == 1.0  # it did not pass
+    assert total([passed(1.0), signal("format", 1.0, 0.1)], graded).total == pytest.approx(1.1)
+    for value, guard in ((0.5, GUARD), (1.5, graded), (-0.1, graded)):
+        with pytest.raises(BadRecord):
+            total([passed(value)], guard)
+
+
 @settings(deadline=None)
 @given(SHAPING, SHAPING, ANY_GUARD, st.floats(0.1, 10))
 def test_no_shaping_lifts_a_failure_above_a_success(

@@ -30,7 +30,7 @@ def lines(store: Store) -> list[list[str]]:
 def test_every_decision_about_a_release_is_noted_with_its_place(store: Store) -> None:
     served(store)
     back(store, 2, 1, "breach")
-    store.releases.refuse("tools@3", CLOSED, evidence=None, who="gate", now=7.0).result()
+    store.releases.note("tools@3", CLOSED, evidence=None, who="gate", now=7.0).result()
     store.ledger.append("note", {}, who="ann", now=8.0).result()
     entries = [one for one in store.ledger.entries() if one.kind == "release"]
     assert len(entries) == 8
@@ -97,7 +97,7 @@ def test_what_was_not_committed_is_not_noted(store: Store) -> None:
     served(store)
     before = lines(store)
     with pytest.raises(Exception, match="there is no such blob"):
-        store.releases.refuse("tools@3", CLOSED, evidence="ef" * 32, who="gate", now=7.0).result()
+        store.releases.note("tools@3", CLOSED, evidence="ef" * 32, who="gate", now=7.0).result()
     assert lines(store) == before
 
 

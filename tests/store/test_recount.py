@@ -24,7 +24,7 @@ def served(store: Store) -> None:
     go(store, 1, S.LIVE, known_good=True)
     proved, other = (store.blobs.put(data, now=1.0) for data in (b"evidence", b"another"))
     go(store, 2, S.LIVE, evidence=proved, known_good=True, expect_live="tools@1")
-    store.releases.refuse("tools@3", CLOSED, evidence=other, who="gate", now=3.0).result()
+    store.releases.note("tools@3", CLOSED, evidence=other, who="gate", now=3.0).result()
 
 
 def add(store: Store, source: str) -> None:
@@ -57,7 +57,7 @@ def test_every_way_that_a_release_goes_adds_up(store: Store) -> None:
         lambda: back(store, 2, 1, BY_HAND),
         lambda: back(store, 1, 2, BY_HAND),  # undoes the one before
         lambda: back(store, 2, 1, "slo_breach"),
-        lambda: store.releases.refuse("tools@2", CLOSED, evidence=None, who="gate", now=6.0).result(),
+        lambda: store.releases.note("tools@2", CLOSED, evidence=None, who="gate", now=6.0).result(),
     ]
     for step in steps:
         step()

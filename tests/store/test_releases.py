@@ -386,18 +386,18 @@ def test_only_the_last_rollback_of_a_version_counts(store: Store) -> None:
 def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
     add(store)
     sha256 = store.blobs.put(b"evidence", now=1.0)
-    refused = store.releases.refuse("sprout@1", CLOSED, evidence=sha256, who="gate", now=4.0).result()
+    refused = store.releases.note("sprout@1", CLOSED, evidence=sha256, who="gate", now=4.0).result()
     assert (refused.stage, refused.evidence, refused.changed_at) == (S.CANDIDATE, sha256, 4.0)
     body = {"refuse": "sprout@1", "policy": "sprout", "stage": "candidate", "evidence": sha256}
     assert bodies(store)[-1] == {**body, "proof": None, "decision": encode(CLOSED)}
-    missing = store.releases.refuse("sprout@1", CLOSED, evidence=None, who="gate", now=5.0).result()
+    missing = store.releases.note("sprout@1", CLOSED, evidence=None, who="gate", now=5.0).result()
     assert missing == refused  # there was none to rest on, and what there was stays
-    store.releases.refuse("sprout@1", CLOSED, evidence=None, who="gate", now=5.0, proof="cd" * 32).result()
+    store.releases.note("sprout@1", CLOSED, evidence=None, who="gate", now=5.0, proof="cd" * 32).result()
     assert (bodies(store)[-1]["evidence"], bodies(store)[-1]["proof"]) == (None, "cd" * 32)
     with pytest.raises(BadInput, match="an open gate refuses nothing"):
-        store.releases.refuse("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0)
+        store.releases.note("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0)
     with pytest.raises(NotFound, match="there is no such blob"):
-        store.releases.refuse("sprout@1", CLOSED, evidence="cd" * 32, who="gate", now=4.0).result()
+        store.releases.note("sprout@1", CLOSED, evidence="cd" * 32, who="gate", now=4.0).result()
 
 
 def test_the_history_of_a_policy_is_its_own(store: Store) -> None:

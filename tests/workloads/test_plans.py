@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.plans import plan_for, rewards_of
 
 from holdfast.collect.plan import Lesson, Plan, Standing
+from holdfast.collect.questions import exact_match
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
@@ -18,8 +21,6 @@ from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import OptimizeSettings, load_settings
 from holdfast.workloads import plans
-from holdfast.workloads.plans import plan_for, rewards_of
-from holdfast.workloads.questions import exact_match
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.scene import assignment
 from tests.endpoint import Endpoint, serving
@@ -215,6 +216,37 @@ def test_without_pytorch_what_needs_it_is_refused_before_anything_is_started(
 def test_answers_of_our_tool_agent_are_scored_by_its_own_rules() -> None:
     for agent, name in ((f"{plans.TOOLUSE}:agent", "score"), (ARITHMETIC, "exact_match")):
         assert plans._score(agent, ALL_ON).__name__ == name
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_answers_are_scored_by_the_scorers_of_the_settings(kind: str) -> None:
+    given = {"optimize": [{"prompt": "2 + 2?", "expected": 4}, {"prompt": "3 + 3?", "expected": 6}], "validate": []}
+    plan = planned(agent=ARITHMETIC, worker_kind=kind, scorer="numeric", **given)
+    found = await outcome(plan, {"prompt": "2 + 2?", "expected": 4})
+    assert (found.output, found.reward) == ("The answer is 4.", 1.0)
+    assert next((one.name, one.source) for one in found.signals) == ("success", "scorer:numeric")
+
+
+def test_scorers_that_do_not_fit_the_tasks_are_refused_before_anything_is_started() -> None:
+    for scorer, message in (
+        ("numerick", "scorer 'numerick': is unknown; did you mean numeric?"),
+        ("tests.workloads.test_plans:generous", "scorer generous: pays an empty answer on 2 of 2 tasks"),
+        (
+            {"scorer": "judge", "model": "qwen/q"},
+            "scorer: model qwen/q: no endpoint is known for it; give its base_url",
+        ),
+    ):
+        with pytest.raises(BadInput, match=re.escape(message)):
+            planned(
+                agent=ARITHMETIC,
+                scorer=scorer,
+                optimize=[{"prompt": "2 + 2?", "expected": "4"}, {"prompt": "1?", "expected": "1"}],
+                validate=[],
+            )
+
+
+def generous(task: Any, answer: Any) -> float:
+    return 1.0
 
 
 def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:

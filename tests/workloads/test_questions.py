@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context
+from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.sheet import normalised
-from holdfast.workloads.questions import answer, check, exact_match, prompt_of
 from tests.collect.scene import assignment
 
 
@@ -62,7 +62,7 @@ def asked(task: Any, resources: Mapping[str, Any], content: Any = "4") -> tuple[
         return ModelCall(model="m", messages=tuple(messages), response={"role": "assistant", "content": content})
 
     trace = Tracer(lambda span: None, time.time)
-    context = Context(assignment=assignment(task, resources=resources), trace=trace, model=model)
+    context = Context(assignment=assignment(task, resources=resources), trace=trace, complete=model)
     return seen, asyncio.run(answer(task, context))
 
 

@@ -72,8 +72,8 @@ def decide(
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
     """Of the data that it learnt from, and of changed behaviour; None where nobody looked."""
+    from holdfast.pipeline.versions import resolve
     from holdfast.prove import golden as goldens
-    from holdfast.workloads.versions import resolve
 
     data: tuple[Finding, ...] | None = None
     if audit is not None:
@@ -99,10 +99,10 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _proposal(
     store: Store, release: Release, run: str, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> Proposal:
+    from holdfast.pipeline.versions import resolve
     from holdfast.promote.gate import Criteria, Spread
     from holdfast.workloads.duel import duel_from, episodes_of
     from holdfast.workloads.proof import Case, propose
-    from holdfast.workloads.versions import resolve
 
     store.steps.verify(run)  # nobody has touched them since
     before, after = episodes_of(store, run)
@@ -145,8 +145,8 @@ def _proposal(
 
 def _tries(store: Store, duel: Duel) -> int:
     """How many duels of these two versions there were: whoever measures again and again must not pick the best."""
+    from holdfast.pipeline.versions import from_record
     from holdfast.workloads.duel import KIND
-    from holdfast.workloads.versions import from_record
 
     pair, found, last = [duel.baseline.behaviour, duel.candidate.behaviour], 0, None
     while page := store.runs.newest(most=100, before=last):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import Json
+from holdfast.cli.shelf import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.collect.doctor.assay import Trainer
     from holdfast.collect.doctor.findings import Finding
+    from holdfast.contracts.evidence import Decision
 
 LOCAL = "local/"
 EPILOG = """Exit codes: 0 it is fit, 1 it is not or is not there, 2 nothing could be asked.
@@ -31,20 +33,28 @@ def doctor(
     tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether agents will call tools.")] = True,
     samples: Annotated[int, typer.Option(metavar="N", min=8, max=1000, help="Answers to each opener.")] = 24,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For each answer.")] = 60.0,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.sprout import is_foreign, needing, usual_instructions
 
     with needing("serve"):
         from holdfast.collect.doctor.findings import verdict
     if target.startswith(LOCAL):
         if model is not None:
             raise BadInput("--model", why=f"{target} names the model already", remedy="leave it out")
+        if system is None and not is_foreign(target.removeprefix(LOCAL)):
+            system = usual_instructions(tools=tools)
+    how = {"with_tools": tools, "samples": samples, "system": system}
+    if target.startswith(LOCAL):
         with serving(target.removeprefix(LOCAL)) as (url, name, trainer):
-            asked, found = asyncio.run(examined(url, name, trainer, tools, samples, timeout))
+            asked, found = asyncio.run(examined(url, name, timeout, trainer=trainer, **how))
     else:
-        asked, found = asyncio.run(examined(target, model, None, tools, samples, timeout))
+        asked, found = asyncio.run(examined(target, model, timeout, **how))
     decision = verdict(found)
     if json:
         from dataclasses import asdict
@@ -52,19 +62,25 @@ def doctor(
         from holdfast.contracts.records import encode
 
         rows = [asdict(one) for one in found]
-        show.print_json({"endpoint": target, "model": asked, "decision": encode(decision), "findings": rows})
+        told = {"endpoint": target, "model": asked, "system": system}
+        show.print_json({**told, "decision": encode(decision), "findings": rows})
     else:
-        show.print_table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
-        print(f"\n{asked} at {target}: {'fit' if decision.open else 'not fit'} to be trained on")
-        if not decision.open:
-            print("\n".join(f"  {reason.code}: {reason.text}" for reason in decision.reasons))
+        _tell(f"{asked} at {target}", found, decision, system)
     if not decision.open:
         raise typer.Exit(1)
 
 
-async def examined(
-    url: str, model: str | None, trainer: Trainer | None, with_tools: bool, samples: int, timeout_s: float
-) -> tuple[str, tuple[Finding, ...]]:
+def _tell(who: str, found: Sequence[Finding], decision: Decision, system: str | None) -> None:
+    show.print_table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
+    print()
+    if system is not None:
+        print(fold(f"asked under the instructions: {show.one_line(system)}"))
+    print(f"{who}: {'fit' if decision.open else 'not fit'} to be trained on")
+    if not decision.open:
+        print("\n".join(f"  {reason.code}: {reason.text}" for reason in decision.reasons))
+
+
+async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[Finding, ...]]:
     """Which model was asked, and what was found."""
     import os
 
@@ -72,15 +88,13 @@ async def examined(
     from holdfast.collect.doctor.findings import CHECKS
     from holdfast.collect.doctor.probe import Probe
 
-    key = os.environ.get("OPENAI_API_KEY") if trainer is None else None
+    key = os.environ.get("OPENAI_API_KEY") if "trainer" not in how else None  # ours asks for none
     async with Probe(url, api_key=key, timeout_s=timeout_s) as probe:
         name = model or next(iter(await probe.models()), None)
         if name is None:
             raise BadInput(f"endpoint {url}", why="does not say which models it has", remedy="give --model NAME")
         with show.progress("examining", len(CHECKS)) as bar:
-            found = await examine(
-                probe, name, with_tools=with_tools, trainer=trainer, samples=samples, heard=lambda check: bar(now=check)
-            )
+            found = await examine(probe, name, heard=lambda check: bar(now=check), **how)
     return name, found
 
 
@@ -88,17 +102,15 @@ async def examined(
 def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     """A model of this machine behind an endpoint of its own, with what the trainer says of its answers."""
     import threading
-    from pathlib import Path
 
-    from holdfast.cli.sprout import needing, opened
+    from holdfast.cli.sprout import is_foreign, needing, opened
     from holdfast.collect import endpoint
 
     with needing("learn"):
         from holdfast.learn.reread import reread
-        from holdfast.policies import hub
-        from holdfast.policies.sprout import shelf
+        from holdfast.policies import hub, registry
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, opened(model) as (complete, name, spell):
-        net = hub.load(model) if (Path(model) / "config.json").is_file() else shelf.load(model)[0]
+        net = hub.load(model) if is_foreign(model) else registry.load(model)[0]
         server = endpoint.server(endpoint.app(complete, name=name, spell=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

@@ -8,19 +8,26 @@ import secrets
 import time
 from pathlib import Path
 
-from holdfast import loop
 from holdfast.cli.options import who
 from holdfast.cli.progress import Progress, stdout_kept_clean
 from holdfast.cli.signals import obeying
-from holdfast.collect.plan import Plan
 from holdfast.contracts.run import RunState, Status
 from holdfast.operate.status import write_status
-from holdfast.operate.switches import heeding
+from holdfast.operate.switches import heeding, key_of
+from holdfast.pipeline.run import Control, RunSpec
+from holdfast.pipeline.run import drive as drive_run
 from holdfast.store.store import Store
 
 
-def drive(store: Store, plan: Plan, resume: str | None) -> tuple[Status, Path, int]:
-    """Run the plan to its end: how it ended, where its status lies, and the exit code."""
+def new_salt() -> str:
+    """The end of a new run's id, and its key for shares of flags."""
+    return secrets.token_hex(2)
+
+
+def drive(store: Store, spec: RunSpec, resume: str | None, salt: str | None = None) -> tuple[Status, Path, int]:
+    """Run the program to its end: how it ended, where its status lies, and the exit code."""
+    salt = salt or new_salt()
+    key = salt if resume is None else key_of(resume)
     path = store.folder / "status.json"
     here = Path.cwd()  # before an agent can change it
     shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -30,18 +37,18 @@ def drive(store: Store, plan: Plan, resume: str | None) -> tuple[Status, Path, i
         progress.show(status, store.runs.get(status.run_id).wanted)
 
     async def main() -> tuple[Status, int]:
-        control = loop.Control()
+        control = Control()
         with obeying(control) as caught:
-            status = await loop.optimize(
+            status = await drive_run(
                 store,
-                plan,
+                spec,
                 control,
                 clock=time.time,
                 observe=observe,
                 who=who(),
-                salt=secrets.token_hex(2),
+                salt=salt,
                 resume=resume,
-                features=heeding(store, clock=time.time, environment=os.environ),
+                features=heeding(store, key=key, clock=time.time, environment=os.environ),
             )
         return status, caught.exit_code
 

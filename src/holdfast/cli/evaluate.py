@@ -6,9 +6,9 @@ import os
 import sys
 import time
 from asyncio import Runner
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.features import Features
     from holdfast.contracts.judgement import Artefact
     from holdfast.contracts.rollout import Rollout
+    from holdfast.promote.features import Snapshot
     from holdfast.reward.evaluation import Evaluation, Part, Result, Verdict
     from holdfast.reward.judges.judge import Judge
     from holdfast.reward.judges.jury import Calibrated, Opinion
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 2**20  # of a file, in bytes
 OUTCOMES = ("success", "exact_match")  # the first of them that a sheet has is what the hidden check said
-FEATURES = {"minimal diff": "minimal_diff", "tools": "tool_rewards", "judges": "judges"}  # of the parts
+FEATURES = {"minimal diff": "minimal_diff", "judges": "judges", "tools": "tool_rewards"}  # of the parts
 PAGE = 200
 SHOWN = 3  # reasons of one result; all of them are in the JSON
 
@@ -56,45 +57,59 @@ def evaluate(
     does what tampers. Without a hidden check there are verdicts and no score. No model is called but the judges that
     are named: verifier, a folder of 'judge train', or a model of --base-url. Exits 1 where something fails.
     """
-    from holdfast.operate.switches import features_at, p95
-    from holdfast.reward.evaluation import parts
+    from holdfast.operate.switches import p95, snapshot_at
 
-    features = features_at(store, project, clock=time.time, environment=os.environ)
+    flags_now = snapshot_at(store, project, clock=time.time, environment=os.environ)
     took: dict[str, list[float]] = {}
     is_file = Path(what).is_file() or what.endswith((".jsonl", ".json"))
     given = _from_file(Path(what), limit) if is_file else None
-    names = (judge or ()) if features.judges else ()  # switched off, nobody is even loaded
+    names = (judge or ()) if flags_now.somebody().judges else ()  # switched off for all, nobody is even loaded
     with ExitStack() as stack:
         opened = stack.enter_context(existing(store, project)) if names or given is None else None
         runner = stack.enter_context(Runner())
-        asked = partial(_opinions, runner, _court(names, base_url, opened))
-        looked_at = [partial(_timed, part, took) for part in parts(features, judge=asked)]
+        looking = _Looking(flags_now, partial(_opinions, runner, _court(names, base_url, opened)), took)
         if given is None:
             assert opened is not None
-            found = _all(_from_run(opened, opened.runs.get(what).id, limit), looked_at, None)
+            found = _all(_from_run(opened, opened.runs.get(what).id, limit), looking, None)
         else:
-            found = _all(given, looked_at, len(given))
+            found = _all(((one.task, one) for one in given), looking, len(given))
     if not found:
         raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
     tripped = _trip(took, store, project) if trip else []
     if json:
         limits = {name: p95(times) for name, times in took.items()}
-        show.print_json(_record(found, features) | {"parts_p95_ms": limits, "tripped": tripped})
+        show.print_json(_record(found, looking.given) | {"parts_p95_ms": limits, "tripped": tripped})
     else:
-        _tell(found, features)
+        _tell(found, looking.given)
         for message in tripped:
             print(f"switched off: {message}")
     raise typer.Exit(1 if any(one.decision == "fail" for one, _ in found) else 0)
 
 
-def _all(results: Iterable[Result], looked_at: Sequence[Part], total: int | None) -> list[tuple[Evaluation, float]]:
-    """Each with the seconds it took."""
+@dataclass(slots=True)
+class _Looking:
+    """What each result is looked at by: a share of a flag is a share of the results, by the key of each."""
+
+    flags: Snapshot
+    judge: Callable[[Artefact], list[Opinion]]
+    took: dict[str, list[float]]
+    given: list[Features] = field(default_factory=list)  # of the results so far
+
+    def parts(self, key: str) -> list[Part]:
+        from holdfast.reward.evaluation import parts
+
+        self.given.append(self.flags.features(key))
+        return [partial(_timed, part, self.took) for part in parts(self.given[-1], judge=self.judge)]
+
+
+def _all(results: Iterable[tuple[str, Result]], looking: _Looking, total: int | None) -> list[tuple[Evaluation, float]]:
+    """Each with the seconds it took; results come with their keys."""
     from holdfast.reward.evaluation import evaluate as judge
 
     found = []
     with show.progress("evaluating", total) as advance:
-        for result in results:
-            began = time.perf_counter()
+        for key, result in results:
+            looked_at, began = looking.parts(key), time.perf_counter()
             found.append((judge(result, looked_at), time.perf_counter() - began))
             advance()
     return found
@@ -202,14 +217,14 @@ def _from_file(path: Path, limit: int) -> list[Result]:
     return found
 
 
-def _from_run(store: Store, run: str, limit: int) -> Iterator[Result]:
-    """Its finished rollouts, in the order they were enqueued."""
+def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, Result]]:
+    """Its finished rollouts with their ids, in the order they were enqueued."""
     after, left = None, limit
     while left > 0:
         page = store.views.rollouts(run, after=after, most=min(PAGE, left))
         for rollout in page:
             if (result := _of_rollout(store, rollout)) is not None:
-                yield result
+                yield rollout.id, result
         if len(page) < min(PAGE, left):
             return
         after, left = page[-1].name, left - len(page)
@@ -237,7 +252,8 @@ def _of_rollout(store: Store, rollout: Rollout) -> Result | None:
     )
 
 
-def _record(found: Sequence[tuple[Evaluation, float]], features: Features) -> dict[str, Any]:
+def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> dict[str, Any]:
+    """`features` are those that every result got; `features_on` counts the results that got each."""
     from dataclasses import asdict
 
     from holdfast.contracts.records import encode
@@ -256,7 +272,9 @@ def _record(found: Sequence[tuple[Evaluation, float]], features: Features) -> di
         }
         for one, took in found
     ]
-    return {"results": rows, "summary": _summary(found), "features": asdict(features)}
+    counts = {name: sum(getattr(one, name) for one in given) for name in asdict(given[0])}
+    features = {name: count == len(given) for name, count in counts.items()}
+    return {"results": rows, "summary": _summary(found), "features": features, "features_on": counts}
 
 
 def _summary(found: Sequence[tuple[Evaluation, float]]) -> dict[str, Any]:
@@ -271,7 +289,7 @@ def _summary(found: Sequence[tuple[Evaluation, float]]) -> dict[str, Any]:
     }
 
 
-def _tell(found: Sequence[tuple[Evaluation, float]], features: Features) -> None:
+def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> None:
     """At most 80 columns."""
     from holdfast.cli.shelf import fold
 
@@ -288,7 +306,10 @@ def _tell(found: Sequence[tuple[Evaluation, float]], features: Features) -> None
         f"\n{show.count(len(found), 'result')}: {summary['pass']} pass, {summary['fail']} fail, "
         f"{summary['unknown']} unknown{mean}; p95 {summary['p95_ms']:.1f} ms"
     )
+    without = {name: sum(not getattr(one, name) for one in given) for name in FEATURES.values()}
     if off := [
-        name.replace("_", " ") for name in ("minimal_diff", "judges", "tool_rewards") if not getattr(features, name)
+        name.replace("_", " ") + ("" if count == len(given) else f" ({count} of {len(given)} results)")
+        for name, count in without.items()
+        if count
     ]:
         print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)

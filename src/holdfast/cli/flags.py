@@ -62,6 +62,8 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
         print(f"  requires {other} = {variant}")
     expires = "never" if flag.expires_at is None else show.moment(flag.expires_at)
     print(f"  owner {flag.owner or '-'}, expires {expires}, changed {show.moment(flag.changed_at)}")
+    if shared := _shared(name):
+        print(f"  {shared}")
 
 
 @app.command("set")
@@ -146,32 +148,44 @@ def rollout(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Give a variant to a share of all keys: the last rule without conditions gets this percentage."""
+    """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
+
+    Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
+    feature as a whole or not at all) or of the results that 'evaluate' looks at (minimal diff, judges, tool rewards).
+    """
     share = rules.percent_of(percent)
     with existing(store, project) as opened:
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
     _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
+    if not json and (shared := _shared(name)):
+        print(f"  {shared}")
 
 
 @app.command("eval")
 def evaluate(
     name: Name,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Who it is about.")] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, typer.Option("--attr", metavar="NAME=VALUE", help="More about them; several.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
 ) -> None:
     """Tell a flag's value for somebody, and why it is that."""
+    from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.promote import flags
 
+    if key is not None and run is not None:
+        raise BadInput("--run", why="and --key were both given", remedy="give one of the two")
     told = (rules.pair_of(text, "--attr") for text in attr or ())
     context: dict[str, Any] = {attribute: rules.value_of(text) for attribute, text in told}
+    with existing(store, project) as opened:
+        every = snapshot_of(opened, clock=time.time, environment=os.environ).flags
+        if name not in every:
+            opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
+        key = key if run is None else key_of(opened.runs.get(run).id)
     if key is not None:
         context[flags.KEY] = key
-    with existing(store, project) as opened:
-        opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
-        every = {flag.name: flag for flag in opened.flags.all()}
     found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
     if json:
         from dataclasses import asdict
@@ -202,7 +216,10 @@ def init(
     project: Project = "default",
     json: Json = False,
 ) -> None:
-    """Make the flags of the parts of learning, all off but those whose ENABLE_… variable is set; others stay."""
+    """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
+
+    All are on, but those whose ENABLE_… variable says no.
+    """
     from holdfast.promote.features import features
 
     with _created(store, project) as opened:
@@ -219,13 +236,13 @@ def init(
             "\n".join(
                 (
                     *step(f"holdfast flags list{at}", "shows them"),
-                    *step(f"holdfast flags enable NAME{at}", "turns one on"),
+                    *step(f"holdfast flags disable NAME{at}", "turns one off"),
                 )
             )
         )
     else:
-        on = [flag.name for flag in made if flag.enabled]
-        print(fold(f"{show.count(len(made), 'flag')} made" + (f", on: {', '.join(on)}" if on else ", all of them off")))
+        off = [flag.name for flag in made if not flag.enabled]
+        print(fold(f"{show.count(len(made), 'flag')} made, " + (f"off: {', '.join(off)}" if off else "all of them on")))
 
 
 def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: Any) -> None:
@@ -331,6 +348,13 @@ def _state(flag: Flag) -> str:
     if not flag.enabled:
         return "off"
     return "expired" if flag.expires_at is not None and time.time() >= flag.expires_at else "on"
+
+
+def _shared(name: str) -> str:
+    """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
+    from holdfast.promote.features import KEYED
+
+    return f"a share is one of {' and of '.join(KEYED[name])}" if name in KEYED else ""
 
 
 def _rules(flag: Flag) -> str:

@@ -228,9 +228,9 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     """One pass over the suite as a run of the store."""
     from holdfast.cli.drive import drive
     from holdfast.contracts.records import decode
+    from holdfast.pipeline.versions import resolve
     from holdfast.prove.golden import Golden
     from holdfast.workloads.replay import Replay, plan_for
-    from holdfast.workloads.versions import resolve
 
     plan = plan_for(Replay(name=name, suite=suite, version=resolve(store, version)))
     status, _, code = drive(store, plan, None)

@@ -1,7 +1,7 @@
 """`holdfast import`: chat logs become finished rollouts, scrubbed and through the gates, ready to be learnt from.
 
 All of them go to one run of the project, each under the hash of what was said, so that importing again is harmless.
-What is scrubbed is `collect.scrub`'s business, and what is fit `promote.quality`'s; nothing is stored before both have
+What is scrubbed is `collect.scrub`'s business, and what is fit `learn.quality`'s; nothing is stored before both have
 seen it.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.rollout import Task
     from holdfast.contracts.run import Run
     from holdfast.contracts.trace import Span
-    from holdfast.promote.quality import Audit
+    from holdfast.learn.quality import Audit
     from holdfast.store.store import Store
 
 KIND, WORKER = "import", "import"
@@ -257,7 +257,7 @@ def _signals(one: Conversation) -> tuple[Signal, ...]:
 
 def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any]) -> Audit:
     """By the names of rollouts. What is kept for proving may well be held out: it is asked of what is for training."""
-    from holdfast.promote.quality import Standards, audit
+    from holdfast.learn.quality import Standards, audit
 
     is_train = split is Split.TRAIN
     experiences = [_experience(one, split if is_train else None) for one in found]

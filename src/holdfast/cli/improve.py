@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +16,10 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import StepRecord, Run, Status
+    from holdfast.contracts.run import Run, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.promote.features import Off
+    from holdfast.store.store import Store
 
 
 def improve(
@@ -42,15 +44,16 @@ def improve(
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
-    from holdfast.cli.drive import drive
+    from holdfast.cli import switched
+    from holdfast.cli.drive import drive, new_salt
     from holdfast.cli.page import write_page
     from holdfast.cli.sprout import needing
     from holdfast.contracts.settings import ImproveBlock, load_settings
-    from holdfast.operate.switches import features_at
+    from holdfast.operate.switches import key_of, snapshot_at
     from holdfast.store.store import open_store
 
     with needing("learn"):
-        from holdfast.workloads.improve import plan_for, weighing
+        from holdfast.pipeline.spec import improve_spec, weighing
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
@@ -58,30 +61,34 @@ def improve(
     if resume is not None and any(value is not None for value in (model, agent, *flags.values())):
         raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
-    features = features_at(store, project, clock=time.time, environment=os.environ)
-    plan = None if settings is None else plan_for(settings, features)  # all is checked before the store is touched
+    salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
+    key = salt
+    # All is checked before the store is touched.
+    spec = None if settings is None else improve_spec(settings, flags_now.features(key))
     is_new = settings is not None and _followed(settings) is None
     with open_store(store, project=project, create=is_new) as opened:
         if settings is None:
             run = opened.runs.get(str(resume))
-            settings, resume = _of(run), run.id
-        plan = plan or plan_for(settings, features)
+            settings, resume, key = _of(opened, run), run.id, key_of(run.id)
+        spec = spec or improve_spec(settings, flags_now.features(key))
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
-        status, _, code = drive(opened, plan, resume)
+        status, _, code = drive(opened, spec, resume, salt)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
         how = weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
+        off = switched.stopped(opened, status.run_id, flags_now.off(key), switched.wanted(settings))
     if json:
         from holdfast.cli.show import print_json
         from holdfast.contracts.records import encode
 
         told = [{name: body.get(name) for name in TOLD} for body in decided]
-        print_json({"status": encode(status), "iterations": told, "pages": pages})
+        seen = {"switched_off": switched.records(off)} if off else {}
+        print_json({"status": encode(status), "iterations": told, "pages": pages, **seen})
     else:
-        _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project))
+        _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project), off)
     raise typer.Exit(code)
 
 
@@ -96,12 +103,12 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
     return override(settings, model=model, agent=agent, improve=block)
 
 
-def _of(run: Run) -> OptimizeSettings:
+def _of(store: Store, run: Run) -> OptimizeSettings:
     from holdfast.contracts.settings import settings_from
 
     if run.kind != "improve":
         raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
-    return settings_from(run.settings, f"settings of {run.id}")
+    return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 
 def _followed(settings: OptimizeSettings) -> str | None:
@@ -114,13 +121,17 @@ def _tell(
     decided: list[tuple[Any, str | None]],
     now: Mapping[str, Release],
     at: str,
+    off: Sequence[Off],
 ) -> None:
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
+    from holdfast.cli import switched
     from holdfast.cli.decision import told
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
+    if off:
+        print("\n".join(switched.lines(off, at)))
     if status.error is not None:
         print(f"{status.error}, at {status.lesson}\nnext:")
         print("\n".join(step(f"holdfast improve --resume {status.run_id}{at}")))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
 
+TRACEBACK = "traceback"  # the attribute of a span that ended by an exception
 SILENT_S = 60.0  # a process that drives or works beats far more often
 RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
@@ -192,6 +193,7 @@ def spans(
                 show.print_table(
                     (">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page]
                 )
+                _print_tracebacks(page)
             elif one is not None:
                 print("no spans that fit" if recorded else "no spans were recorded")
         if len(fitting) > limit and one is not None:
@@ -241,9 +243,18 @@ def _span_row(span: Span, depth: int) -> tuple[object, ...]:
     elif span.tool is not None:
         what = f"{show.pairs(span.tool.arguments)} → {show.one_line(span.tool.error or span.tool.result)}"
     else:
-        what = span.attributes.get("text") or show.pairs(span.attributes)
+        what = span.attributes.get("text") or show.pairs({**span.attributes, TRACEBACK: None})
     took = "open" if span.ended_at is None else show.span_of_time(span.ended_at - span.started_at)
     return span.seq, span.kind, "· " * depth + span.name, took, what
+
+
+def _print_tracebacks(page: list[Span]) -> None:
+    """Whole and as they are: where an agent failed is what its author came to see."""
+    for span in page:
+        text = span.attributes.get(TRACEBACK)
+        if isinstance(text, str):
+            print(f"\n{span.seq} {show.one_line(span.name)}:")
+            print("\n".join(show.printable(line) for line in text.splitlines()))
 
 
 def _said(response: Mapping[str, Any]) -> str:

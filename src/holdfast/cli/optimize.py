@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,8 @@ from holdfast.cli.options import DEFAULT_STORE, Project, settings_of
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.plan import Plan
+    from holdfast.pipeline.run import RunSpec
+    from holdfast.promote.features import Off
     from holdfast.store.store import Store
 
 EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(
@@ -78,10 +79,12 @@ def optimize(
     for name, value in flags_of_proxy.items():
         if value is not None:
             raise BadInput(f"{_PROXY}{name}", why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
+    from holdfast.cli.drive import new_salt
+    from holdfast.cli.switched import wanted
     from holdfast.contracts.settings import load_settings, override
-    from holdfast.operate.switches import features_at, features_of
+    from holdfast.operate.switches import key_of, snapshot_at, snapshot_of
+    from holdfast.pipeline.spec import optimize_spec
     from holdfast.store.store import open_store
-    from holdfast.workloads.plans import plan_for
 
     flags = {"model": model, "base_url": base_url, "agent": agent}
     if resume is not None and (model is not None or agent is not None):
@@ -92,25 +95,37 @@ def optimize(
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
     if config is not None:
         settings = override(load_settings(config), **flags)
+        salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
         # Everything is checked before the store is touched.
-        plan = plan_for(settings, features=features_at(store, project, clock=time.time, environment=os.environ))
+        spec = optimize_spec(settings, flags_now.features(salt))
         poll_s = settings.poll_interval_ms / 1000
         with open_store(store, project=project, state_folder=state_dir, poll_s=poll_s) as opened:
-            _drive(opened, plan, json, None)
+            _drive(opened, spec, flags_now.off(salt), wanted(settings), json, salt=salt)
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
-            settings = override(settings_of(run), **flags)
-            features = features_of(opened, clock=time.time, environment=os.environ)
-            _drive(opened, plan_for(settings, features=features), json, run.id)
+            settings = override(settings_of(opened, run), **flags)
+            flags_now, key = snapshot_of(opened, clock=time.time, environment=os.environ), key_of(run.id)
+            spec = optimize_spec(settings, flags_now.features(key))
+            _drive(opened, spec, flags_now.off(key), wanted(settings), json, resume=run.id)
 
 
-def _drive(store: Store, plan: Plan, json: bool, resume: str | None) -> None:
+def _drive(
+    store: Store,
+    spec: RunSpec,
+    off: Mapping[str, Off],  # when it begins
+    wanted: Iterable[str],  # features
+    json: bool,
+    *,
+    resume: str | None = None,
+    salt: str | None = None,
+) -> None:
     from holdfast.cli.drive import drive
     from holdfast.cli.progress import report
+    from holdfast.cli.switched import stopped
 
-    status, shown, code = drive(store, plan, resume)
-    report(status, shown, as_json=json)
+    status, shown, code = drive(store, spec, resume, salt)
+    report(status, shown, as_json=json, off=stopped(store, status.run_id, off, wanted))
     raise typer.Exit(code)
 
 

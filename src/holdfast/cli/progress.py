@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from holdfast.cli import switched
 from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.promote.features import Off
 
 LINE_EVERY_S = 10.0
 
@@ -91,9 +93,11 @@ def stdout_kept_clean() -> Iterator[None]:
         os.close(ours)
 
 
-def report(status: Status, path: Path, *, as_json: bool) -> None:
+def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()) -> None:
+    """`off` are the features that flags kept from it."""
     if as_json:
-        print(json.dumps(encode(status), indent=2))
+        told = encode(status)
+        print(json.dumps({**told, "switched_off": switched.records(off)} if off else told, indent=2))
         return
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""
@@ -115,6 +119,8 @@ def report(status: Status, path: Path, *, as_json: bool) -> None:
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
     for name, text in rows.items():
         print(f"  {name:<10} {text}")
+    if off:
+        print("\n".join(switched.lines(off, elsewhere(status))))
     print("next:")
     if status.run_state is not RunState.COMPLETED and open_:
         print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Comparison
-    from holdfast.contracts.run import StepRecord, Run
+    from holdfast.contracts.run import Run, StepRecord
     from holdfast.prove.weigh import Weighed
     from holdfast.store.store import Store
     from holdfast.workloads.duel import Duel
@@ -137,8 +137,8 @@ def _suite(source: str, seeds: int | None) -> Any:
 
 
 def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str | None, given: dict[str, Any]) -> Duel:
+    from holdfast.pipeline.versions import resolve
     from holdfast.workloads.duel import Duel, is_generated
-    from holdfast.workloads.versions import resolve
 
     old = resolve(store, _whole(store, baseline))
     new = old if candidate is None else resolve(store, _whole(store, candidate))

@@ -12,7 +12,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, e
 
 if TYPE_CHECKING:
     from holdfast.contracts.rollout import Rollout
-    from holdfast.promote.quality import Audit, Standards
+    from holdfast.learn.quality import Audit, Standards
     from holdfast.store.store import Store
 
 PAGE = 500
@@ -41,7 +41,7 @@ def quality(
     json: Json = False,
 ) -> None:
     """Look through what a run collected: what must not be learnt from, and why."""
-    from holdfast.promote.quality import Standards
+    from holdfast.learn.quality import Standards
 
     standards = Standards(
         rubric=_names(rubric),
@@ -80,7 +80,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Audit
     """What the data gates say of everything the run collected for training."""
     from holdfast.contracts.errors import NotFound
     from holdfast.contracts.rollout import Split
-    from holdfast.promote.quality import audit
+    from holdfast.learn.quality import audit
 
     every = list(_rollouts(store, run))
     kept = [rollout.input for rollout in every if rollout.split in (Split.VAL, Split.TEST)]

@@ -17,10 +17,10 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.reward import Sheet
-    from holdfast.contracts.run import StepRecord, Status
+    from holdfast.contracts.run import Status, StepRecord
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
-    from holdfast.workloads.tooluse.course import Quickstart
+    from holdfast.workloads.tooluse.quickstart import Quickstart
     from holdfast.workloads.tooluse.results import Rate, Results
 
 ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
@@ -47,36 +47,46 @@ def quickstart(
         raise BadInput(
             "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
         )
-    from holdfast.cli.drive import drive
+    from holdfast.cli import switched
+    from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.onward import place
     from holdfast.cli.show import print_json
-    from holdfast.collect.plan import Lost
+    from holdfast.contracts.errors import Lost
     from holdfast.contracts.records import encode
     from holdfast.contracts.run import RunState
-    from holdfast.operate.switches import features_of
+    from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.store.store import open_store
-    from holdfast.workloads.tooluse.course import QUICK, Quickstart, plan_for
+    from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for
+    from holdfast.workloads.tooluse.results import turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     with open_store(store, project=project) as opened:
         resume = None if fresh else _unfinished(opened, settings)
-        features = features_of(opened, clock=time.time, environment=os.environ)
+        salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
+        key = salt if resume is None else key_of(resume)
         try:
-            status, _, code = drive(opened, plan_for(settings, features), resume)
+            status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
-        found, picture, page, sheet = None, None, None, list[str]()
+        found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
+        off = switched.stopped(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             page = _page(updates)
-            sheet = [] if json else _sheet(opened, updates)
+            right = turned(opened, updates)
+            sheet = [] if json else _sheet(opened, right)
     if json:
-        print_json(_record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)})
-    elif found is not None and picture is not None:
+        report = _record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)}
+        print_json(report | ({"switched_off": switched.records(off)} if off else {}))
+        raise typer.Exit(code)
+    if off:
+        print("\n".join(switched.lines(off, place(store, project))))
+    if found is not None and picture is not None:
         _tell(status, found, updates)
         print("\n".join(["", *sheet] if sheet else []))
-        _onward(status, picture, updates, page, opened.folder)
+        _onward(status, picture, updates, page, opened.folder, right)
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
@@ -105,10 +115,10 @@ def _unfinished(store: Store, settings: Quickstart) -> str | None:
 def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
     import numpy as np
 
-    from holdfast.operate.curves import draw
+    from holdfast.workloads.tooluse.curves import draw
     from holdfast.workloads.tooluse.results import results
 
-    found = results(store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
+    found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
         return None, None
     path = _picture(store, status.run_id)
@@ -127,7 +137,7 @@ def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
 
 def _page(updates: list[StepRecord]) -> Path | None:
     from holdfast.cli.page import write_page
-    from holdfast.workloads.tooluse.course import WEIGHING
+    from holdfast.workloads.tooluse.quickstart import WEIGHING
 
     proposed = _proposed(updates)
     return None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
@@ -148,13 +158,12 @@ def _record(status: Any, found: Results | None, picture: Path | None, updates: l
     }
 
 
-def _sheet(store: Store, updates: list[StepRecord]) -> list[str]:
+def _sheet(store: Store, right: list[tuple[str, str]]) -> list[str]:
     """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
     from holdfast.cli.rewards import lines, read
     from holdfast.cli.show import one_line
-    from holdfast.workloads.tooluse.results import turned
 
-    found = [(before, read(store, store.views.rollout(after)), after) for before, after in turned(updates)[:LOOK_AT]]
+    found = [(before, read(store, store.views.rollout(after)), after) for before, after in right[:LOOK_AT]]
     if not found:
         return []
     before, (spans, sheet, _), after = max(found, key=lambda one: _richness(*one[1][:2]))
@@ -177,7 +186,7 @@ def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     from holdfast.cli.show import print_table
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
-    from holdfast.operate.curves import blocks
+    from holdfast.workloads.tooluse.curves import blocks
     from holdfast.workloads.tooluse.results import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
@@ -207,13 +216,19 @@ def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
         print("\n".join(lines(decision.reasons)))
 
 
-def _onward(status: Status, picture: Path, updates: list[StepRecord], page: Path | None, folder: Path) -> None:
+def _onward(
+    status: Status,
+    picture: Path,
+    updates: list[StepRecord],
+    page: Path | None,
+    folder: Path,
+    right: list[tuple[str, str]],
+) -> None:
     """What it left behind, and what to look at."""
     from holdfast.cli.onward import near
     from holdfast.cli.progress import elsewhere
-    from holdfast.workloads.tooluse.results import turned
 
-    proposed, right = _proposed(updates), turned(updates)
+    proposed = _proposed(updates)
     print(f"\n  picture     {near(picture)}")
     weights = None
     if (checkpoint := _newest(updates)) is not None:
@@ -227,9 +242,9 @@ def _onward(status: Status, picture: Path, updates: list[StepRecord], page: Path
     if weights is not None:
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
-    seen = right[0][1] if right else f"{status.run_id}/trained-0"
+    seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
     print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast spans {status.run_id}/trained-0{elsewhere(status)}   # what it did, step by step")
+    print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
 
 
 def _newest(updates: list[StepRecord]) -> str | None:

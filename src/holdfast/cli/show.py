@@ -88,8 +88,12 @@ def one_line(value: object, most: int = LONGEST_TEXT) -> str:
         return f"{value:.4g}"
     if not isinstance(value, str):
         value = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
-    text = " ".join(value[:most].split())
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
+    return printable(" ".join(value[:most].split()))
+
+
+def printable(line: str) -> str:
+    """A line that does nothing to a terminal but appear."""
+    return "".join(letter if letter.isprintable() else "�" for letter in line)
 
 
 def moment(at: float | None) -> str:

@@ -55,7 +55,9 @@ def chat(
     say: Annotated[
         list[str] | None, typer.Option("--say", metavar="TEXT", help="Say this and end; can be given several times.")
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Its instructions.")] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="Its instructions; without it, sprout's usual ones.")
+    ] = None,
     tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether it has tools.")] = True,
     think: Annotated[str | None, typer.Option("--think", metavar="N", help="on, off, or at most N tokens.")] = None,
     temperature: Annotated[
@@ -69,8 +71,10 @@ def chat(
     json: Json = False,
 ) -> None:
     """Talk to a model; its tools really run. Piped lines are taken one by one."""
+    from holdfast.cli.main import say as tell
+    from holdfast.cli.shelf import fold
     from holdfast.cli.talk import Talk
-    from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE
+    from holdfast.workloads.tooluse.tasks import THINK
     from holdfast.workloads.tooluse.tools import SPECS, Toolbox, World
 
     box = Toolbox(World(records=RECORDS))
@@ -80,7 +84,7 @@ def chat(
             tools=SPECS,
             call=box.call,
             write=(lambda text: None) if json else (lambda text: print(text, end="", flush=True)),
-            system=f"{USE} {STYLES['full']}" if system is None else system or None,
+            system=usual_instructions(tools=tools) if system is None else system or None,
             think=THINK,
             sampling={"temperature": temperature, "max_tokens": max_tokens, "seed": seed},
         )
@@ -88,6 +92,8 @@ def chat(
             talk.order("/tools off")
         if think is not None:
             talk.order(f"/think {think}")
+        if system is None and not json:
+            tell(fold(f"instructions: {talk.opening} (--system gives others)"))
         converse(talk, lines(say), is_json=json, is_strict=say is not None, is_kept=remember)
 
 
@@ -95,8 +101,8 @@ def chat(
 def card() -> None:
     """Print the card of the models in the package: what they can do, and how they were made."""
     with needing("learn"):
-        from holdfast.policies.sprout import shelf
-    print(shelf.card().rstrip())
+        from holdfast.policies import registry
+    print(registry.card().rstrip())
 
 
 @app.command()
@@ -153,6 +159,13 @@ def train(
     print(f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"')
 
 
+def usual_instructions(*, tools: bool) -> str:
+    """What sprout was trained under. A caller may send it; no server adds it to a request."""
+    from holdfast.workloads.tooluse.tasks import STYLES, USE, USE_NOT
+
+    return f"{USE if tools else USE_NOT} {STYLES['full']}"
+
+
 RECORDS = {
     "oak.price": "12",
     "oak.color": "brown",
@@ -199,7 +212,7 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
                     before = len(talk.messages)
                     calls = runner.run(talk.say(line))
                     if is_json:
-                        print(record(line, talk.messages[before:], calls), flush=True)
+                        print(record(line, talk.messages[before:], calls, system=talk.opening), flush=True)
             except Quit:
                 return
             except HoldfastError as error:
@@ -212,29 +225,32 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
                 print("(stopped)")
 
 
+def is_foreign(model: str) -> bool:
+    """Whether it is a folder in Hugging Face's format."""
+    return (Path(model) / "config.json").is_file()
+
+
 @contextmanager
 def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     """The model as something that answers, its name, and how its tokens are spelled."""
     from holdfast.collect.reply import spell_byte
 
     with needing("learn"):
+        from holdfast.policies import registry
         from holdfast.policies.local import Local
-        from holdfast.policies.sprout import shelf
-    from holdfast.workloads.tooluse.briefing import Briefed
 
     net: Transformer | Hub
-    is_ours = not (Path(model) / "config.json").is_file()
-    if not is_ours:  # Hugging Face's format
+    if is_foreign(model):
         from holdfast.policies import hub
 
         net = found = hub.load(model)
         version, spell = "0", found.voice.spell
     else:
-        net, manifest = shelf.load(model)
+        net, manifest = registry.load(model)
         version, spell = manifest.sha256[:12], spell_byte
     name = Path(model).resolve().name
     with Local(net, name=name, version=version) as local:
-        yield Briefed(local) if is_ours else local, name, spell
+        yield local, name, spell
 
 
 @contextmanager

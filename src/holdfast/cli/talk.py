@@ -98,6 +98,11 @@ class Talk:
     def _order_quit(self, words: str) -> str:
         raise Quit
 
+    @property
+    def opening(self) -> str:
+        """The system message; empty: there is none."""
+        return " ".join(filter(None, [self._think if self.is_thinking else "", self.system]))
+
     async def say(self, text: str) -> list[ModelCall]:
         """Ask, run the tools that are called, and go on until there is an answer. A failed question is taken back."""
         before = len(self.messages)
@@ -122,8 +127,7 @@ class Talk:
     async def _hear(self) -> ModelCall:
         from holdfast.collect.reply import pieces
 
-        system = " ".join(filter(None, [self._think if self.is_thinking else "", self.system]))
-        opening = [{"role": "system", "content": system}] if system else []
+        opening = [{"role": "system", "content": self.opening}] if self.opening else []
         offered = [self._tools[name] for name in self.offered]
         how = {**self.sampling, **({"tools": offered} if offered else {})}
         if "seed" in how:
@@ -164,11 +168,12 @@ class Talk:
         self._last = ""
 
 
-def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[ModelCall]) -> str:
+def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[ModelCall], *, system: str) -> str:
     """One question and all that came of it, as a line of JSON."""
     last = calls[-1]
     return json.dumps(
         {
+            "system": system or None,
             "say": said,
             "answer": last.response.get("content"),
             "finish_reason": last.finish_reason,

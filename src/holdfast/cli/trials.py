@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.plan import Plan
     from holdfast.contracts.run import StepRecord
+    from holdfast.pipeline.run import RunSpec
     from holdfast.store.store import Store
 
 Trial = TypeVar("Trial")
@@ -24,7 +24,7 @@ class Experiment(Generic[Trial, Outcome]):
     """How a trial is run, and what it came to."""
 
     kind: str  # of its runs
-    plan_for: Callable[[Trial], Plan]
+    spec_for: Callable[[Trial], RunSpec]
     outcome: Callable[[Trial, Sequence[StepRecord]], Outcome | None]  # None: it is not at its end
     title: Callable[[Trial], str]
 
@@ -50,7 +50,7 @@ def run_all(store: Store, trials: Sequence[Trial], experiment: Experiment[Trial,
         told = None if known is None else experiment.outcome(trial, store.steps.of_run(known))
         if told is None:
             print(f"{number} of {len(trials)}: {experiment.title(trial)}", file=sys.stderr)
-            status, _, code = drive(store, experiment.plan_for(trial), known)
+            status, _, code = drive(store, experiment.spec_for(trial), known)
             told = experiment.outcome(trial, store.steps.of_run(status.run_id))
             if told is None:
                 return found, code or 1

@@ -19,27 +19,27 @@ def work(
     import asyncio
     import time
 
-    from holdfast import loop
     from holdfast.cli.signals import obeying
     from holdfast.collect.pool import Tally
     from holdfast.contracts.errors import IllegalMove
     from holdfast.contracts.run import RunState
     from holdfast.contracts.settings import override
+    from holdfast.pipeline.run import Control, assist
+    from holdfast.pipeline.spec import optimize_spec
     from holdfast.store.store import open_store
-    from holdfast.workloads.plans import plan_for
 
     with open_store(store, project=project, create=False) as opened:
         found = opened.runs.get(run)
-        settings = settings_of(found)
+        settings = settings_of(opened, found)
         if found.state is not RunState.RUNNING:
             remedy = f"'holdfast optimize --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
-        plan = plan_for(override(settings, worker_count=workers))
+        spec = optimize_spec(override(settings, worker_count=workers))
 
         async def main() -> tuple[Tally, int]:
-            control = loop.Control()
+            control = Control()
             with obeying(control) as caught:
-                tally = await loop.assist(opened, plan, found.id, control, clock=time.time)
+                tally = await assist(opened, spec, found.id, control, clock=time.time)
             return tally, caught.exit_code
 
         tally, exit_code = asyncio.run(main())

@@ -6,34 +6,63 @@ It returns its answer (any JSON). An exception is a failed try, and is data; a `
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import inspect
+import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import redirect_stdout
+from contextlib import aclosing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
+from holdfast.collect.access import Access
 from holdfast.collect.budget import thinking_tokens
 from holdfast.collect.proxy import identity
 from holdfast.collect.purse import Purse, mode_of
 from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer, told
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.errors import BadInput, Fault, Interrupted
+from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.trace import ModelCall, Span
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 
 T = TypeVar("T")
+Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
 Agent = Callable[[Any, "Context"], Any]
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
+UNNAMED = "default"  # what a model is called that has no name of its own
+
+
+def no_model(version: str | None = None) -> None:
+    """The Connect of a run that has no model."""
+    return
+
+
+class OneModel:
+    """The same model for every version, opened when first asked for. It travels to another process unopened."""
+
+    def __init__(self, open_model: Callable[[], Complete | None]) -> None:
+        self._open = open_model
+        self._opened: list[Complete | None] = []
+
+    def __call__(self, version: str | None = None) -> Complete | None:
+        if not self._opened:
+            self._opened.append(self._open())
+        return self._opened[0]
+
+    def __reduce__(self) -> tuple[type[OneModel], tuple[Callable[[], Complete | None]]]:
+        return OneModel, (self._open,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,31 +76,89 @@ class Assignment:
     input: Any
     resources: Mapping[str, Any]
     seed: int  # this attempt's own random key
+    version: str | None = None  # of the policy that must answer; None: whichever is in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What an agent may use. `model` is None when no endpoint was given."""
+    """What an agent may use. `complete` is the model as a function; it is None when the run has no model."""
 
     assignment: Assignment
     trace: Tracer
-    model: Complete | None
+    complete: Complete | None
     cancelled: threading.Event = field(default_factory=threading.Event)  # set when the work is no longer wanted
     loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
     proxy_url: str | None = None  # of the capture proxy, when the run has one
+    access: Access | None = None  # to the gateway, where no proxy is; None: nobody runs this one
     budget: Purse | None = None  # what it may think, when the run has thinking budgets
+
+    @property
+    def model(self) -> str:
+        """The name to send: `model=ctx.model`."""
+        return str(getattr(self.complete, "model", None) or UNNAMED)
+
+    @property
+    def seed(self) -> int:
+        """This attempt's own random key."""
+        return self.assignment.seed
 
     @property
     def resources(self) -> Mapping[str, Any]:
         """The named resources (prompts and the like) of the version in force."""
         return self.assignment.resources
 
+    def prompt(self, name: str) -> str:
+        """A named text of the version in force."""
+        found = self.resources.get(name)
+        if isinstance(found, str):
+            return found
+        texts = ", ".join(sorted(key for key, value in self.resources.items() if isinstance(value, str)))
+        why = "is not among the resources of this version" if found is None else f"is {type(found).__name__}, not text"
+        raise BadInput(f"prompt {name!r}", why=why, remedy=f"it has: {texts or 'none'}")
+
+    def reward(self, name: str, value: float, *, turn: int | None = None) -> None:
+        """A reward term of one turn: the current one (the last model call so far) when `turn` is not given.
+
+        Before the first call it belongs to the whole attempt. Beside a scorer it is shown and has weight 0.
+        """
+        calls = self.trace.calls
+        self.trace.reward(name, value, turn=calls - 1 if turn is None and calls else turn)
+
+    def check(self) -> None:
+        """Raise Interrupted when the work is no longer wanted; for long stretches that call nothing of ours."""
+        if self.cancelled.is_set():
+            raise Interrupted("cancelled")
+
     @property
-    def base_url(self) -> str | None:
-        """For any client of OpenAI's API: calls that go there are kept as this attempt's own. None without a proxy."""
-        if self.proxy_url is None:
-            return None
-        return f"{identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)}/v1"
+    def base_url(self) -> str:
+        """For any client of OpenAI's API, and for Anthropic's: what is asked there is asked, and kept, as by `ask`."""
+        return f"{self.anthropic_base_url}/v1"
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """The same address without `/v1`, which Anthropic's client adds itself."""
+        if self.proxy_url is not None:
+            return identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
+        if self.access is None:
+            raise BadInput("this context", why="has no address: no pool runs its agent", remedy="use ctx.ask")
+        return self.access.url(self)
+
+    @property
+    def api_key(self) -> str:
+        """For `base_url`. A capture proxy may pass the key on to its upstream: there it is the environment's."""
+        if self.proxy_url is not None or self.access is None:
+            return os.environ.get("OPENAI_API_KEY") or "none"
+        return self.access.key
+
+    def cancel(self) -> None:
+        """The work is no longer wanted: `check` says so, and calls of the model are dropped."""
+        self.cancelled.set()
+        self.close()
+
+    def close(self) -> None:
+        """The attempt has ended: its address answers no more."""
+        if self.access is not None:
+            self.access.close()
 
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
         """Call the model and record the call as a decision.
@@ -79,34 +166,63 @@ class Context:
         `thinking=` is how many tokens it may think. With thinking budgets it is all that is left of this attempt's, or
         as much of that as is asked for.
         """
-        if self.model is None:
+        complete = self._model()
+        with self._recorded(messages, sampling) as answer:
+            asked, given = _limited(complete, messages, sampling)
+            answer.call = _held(await complete(asked, **given), complete, sampling)
+        return answer.call
+
+    async def stream(
+        self, messages: Sequence[Mapping[str, Any]], **sampling: Any
+    ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
+        """The same while the answer is made: its pieces, and the finished call last, for a model that has a `stream`.
+
+        Whoever stops listening ends the call: what had come until then is recorded as partial, and never learnt from.
+        """
+        complete = self._model()
+        with self._recorded(messages, sampling) as answer:
+            asked, given = _limited(complete, messages, sampling)
+            async with aclosing(complete.stream(asked, **given)) as news:  # type: ignore[attr-defined]
+                async for new in news:
+                    if isinstance(new, ModelCall):
+                        answer.call = _held(new, complete, sampling)
+                        break
+                    answer.pieces.append(new)
+                    yield new
+            if answer.call is None:
+                raise Fault("model", why="its stream broke off", remedy="ask again")
+        yield answer.call
+
+    def _model(self) -> Complete:
+        if self.complete is None:
             raise BadInput("this agent", why="needs a model and none was given", remedy="give --model and --base-url")
-        started_at, granted = self.trace.clock(), 0
-        call: ModelCall | None = None
+        return self.complete
+
+    @contextmanager
+    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[Answer]:
+        """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
+        started_at, granted, answer = self.trace.clock(), 0, Answer()
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
-        thought: dict[str, Any] = {}
+        thought, notes = dict[str, Any](), dict[str, Any]()
         try:
-            call = await self._limited(self.model, messages, sampling)
+            yield answer
+        except BaseException as error:
+            if answer.pieces and not (self.access is not None and self.access.is_closed):
+                answer.call = answer.so_far(self.model, messages, sampling)
+                has_left = isinstance(error, GeneratorExit | asyncio.CancelledError)
+                notes = {PARTIAL: "nobody listened to its end" if has_left else told(error)}
+            raise
         finally:
             if self.budget is not None:
-                thought = self.budget.settle(granted, call)
-        if not thought and (mode := mode_of(call)) is not None:
-            thought = {"granted": sampling.get("thinking"), "mode": mode.value, "used": thinking_tokens(call)}
-        self.trace.model(call, started_at=started_at, **({"thinking": thought} if thought else {}))
-        return call
-
-    async def _limited(
-        self, model: Complete, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]
-    ) -> ModelCall:
-        """A model that cannot be held to a number of tokens is asked to keep to it."""
-        limit = sampling.get("thinking")
-        if limit is None or getattr(model, "limits_thinking", True):
-            return await model(messages, **sampling)
-        rest = {name: value for name, value in sampling.items() if name != "thinking"}
-        call = await model(hinted(messages, limit), **rest)
-        return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
+                thought = self.budget.settle(granted, answer.call)
+            if answer.call is not None:
+                if not thought and (mode := mode_of(answer.call)) is not None:
+                    used = thinking_tokens(answer.call)
+                    thought = {"granted": sampling.get("thinking"), "mode": mode.value, "used": used}
+                notes |= {"thinking": thought} if thought else {}
+                self.trace.model(answer.call, started_at=started_at, **notes)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""
@@ -120,12 +236,54 @@ class Context:
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             while not future.done():
-                if self.cancelled.is_set():
-                    raise Interrupted("cancelled")
+                self.check()
                 wait_for([future], timeout=0.1)
             return future.result()
         finally:
             future.cancel()  # when we are interrupted here, what we waited for must not go on
+
+
+@dataclass(slots=True)
+class Answer:
+    """A call of the model while it is under way."""
+
+    call: ModelCall | None = None  # the finished one
+    pieces: list[Mapping[str, Any]] = field(default_factory=list)  # of a stream, so far
+
+    def so_far(self, model: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
+        """What has come of an answer that nobody will hear to its end."""
+        message: dict[str, Any] = {"role": "assistant"}
+        for name in ("content", "reasoning_content"):
+            message[name] = "".join(piece.get(name) or "" for piece in self.pieces)
+        ids = tuple(token for piece in self.pieces for token in piece.get("token_ids") or ())
+        logprobs = tuple(one for piece in self.pieces for one in piece.get("logprobs") or ())
+        return ModelCall(
+            model=model,
+            messages=tuple(messages),
+            response={name: text for name, text in message.items() if text},
+            completion_tokens=len(ids) or None,
+            completion_ids=ids or None,
+            logprobs=logprobs if ids and len(ids) == len(logprobs) else None,
+            sampling=dict(sampling),
+        )
+
+
+def _limited(
+    complete: Complete, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
+) -> tuple[Sequence[Mapping[str, Any]], dict[str, Any]]:
+    """What is asked for: a model that cannot be held to a number of tokens is told to keep to it."""
+    limit = sampling.get("thinking")
+    if limit is None or getattr(complete, "limits_thinking", True):
+        return messages, dict(sampling)
+    return hinted(messages, limit), {name: value for name, value in sampling.items() if name != "thinking"}
+
+
+def _held(call: ModelCall, complete: Complete, sampling: Mapping[str, Any]) -> ModelCall:
+    """The call with the limit that it was only told of."""
+    limit = sampling.get("thinking")
+    if limit is None or getattr(complete, "limits_thinking", True):
+        return call
+    return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
@@ -135,40 +293,43 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
+def scored_by(
+    scorer: Callable[[Features], Score],
+    rewards: tuple[float, float] = (0.0, 1.0),
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Callable[[T], T]:
+    """Marks an agent with what it brings along: its scorer, the least and the most that this one pays, and the tools
+    that its tasks may name."""
+
+    def mark(agent: T) -> T:
+        vars(agent).update(scorer=scorer, rewards=rewards, tools=tuple(tools))
+        return agent
+
+    return mark
+
+
 def is_async(agent: Agent) -> bool:
     """Whether calling it gives a coroutine, so that it can share one event loop with others."""
     return inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(getattr(agent, "__call__", None))  # noqa: B004
 
 
 def load_agent(reference: str) -> Agent:
-    """The function that `module:function` names; the current folder is searched first."""
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
+    """The function that `module:function` or `path/to/file.py:function` names; the current folder is searched first."""
+    source, _, name = reference.rpartition(":")
+    if not source or not name:
         raise BadInput(
-            f"agent {reference!r}", why="is not of the form module:function", remedy="for example my_agents:answer"
+            f"agent {reference!r}",
+            why="is not of the form module:function",
+            remedy="for example my_agents:answer, or agents/mine.py:answer",
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        with redirect_stdout(sys.stderr):  # stdout is the report's
-            found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise BadInput(
-            f"agent {reference}", why=f"cannot import {module_name}: {error}", remedy="check the name and the folder"
-        ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # foreign code may throw anything
-        raise BadInput(f"agent {reference}", why=f"importing {module_name} failed: {told(error)}") from error
+    module = _module(reference, source)
+    found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        public = ", ".join(
-            n for n, v in vars(sys.modules[module_name]).items() if inspect.isfunction(v) and not n.startswith("_")
-        )
+        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
         raise BadInput(
-            f"agent {reference}", why=f"{module_name} has no function {name}", remedy=f"it has: {public or 'none'}"
+            f"agent {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
         )
     try:
         inspect.signature(found).bind({}, None)
@@ -178,3 +339,46 @@ def load_agent(reference: str) -> Agent:
         raise BadInput(f"agent {reference}", why=f"cannot be called with (task, context): {error}") from error
     agent: Agent = found
     return agent
+
+
+def _module(reference: str, source: str) -> ModuleType:
+    """The module of this name or in this file, imported."""
+    file = Path(source).resolve() if source.endswith(".py") or "/" in source else None
+    if file is not None and not file.is_file():
+        raise BadInput(f"agent {reference}", why=f"there is no file {source}", remedy="check the path")
+    _search_first(Path.cwd() if file is None else file.parent)
+    try:
+        with redirect_stdout(sys.stderr):  # stdout is the report's
+            return importlib.import_module(source) if file is None else _from_file(file)
+    except ImportError as error:
+        raise BadInput(
+            f"agent {reference}", why=f"cannot import {source}: {error}", remedy="check the name and the folder"
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code may throw anything
+        raise BadInput(f"agent {reference}", why=f"importing {source} failed: {told(error)}") from error
+
+
+def _search_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _from_file(file: Path) -> ModuleType:
+    """Under its own name, so that what it defines can be pickled; one that is taken gets the path's hash behind it."""
+    name = file.stem
+    for known in (name, taken := f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"):
+        if getattr(sys.modules.get(known), "__file__", None) == str(file):
+            return sys.modules[known]
+    if not name.isidentifier() or name in sys.modules or getattr(find_spec(name), "origin", None) != str(file):
+        name = taken
+    spec = spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -21,6 +21,7 @@ from holdfast.collect.seats import Seat
 from holdfast.collect.worker import Clock, Outcome
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
+from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span
@@ -261,6 +262,7 @@ class Pool:
             outcome.state,
             now=now,
             reward=outcome.reward,
+            outcome=outcome_of(outcome.signals),
             output=outcome.output,
             error=outcome.error,
             backoff=self.pace.backoff,
@@ -277,7 +279,8 @@ class Pool:
 
     def _assignment(self, claim: Claim) -> Assignment:
         rollout, attempt = claim.rollout, claim.attempt
-        key = f"{self._seed}/{rollout.name}/{attempt.number}"
+        # By the agent's own tries: what infrastructure ended is tried again with the same chance.
+        key = f"{self._seed}/{rollout.metadata.get('seed', rollout.name)}/{rollout.faults + 1}"
         return Assignment(
             rollout=rollout.id,
             attempt=attempt.id,
@@ -286,6 +289,7 @@ class Pool:
             input=rollout.input,
             resources=self._resources_of(rollout.resources),
             seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]),
+            version=rollout.version,
         )
 
     def _resources_of(self, version: int | None) -> dict[str, object]:

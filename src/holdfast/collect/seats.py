@@ -17,13 +17,14 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import Agent, Assignment, Context, Score, is_async
+from holdfast.collect.agent import Agent, Assignment, Connect, Context, Score, is_async
+from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.purse import Purse
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Clock, Outcome, run_one
 from holdfast.contracts.budget import BudgetChange
-from holdfast.contracts.errors import Interrupted
-from holdfast.contracts.policy import Complete
+from holdfast.contracts.errors import Fault, Interrupted
+from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
 
 GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
@@ -71,7 +72,10 @@ class Seat:
             with suppress(RuntimeError):  # our loop is closed: nobody waits for it any more
                 here.call_soon_threadsafe(_resolve, ended, outcome, error)
 
-        measures = self._place.begin(assignment, record, report)
+        try:
+            measures = self._place.begin(assignment, record, report)
+        except Fault as fault:  # nobody answers for its version: nothing was begun
+            return Outcome(state=AttemptState.FAULT, error=str(fault))
         watch = asyncio.create_task(self._press(measures, ended))
         try:
             outcome = await ended
@@ -175,14 +179,17 @@ class Home:
         self,
         agent: Agent,
         score: Score,
-        model: Complete | None,
+        connect: Connect,
         clock: Clock,
         *,
+        gateway: ModelGateway | None = None,
         proxy_url: str | None = None,
         has_budgets: bool = False,
     ) -> None:
-        self.agent, self.score, self.model, self.clock, self.proxy_url = agent, score, model, clock, proxy_url
+        """`connect` must be quick: it is called for each attempt. A gateway that is given is its owner's to stop."""
+        self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
         self.has_budgets = has_budgets  # for thinking
+        self._gateway, self._owns_gateway = gateway or ModelGateway(clock), gateway is None
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
 
@@ -190,13 +197,14 @@ class Home:
         return LoopPlace(self) if is_async(self.agent) else ThreadPlace(self)
 
     def context(self, assignment: Assignment, record: Record) -> Context:
-        trace = Tracer(record, self.clock)
+        """What the agent of one attempt gets. A Fault where nobody answers for its version."""
         return Context(
             assignment=assignment,
-            trace=trace,
-            model=self.model,
+            trace=Tracer(record, self.clock),
+            complete=self.connect(assignment.version),
             loop=self.current.loop,
             proxy_url=self.proxy_url,
+            access=self._gateway.access() if self.proxy_url is None else None,
             budget=Purse(assignment.attempt, assignment.input, record, self.clock) if self.has_budgets else None,
         )
 
@@ -216,6 +224,8 @@ class Home:
             guest.send_away()
         self.current.leave()
         self.current.thread.join(GRACE_S)
+        if self._owns_gateway:
+            self._gateway.stop()
 
 
 class InProcess:
@@ -259,7 +269,7 @@ class Guest:
         self._host.loop.call_soon_threadsafe(self._start)
 
     def measures(self) -> Iterator[None]:
-        self._context.cancelled.set()
+        self._context.cancel()
         self._host.call(self._cancel)
         yield
         if self._host.at_work() is self:
@@ -283,7 +293,7 @@ class Guest:
         return answer
 
     def send_away(self) -> None:
-        self._context.cancelled.set()
+        self._context.cancel()
         self._host.call(self._cancel)
         self._leave()
         self._report(None, None)
@@ -327,7 +337,7 @@ class ThreadPlace(InProcess):
             report(outcome, error)
 
         def measures() -> Iterator[None]:
-            context.cancelled.set()
+            context.cancel()
             break_into(thread)
             yield
             home.left_behind += thread.is_alive()

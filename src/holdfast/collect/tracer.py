@@ -6,16 +6,24 @@ A span is handed on when it ends and is not waited for: the worker waits for all
 from __future__ import annotations
 
 import itertools
+import os
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
+from traceback import FrameSummary, TracebackException, extract_tb
 from typing import Any
 
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 
+MAX_ERROR = 2000  # letters of an error in one line
+MAX_TRACEBACK = 16_000  # bytes
+OURS = str(Path(__file__).parent) + os.sep  # what runs agents: of no interest to whoever wrote one
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
 
 
@@ -25,8 +33,14 @@ class Tracer:
     def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
         self._record, self.clock = record, clock
         self._numbers = itertools.count(1)
+        self._root: int | None = None  # the outermost span: around what other threads record, which know of no span
         self.spans: list[Span] = []
         self.signals: list[Signal] = []
+
+    @property
+    def calls(self) -> int:
+        """How many whole calls of the model there were so far."""
+        return sum(span.model is not None and PARTIAL not in span.attributes for span in self.spans)
 
     @contextmanager
     def span(self, name: str, **attributes: Any) -> Iterator[dict[str, Any]]:
@@ -34,12 +48,16 @@ class Tracer:
         seq, started_at = next(self._numbers), self.clock()
         parent, notes = _parent.get(), dict(attributes)
         token = _parent.set(seq)
+        if parent is None:
+            self._root = seq
         try:
             yield notes
         except BaseException as error:
-            notes["error"] = told(error)
+            notes |= failure(error) if parent is None else {"error": told(error)}  # the whole of it once
             raise
         finally:
+            if parent is None:
+                self._root = None
             with suppress(ValueError):  # an agent that is thrown away may end in another context
                 _parent.reset(token)
             self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
@@ -68,7 +86,8 @@ class Tracer:
 
     def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
         started = self.clock() if started_at is None else started_at
-        self._add(next(self._numbers), kind, name, started, _parent.get(), **rest)
+        inner = _parent.get()
+        self._add(next(self._numbers), kind, name, started, self._root if inner is None else inner, **rest)
 
     def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
         ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span
@@ -87,3 +106,54 @@ def told(error: BaseException) -> str:
     if isinstance(error, HoldfastError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """What is kept of an exception in foreign code: `error`, one line with its place, and the whole `traceback`."""
+    try:
+        whole = TracebackException.from_exception(error, compact=True)
+        stack = whole.stack
+        stack[:] = stack[_first(stack) :]
+        text = "".join(whole.format())
+    except Exception:  # an exception may be as broken as what raised it
+        stack = extract_tb(error.__traceback__)
+        stack[:] = stack[_first(stack) :]
+        text = f"Traceback (most recent call last):\n{''.join(stack.format())}{told(error)}\n"
+    place = _place(stack)
+    return {"error": _storable(told(error))[: MAX_ERROR - len(place)] + place, "traceback": _cut(_storable(text))}
+
+
+def _first(stack: list[FrameSummary]) -> int:
+    """Where the foreign code begins: behind the frames that called it, ours and those of an event loop among them."""
+    ours = [place for place, frame in enumerate(stack) if frame.filename.startswith(OURS)]
+    theirs = [place for place, frame in enumerate(stack) if _is_theirs(frame)]
+    if theirs:
+        return theirs[0]
+    return ours[-1] + 1 if ours and ours[-1] + 1 < len(stack) else 0
+
+
+def _is_theirs(frame: FrameSummary) -> bool:
+    return not frame.filename.startswith((OURS, *LIBRARIES, "<frozen"))
+
+
+def _place(stack: list[FrameSummary]) -> str:
+    """The innermost line of whoever wrote the code; a library that it called is not the place to look at first."""
+    theirs = [frame for frame in stack if _is_theirs(frame)] or [
+        frame for frame in stack[:1] if not frame.filename.startswith(OURS)
+    ]
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name})" if theirs else ""
+
+
+def _cut(text: str) -> str:
+    """At most MAX_TRACEBACK bytes: how it began, and rather more of how it ended."""
+    whole = text.encode()
+    if len(whole) <= MAX_TRACEBACK:
+        return text
+    between = "\n  […]\n"
+    head, tail = whole[: MAX_TRACEBACK // 4], whole[len(between.encode()) - 3 * MAX_TRACEBACK // 4 :]
+    return head.decode(errors="ignore") + between + tail.decode(errors="ignore")
+
+
+def _storable(text: str) -> str:
+    """Half a character and the character zero are in no store."""
+    return text.replace("\0", "�").encode(errors="replace").decode()

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from holdfast.collect.agent import Agent, Context, LastWord, Score
-from holdfast.collect.tracer import told
+from holdfast.collect.tracer import MAX_ERROR, failure
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
@@ -20,7 +20,6 @@ from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import Span
 
 Clock = Callable[[], float]
-MAX_ERROR = 2000
 AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
 HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
 
@@ -56,7 +55,11 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
-        return _failed(told(error), context, score)
+        if context.access is not None and context.access.fault is not None:  # as an agent's own client told it
+            return _ended(AttemptState.FAULT, str(context.access.fault))
+        return _failed(failure(error)["error"], context, score)
+    finally:
+        context.close()  # before it is scored: what still runs of the agent adds nothing to its trace
     try:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
@@ -65,7 +68,9 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
-        return _ended(AttemptState.FAULT, f"scoring: {told(error)}")
+        kept = failure(error)
+        trace.event("score", **kept)
+        return _ended(AttemptState.FAULT, f"scoring: {kept['error']}")
 
 
 def shown(task: Any) -> Any:

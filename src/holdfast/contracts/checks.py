@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.trace import Span
 
-Scorer = Callable[[Any, Any, Sequence[Span]], Sequence[Signal]]  # task, output, spans
+Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal]]  # task, output, spans
 Share = Callable[[Sheet, Sheet], float]  # a sheet's, from 0 to 1 of the gold one's
 GATED = "gated"  # the signal by which a guard says that nothing is to be earned
 
@@ -40,7 +40,7 @@ class Case:
     plain: tuple[Answer, ...] = ()  # right, and less well made
 
 
-def check_reward(score: Scorer, cases: Sequence[Case], share: Share, *, outcome: str = "success") -> None:
+def check_reward(score: Score, cases: Sequence[Case], share: Share, *, outcome: str = "success") -> None:
     """Gold is 1 and every cheat 0, by the outcome and by the whole sheet; whatever is right is above all that is not.
 
     Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again.
@@ -71,7 +71,7 @@ def check_reward(score: Scorer, cases: Sequence[Case], share: Share, *, outcome:
             _require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
 
 
-def _sheet(score: Scorer, case: Case, answer: Answer) -> Sheet:
+def _sheet(score: Score, case: Case, answer: Answer) -> Sheet:
     where = f"{case.name}: {answer.name!r}"
     before = deepcopy((case.task, answer.output, answer.spans))
     sheet, again = (Sheet(signals=tuple(score(case.task, answer.output, answer.spans))) for _ in range(2))

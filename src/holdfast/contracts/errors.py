@@ -62,6 +62,10 @@ class StoreTooNew(StoreError):
     """The store was written by a newer version."""
 
 
+class Lost(StoreError):
+    """A saved artifact that a run would go on from is missing or damaged."""
+
+
 class Refused(StoreError):
     """A write that would break a rule of the life cycle; nothing of it was kept."""
 

@@ -25,6 +25,7 @@ class Experience:
     spans: tuple[Span, ...]
     sheet: Sheet | None  # None: never scored
     version: str | None = None  # of the policy that acted
+    input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
 
     @property

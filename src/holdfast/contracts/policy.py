@@ -1,17 +1,17 @@
-"""What acts and can be improved: the two protocols, and the checkpoints that say which policy came from which.
+"""What acts and can be improved: the protocols, and the checkpoints that say which policy came from which.
 
 Resources (prompts and the like) are versioned in `run`; weights are files, and a checkpoint only names them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar, Protocol
 
-from holdfast.contracts.episode import Step
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import ModelCall
 
 
@@ -22,14 +22,75 @@ class Complete(Protocol):
 
 
 class Policy(Protocol):
-    """Something that decides, and says which version of itself did."""
+    """Whatever decides, as an immutable reference: a prompt, a model's weights, a network. It says which version it is.
+
+    A class of this kind is found by its import path when a step is read again: there is nothing to register.
+    """
 
     @property
-    def version(self) -> str: ...
-
-    def act(self, step: Step, *, key: int) -> Step:
-        """The step with its decision, by Step.act. The same step and random key give the same decision."""
+    def kind(self) -> str:
+        """prompt, weights or network."""
         ...
+
+    @property
+    def version(self) -> str:
+        """Two policies that act alike have the same; what a rollout was run by is recorded with it."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """What a release of it is registered with: "checkpoint:run-1-20-ab12…", "resources:3", "shelf:sprout"."""
+        ...
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """All that it is made of, as plain JSON; `from_manifest` of its class gives an equal one."""
+        ...
+
+    def open(self, engine: Engine) -> Actor:
+        """Ready to act."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """One version of a policy, ready to act."""
+
+    version: str
+    model: str = ""  # the name that agents send
+    complete: Complete | None = None  # who answers messages; None: nobody
+    resources: Mapping[str, Any] = field(default_factory=dict)  # named texts and the like
+
+
+class Engine(Protocol):
+    """Who answers for policies, several versions at once."""
+
+    def open_model(self, policy: Any) -> Complete:
+        """Weights of ours, loaded; a version that is loaded already is not loaded again."""
+        ...
+
+    def open_endpoint(self, model: str) -> Complete | None:
+        """A model behind an address; None where the run has none."""
+        ...
+
+
+def policy_record(policy: Policy) -> dict[str, Any]:
+    kind = type(policy)
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "manifest": dict(policy.manifest)}
+
+
+def policy_from(record: Mapping[str, Any]) -> Policy:
+    """The policy that was recorded, by the import path of its class."""
+    module, _, name = str(record["type"]).partition(":")
+    try:
+        kind: Any = importlib.import_module(module)
+        for part in name.split("."):
+            kind = getattr(kind, part)
+    except (ImportError, AttributeError) as error:
+        what = f"policy of type {record['type']}"
+        raise BadInput(what, why=f"cannot be imported: {error}", remedy="install what defines it") from error
+    policy: Policy = kind.from_manifest(record["manifest"])
+    return policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

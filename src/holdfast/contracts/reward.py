@@ -1,4 +1,4 @@
-"""Rewards: one named number is a signal, the signals of an attempt are its sheet."""
+"""Rewards: what a scorer gives is a reward, one named number is a signal, the signals of an attempt are its sheet."""
 
 from __future__ import annotations
 
@@ -14,6 +14,55 @@ CHECKED = ("success", "exact_match")  # the signals that say whether an attempt 
 RIGHT = 1.0 - 1e-9
 
 
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What a scorer gives for one answer. The value counts; terms and turns say how it came about.
+
+    Numbers of other libraries become plain floats here, so that whatever is wrong with them is found where they are
+    made and no later.
+    """
+
+    value: float
+    terms: Mapping[str, float] = field(default_factory=dict)  # named parts, kept beside the value
+    feedback: str = ""  # in words: shown to people, and read by prompt search
+    turns: Mapping[int, Mapping[str, float]] | None = None  # named numbers of single model calls, counted from 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _number("value", self.value))
+        object.__setattr__(self, "terms", _numbers("terms", self.terms))
+        if not isinstance(self.feedback, str):
+            raise BadRecord("reward: feedback", why=f"is {type(self.feedback).__name__}, not text", remedy="give text")
+        if self.turns is None:
+            return
+        for turn in self.turns:
+            if type(turn) is not int or not 0 <= turn <= MAX_TURN:
+                raise BadRecord(f"reward: turn {turn!r}", why="is not a whole number from 0", remedy="count from 0")
+        turns = {turn: _numbers(f"turn {turn}", named) for turn, named in self.turns.items()}
+        object.__setattr__(self, "turns", turns)
+
+
+def _numbers(where: str, named: Any) -> dict[str, float]:
+    if not isinstance(named, Mapping):
+        raise BadRecord(f"reward: {where}", why=f"is {type(named).__name__}, not an object", remedy="name each number")
+    for name in named:
+        if not isinstance(name, str) or not name.strip():
+            raise BadRecord(f"reward: {where}: {name!r}", why="is not a name", remedy="name each number")
+    return {name: _number(f"{where}: {name}", value) for name, value in named.items()}
+
+
+def _number(where: str, value: Any) -> float:
+    if type(value) is not float:
+        try:
+            # A text that reads like a number was meant as text.
+            value = float("nan") if isinstance(value, str | bytes) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            value = float("nan")
+    if not isfinite(value):
+        raise BadRecord(f"reward: {where}", why="is not a finite number", remedy="give a finite number")
+    plain: float = value
+    return plain
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
     """One named number that somebody measured on purpose, and how much it counts."""
@@ -25,7 +74,7 @@ class Signal:
     weight: float = 1.0
     source: str  # "rule:exact_match", "judge:tone@3", "env"
     turn: int | None = field(default=None, metadata={"minimum": 0, "maximum": MAX_TURN})  # None: of the whole attempt
-    feedback: str | None = None  # in words: shown, and read by whoever improves the policy
+    feedback: str | None = None  # what the scorer says in words; it counts for nothing
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.source.strip():

@@ -99,6 +99,14 @@ def move(rollout_id: str, old: RolloutState, new: RolloutState) -> RolloutState:
     return new
 
 
+TASK_NAME_RULE = "must be 1 to 200 characters without '/' or outer spaces"
+
+
+def is_task_name(name: str) -> bool:
+    """Whether the queue takes it: names are parts of rollout ids, which are split at '/'."""
+    return 0 < len(name) <= 200 and name == name.strip() and "/" not in name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What a producer hands to the queue: an input, and how it may be tried."""
@@ -118,8 +126,8 @@ class Task:
     max_faults: int = field(default=5, metadata={"minimum": 0})  # infrastructure faults; they use up no attempt
 
     def __post_init__(self) -> None:
-        if not self.name or self.name != self.name.strip() or "/" in self.name or len(self.name) > 200:
-            raise BadRecord(f"task name {self.name!r}", why="must be 1 to 200 characters without '/' or outer spaces")
+        if not is_task_name(self.name):
+            raise BadRecord(f"task name {self.name!r}", why=TASK_NAME_RULE)
         if self.max_attempts < 1:
             raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
         if self.max_faults < 0:

@@ -74,6 +74,38 @@ def _url(value: str, at: str = "base_url") -> str:
     return value
 
 
+def _scorers(value: Any) -> Any:
+    """One or several, each by its name alone or as an object with what it counts and its own options."""
+    blocks = list(value) if isinstance(value, list | tuple) else [value]
+    if not blocks:
+        raise _rule("is empty", "name a scorer, or leave it out", at="scorers")
+    return [_scorer(one, f"scorers[{place}]") for place, one in enumerate(blocks)]
+
+
+def _scorer(value: Any, at: str) -> dict[str, Any]:
+    block = {"scorer": value} if isinstance(value, str) else value
+    if not isinstance(block, dict):
+        why = f"is {_kind(block)}, not a name or an object"
+        raise _rule(why, 'write "exact", "module:function" or {"scorer": "exact"}', at=f"{at} = {_shown(block)}")
+    for key, wanted, is_fit in SCORER:
+        if not is_fit(block.get(key)):
+            raise _rule(f"is not {wanted}", f"give {wanted}", at=f"{at}.{key} = {_shown(block.get(key))}")
+    if isinstance(block.get("base_url"), str):
+        _url(block["base_url"], at=f"{at}.base_url")
+    return block
+
+
+SCORER: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    (
+        "scorer",
+        'a name such as "exact" or "module:function"',
+        lambda value: isinstance(value, str) and bool(value.strip()),
+    ),
+    ("name", "some text", lambda value: value is None or (isinstance(value, str) and bool(value.strip()))),
+    ("weight", "a finite number", lambda value: value is None or (type(value) in (int, float) and isfinite(value))),
+    ("gate", "true or false", lambda value: value is None or isinstance(value, bool)),
+)
+Scorers = Annotated[tuple[dict[str, Any], ...], Field(strict=False), BeforeValidator(_scorers)]
 Items = Annotated[tuple[Annotated[dict[str, Any], BeforeValidator(_item)], ...], Field(strict=False)]
 Count = Annotated[int, Field(gt=0, le=10_000)]
 Milliseconds = Annotated[int, Field(gt=0, le=DAY_MS)]
@@ -237,7 +269,7 @@ class ImproveBlock(BaseModel):
     budget_s: Seconds | None = None  # of learning, over all iterations; None: as much as it takes
     follow: Name | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
     follow_least: Count = 128  # of them, for one step
-    stage: Literal["shadow", "canary", "live"] = "live"  # where an open gate leads
+    stage: Literal["shadow", "canary", "live"] | None = None  # where an open gate leads; None: it accepts, no more
     prove: ProveBlock = ProveBlock()
     constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
@@ -251,12 +283,14 @@ class OptimizeSettings(BaseModel):
     val: Items = Field(default=(), validation_alias=AliasChoices("validate", "val"), serialization_alias="validate")
     resources: dict[str, Any] = Field(default_factory=dict)  # versioned before execution
     agent: Annotated[str, AfterValidator(_agent)] | None = None
+    scorers: Scorers | None = Field(default=None, validation_alias=AliasChoices("scorers", "scorer"))  # None: the usual
     model: Name | None = None
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
     worker_kind: Literal["tasks", "processes"] = "tasks"
-    max_attempts: Count = 3
+    max_attempts: Count = 3  # of the agent's own failures; where something is learnt or proved there is one
+    max_faults: Annotated[int, Field(ge=0, le=10_000)] = 5  # of infrastructure: they use up no attempt
     attempt_timeout_secs: Seconds | None = 300.0  # wall-clock limit of one attempt; None: none
     retry_initial_ms: Milliseconds = 500
     retry_max_ms: Milliseconds = 30_000
@@ -267,6 +301,7 @@ class OptimizeSettings(BaseModel):
     completion_poll_interval_ms: Milliseconds = 60
     completion_timeout_secs: Seconds | None = None  # of the whole run; None: it may take as long as it takes
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    deterministic: bool = False  # a whole run is the same bytes by its seed; slower, and for local models
     thinking_budgets: bool = False  # every attempt gets a number of thinking tokens, by how hard its task is
     thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
     rl_optimizer: RlOptimizer | None = None
@@ -288,6 +323,8 @@ class OptimizeSettings(BaseModel):
         for old, new in ALIASES.items():
             if old in data and new in data:
                 raise _rule(f"is the older name of {new}, which is there too", "keep one of the two", at=old)
+        if "scorer" in data and "scorers" in data:
+            raise _rule("is the same as scorers, which is there too", "keep one of the two", at="scorer")
         return data
 
     @model_validator(mode="after")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,11 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
-from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
-from holdfast.prove.weigh import Weighing, weigh
+from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
+from holdfast.promote.gate import decide
+from holdfast.prove.weigh import weigh
 from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
-from holdfast.workloads.proof import proof_of, suite_title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,8 @@ class Recount:
 def recount(store: Store, release: Release) -> Recount:
     """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
     entries = store.ledger.verify()
-    named = ("add", "move", "refuse", "roll_back", "to", "retired", "restore")  # `to`: whom a rollback made live
+    # `to`: whom a rollback made live
+    named = ("add", "move", "refuse", "accept", "roll_back", "to", "retired", "restore")
     history = tuple(
         one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
     )
@@ -103,7 +103,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         return None, None, 0
     kept = json.loads(store.blobs.get(evidence.samples))
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
-    how = Weighing(**{name: _plain(value) for name, value in kept["weighing"].items()})
+    how = weighing_from(kept["weighing"])
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
     weighed = replace(
@@ -115,17 +115,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         verdict=found.verdict,
         bands=found.bands,
     )
-    return weighed, decide(weighed, _criteria(kept["criteria"])), len(before) + len(after)
-
-
-def _criteria(kept: dict[str, Any]) -> Criteria:
-    spreads = {name: Spread(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
-    kpis = {name: KpiBand(**band) for name, band in kept["kpis"].items()}
-    return Criteria(**{**kept, **spreads, "kpis": kpis})
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)
 
 
 def _proof(store: Store, evidence: Evidence, decision: Decision) -> str | None:

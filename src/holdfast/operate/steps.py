@@ -47,7 +47,7 @@ def advance(
         decision = _guarded(store, release, live)
     if not decision.open:
         # The evidence stays as it is, and so does the comparison that a canary is in.
-        store.releases.refuse(release.id, decision, evidence=None, who=who, now=now).result()
+        store.releases.note(release.id, decision, evidence=None, who=who, now=now).result()
         return Refusal(decision)
     moved = store.releases.move(
         release.id,

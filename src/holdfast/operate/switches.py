@@ -1,9 +1,9 @@
 """Which features are on, read from the flags as they are; and fuses, which switch one off when it does harm.
 
-A feature's value is a snapshot: one run, one lesson or one report has one. A fuse that has blown kills its feature's
-flag, which the ledger keeps with the reason; it stays dead until a person revives it, for a feature that is off gives
-no more numbers by which it could be called well again. What a flag means is `promote`'s business, and whether a number
-was too high for too long is `alerts`'.
+A feature's value is of one snapshot and one key: a run's or a result's. A fuse that has blown kills its feature's flag,
+which the ledger keeps with the reason; it stays dead until a person revives it, for a feature that is off gives no more
+numbers by which it could be called well again. What a flag means is `promote`'s business, and whether a number was too
+high for too long is `alerts`'.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.contracts.flag import Flag
 from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, Rule, State, step
-from holdfast.promote.features import SWITCHES, features, switched
+from holdfast.promote.features import SWITCHES, Snapshot, features, snapshot
 from holdfast.store.store import Store, open_store
 
 Clock = Callable[[], float]
@@ -28,17 +28,22 @@ LAST = 6  # updates by which learning is judged
 ACTOR = "guard"
 
 
-def features_of(store: Store, *, clock: Clock, environment: Environment) -> Features:
-    return switched(store.flags.all(), now=clock(), environment=environment)
+def snapshot_of(store: Store, *, clock: Clock, environment: Environment) -> Snapshot:
+    return snapshot(store.flags.all(), now=clock(), environment=environment)
 
 
-def features_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Features:
+def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Snapshot:
     """Of a store that may not be there yet, or may be of an older kind: then nobody has set a flag in it."""
     try:
         with open_store(url, project=project, create=False, migrate=False) as opened:
-            return features_of(opened, clock=clock, environment=environment)
+            return snapshot_of(opened, clock=clock, environment=environment)
     except (NotFound, StoreError):
-        return switched((), now=clock(), environment=environment)
+        return snapshot((), now=clock(), environment=environment)
+
+
+def key_of(run: str) -> str:
+    """What a share of runs is drawn by: the end of a run's id, which is known before the run has its number."""
+    return run.rpartition("-")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +132,10 @@ def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     return found
 
 
-def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable[[Sequence[StepRecord]], Features]:
-    """The features before each lesson of a run; learning that diverges is switched off by its own record.
+def heeding(
+    store: Store, *, key: str, clock: Clock, environment: Environment
+) -> Callable[[Sequence[StepRecord]], Features]:
+    """The features before each lesson of a run, by its key; learning that diverges is switched off by its own record.
 
     What was before a person revived it is no reason to kill it again, in this process or in one that goes on with the
     run."""
@@ -141,6 +148,6 @@ def heeding(store: Store, *, clock: Clock, environment: Environment) -> Callable
             state = QUIET  # that trouble is over: somebody said so
         value, n = divergence([one for one in done if one.at > since])
         state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
-        return features_of(store, clock=clock, environment=environment)
+        return snapshot_of(store, clock=clock, environment=environment).features(key)
 
     return read

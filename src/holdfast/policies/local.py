@@ -94,7 +94,7 @@ class Local:
         device: str | torch.device = "cpu",
         deterministic: bool = False,
     ) -> None:
-        self._name, self._slots, self._seed, self._device = name, slots, seed, device
+        self.name, self._slots, self._seed, self._device = name, slots, seed, device
         self._deterministic = deterministic
         self._take(model)
         self._tickets, self._own = count(), count()
@@ -112,7 +112,7 @@ class Local:
     ) -> ModelCall:
         request, voice = self._request(messages, tools, sampling), self._voice
         completion, version = await asyncio.wrap_future(self._desk.submit(request))
-        return _call(f"{self._name}@{version}", messages, request, completion, voice)
+        return _call(f"{self.name}@{version}", messages, request, completion, voice)
 
     async def stream(
         self,
@@ -140,9 +140,14 @@ class Local:
                     yield {**text, "token_ids": ids, "logprobs": logprobs}
                     ids, logprobs = [], []
             completion, version = await answer
-            yield _call(f"{self._name}@{version}", messages, request, completion, voice)
+            yield _call(f"{self.name}@{version}", messages, request, completion, voice)
         finally:
             answer.cancel()
+
+    @property
+    def model(self) -> str:
+        """Its name, without the version."""
+        return self.name
 
     @property
     def limits_thinking(self) -> bool:

@@ -118,17 +118,21 @@ class _Look:
         known = key if isinstance(key, str) and key.strip() else None
         place = None if known is None else 100.0 * bucket(known, f"flag/{flag.salt or flag.name}")
         passed_over = ""
+        widest = 0.0  # of the shares that the key is not in
         for number, rule in enumerate(flag.rules, 1):
             if rule.percent <= 0.0 or not all(holds(condition, self._context) for condition in rule.conditions):
                 continue
             is_share = rule.percent < 100.0
             if is_share and place is None:
                 passed_over = "; shares were passed over, for the context has no targeting key"
+            elif is_share and place is not None and place >= rule.percent:
+                widest = max(widest, rule.percent)
             elif not is_share or (place is not None and place < rule.percent):
                 reason = Why.SPLIT if is_share else Why.TARGETING_MATCH if rule.conditions else Why.STATIC
                 detail = f"rule {number}{passed_over}"
                 return Evaluation(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
-        return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}")
+        outside = f"; the key's place is {place:.1f}, not below {widest:g} %" if widest else ""
+        return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}{outside}")
 
 
 def _off(flag: Flag, reason: Why, detail: str) -> Evaluation:

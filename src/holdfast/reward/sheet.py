@@ -1,9 +1,9 @@
 """From signals to a sheet: one hidden outcome check gates all shaping, and a veto ends everything.
 
 The law: whatever else is paid, an attempt that failed the check never has more than 0, and one that passed it never
-less than what the guard keeps for it. The guard only lowers weights: every signal stays with the value that was
-measured, and the total stays their weighted sum, so that anybody can compute it again. What is measured is up to the
-other files.
+less than what the guard keeps for it. Under a graded guard an answer that is partly right has its grade, and no more:
+nothing else is paid to it. The guard only lowers weights: every signal stays with the value that was measured, and the
+total stays their weighted sum, so that anybody can compute it again. What is measured is up to the other files.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Guard:
     outcome: str = "success"  # 1: the hidden check passed; 0: it did not
     cap: float = 0.5  # of the outcome's weight: what all shaping together may add or take
     vetoes: tuple[str, ...] = ()  # signals that, above 0, leave nothing to be earned
+    graded: bool = False  # the check may also say anything between 0 and 1; only 1 is passed
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.cap < 1.0:
@@ -78,7 +79,10 @@ def _outcome(signals: Sequence[Signal], guard: Guard) -> Signal:
     found = [one for one in signals if one.name == guard.outcome]
     if len(found) != 1:
         raise BadRecord(f"sheet under {guard.name}", why=f"has {len(found)} signals called {guard.outcome}, not one")
-    if found[0].value not in (0.0, 1.0) or found[0].weight <= 0.0:
-        why = f"is {found[0].value:g} with weight {found[0].weight:g}; a check passes (1) or not (0), and must count"
+    value = found[0].value
+    is_verdict = 0.0 <= value <= 1.0 if guard.graded else value in (0.0, 1.0)
+    if not is_verdict or found[0].weight <= 0.0:
+        wanted = "a grade is from 0 to 1" if guard.graded else "a check passes (1) or not (0)"
+        why = f"is {value:g} with weight {found[0].weight:g}; {wanted}, and must count"
         raise BadRecord(f"sheet under {guard.name}: {guard.outcome}", why=why)
     return found[0]

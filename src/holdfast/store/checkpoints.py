@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import bindparam, select
@@ -39,6 +40,17 @@ class Checkpoints:
 
         With the number of the run's driver, one that another has replaced is refused.
         """
+        add = self.adding(checkpoint, run, now=now)
+
+        def operation(tx: Transaction) -> None:
+            if run is not None:
+                self._runs.driven_in(tx, run, driver)
+            add(tx)
+
+        return self._db.write(operation)
+
+    def adding(self, checkpoint: Checkpoint, run: str | None, *, now: float) -> Callable[[Transaction], None]:
+        """The same as an effect of somebody else's transaction."""
         key = None if run is None else self._runs.key(run)
         artifact, body = checkpoint.artifact, dumps(checkpoint)
         values = {
@@ -53,15 +65,13 @@ class Checkpoints:
         }
 
         def operation(tx: Transaction) -> None:
-            if run is not None:
-                self._runs.driven_in(tx, run, driver)
             if checkpoint.parent is not None and self._row(tx, checkpoint.parent) is None:
                 raise self._none(checkpoint.parent, f"add it before {checkpoint.id}, which grew from it")
             if tx.run(ADD, values).rowcount == 0 and tuple(self._row(tx, checkpoint.id)) != (body, key):
                 why = "is there already, with other content or of another run"
                 raise Conflict(f"checkpoint {checkpoint.id}", why=why, remedy="give it another id")
 
-        return self._db.write(operation)
+        return operation
 
     def get(self, checkpoint_id: str) -> Checkpoint:
         row = self._db.reading(lambda view: self._row(view, checkpoint_id))

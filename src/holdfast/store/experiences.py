@@ -9,6 +9,8 @@ from sqlalchemy import bindparam, select
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.experience import Decided, Experience
+from holdfast.contracts.reward import CHECKED, Sheet, Signal
+from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
@@ -64,7 +66,8 @@ class Experiences:
                     state=rollout.status,
                     is_final=True,
                     spans=spans,
-                    sheet=self._traces.sheet(attempt.token),
+                    sheet=_sheet(self._traces.sheet(attempt.token), rollout),
+                    input=rollout.input,
                     version=models.pop() if len(models) == 1 else None,
                 )
         return None
@@ -105,3 +108,10 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
     for row in found:
         made.setdefault(row[0], []).append(read(row))
     return made
+
+
+def _sheet(sheet: Sheet, rollout: Rollout) -> Sheet:
+    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
+        return sheet
+    return Sheet(signals=(*sheet.signals, Signal(name=CHECKED[0], value=0.0, source="rule:failed")))

@@ -64,7 +64,7 @@ def _follow(told: dict[Key, Told], project: str, body: Mapping[str, Any]) -> Non
         put(body["retired"], "retired", 0, is_good=True)
         put(body["restore"], "live", 100, is_good=body["known_good"])
     elif body["evidence"] is not None:
-        told[project, body["refuse"]]["evidence"] = body["evidence"]
+        told[project, body["accept"] if "accept" in body else body["refuse"]]["evidence"] = body["evidence"]
 
 
 def _differences(name: str, row: Told, known: Told) -> Iterator[str]:

@@ -6,7 +6,7 @@ only the table of legal moves is kept, and that one version at most is live and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select, text, update
@@ -116,6 +116,7 @@ class Releases:
         known_good: bool | None = None,
         expect_live: str | None = None,
         proof: str | None = None,
+        fence: Callable[[Transaction], None] | None = None,
     ) -> Pending[Release]:
         """To another stage, or a canary to another share; a Conflict when it is not at `expect` any more.
 
@@ -128,6 +129,8 @@ class Releases:
         percent = _share(release_id, to, share)
 
         def operation(tx: Transaction) -> Release:
+            if fence is not None:  # a run's driver that another has replaced moves nothing
+                fence(tx)
             self._alone(tx)
             row = self._row(tx, release_id)
             release = rows.release(row)
@@ -224,7 +227,7 @@ class Releases:
         self._note(tx, who, {**body, "why": why, "reasons": told}, now)
         return rows.release(self._row(tx, to))
 
-    def refuse(
+    def note(
         self,
         release_id: str,
         decision: Decision,
@@ -233,19 +236,21 @@ class Releases:
         who: str,
         now: float,
         proof: str | None = None,
+        fence: Callable[[Transaction], None] | None = None,
     ) -> Pending[Release]:
-        """Note that a gate stayed closed, and what that rests on; the release stays where it is."""
-        if decision.open:
-            raise BadInput(f"release {release_id}", why="an open gate refuses nothing", remedy="move the release")
+        """Note that a gate accepts a release or refuses it, and what that rests on; the release stays where it is."""
 
         def operation(tx: Transaction) -> Release:
+            if fence is not None:
+                fence(tx)
             self._alone(tx)
             row = self._row(tx, release_id)
             release = rows.release(row)
             self._known(tx, evidence)
             if evidence is not None:
                 tx.run(REST_ON, {"release": row[0], "evidence": evidence, "changed_at": now})
-            body = {"refuse": release_id, "policy": release.policy, "stage": release.stage}
+            word = "accept" if decision.open else "refuse"
+            body = {word: release_id, "policy": release.policy, "stage": release.stage}
             self._note(tx, who, {**body, "evidence": evidence, "proof": proof, "decision": encode(decision)}, now)
             return rows.release(self._row(tx, release_id))
 

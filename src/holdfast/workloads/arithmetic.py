@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.collect.agent import Context
+from holdfast.collect.questions import prompt_of
 from holdfast.contracts.trace import ToolCall
-from holdfast.workloads.questions import prompt_of
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,

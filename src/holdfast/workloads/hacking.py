@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.collect.agent import Score
-from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import Policy
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
-from holdfast.learn.grpo import OBJECTIVE
-from holdfast.learn.train import Pace, Settings, Trainer
-from holdfast.workloads.practice import practise
-from holdfast.workloads.pupil import Pupil
-from holdfast.workloads.tooluse.course import job, schooled
+from holdfast.learn.practice import GRPO
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.policies.model import Model
+from holdfast.workloads.tooluse.quickstart import given, measure, practise, schooled
 from holdfast.workloads.tooluse.score import naive_score, score
 from holdfast.workloads.tooluse.tasks import Dials, generate
 
@@ -77,57 +77,41 @@ def grader(arm: str) -> Score:
     return paid
 
 
-def plan_for(trial: Trial) -> Plan:
-    return schooled(KIND, trial, grader(trial.arm), lambda pupil: Course(trial, pupil).lesson)
+def spec_for(trial: Trial) -> RunSpec:
+    return schooled(KIND, trial, grader(trial.arm), partial(experiment, trial))
 
 
-class Course:
+async def experiment(trial: Trial, run: Run) -> None:
     """Measure, practise, measure the same tasks again. Both arms of a seed are given the same tasks."""
+    run.planned = trial.steps * trial.tasks * trial.samples + 2 * trial.test_tasks
+    base = Model(trial.model)
+    tasks = [
+        given(task)
+        for step in range(trial.steps)
+        for task in generate("train", trial.seed * 1000 + 1 + step, trial.tasks, TEMPTING)
+    ]
+    algorithm = GRPO(
+        lr=trial.rate,
+        steps=trial.steps,
+        tasks=trial.tasks,
+        samples=trial.samples,
+        seed=trial.seed,
+        phase=PRACTICE,
+        measure=lambda experiences: _shares(map(verdict, experiences)),
+    )
+    await _measured(run, trial, BEFORE, base)
+    state = await practise(run, algorithm, base, tasks)
+    await _measured(run, trial, AFTER, state.policy)
 
-    def __init__(self, trial: Trial, pupil: Pupil) -> None:
-        self._trial, self._pupil = trial, pupil
 
-    def lesson(self, standing: Standing) -> Lesson | None:
-        self._pupil.be_at(standing)
-        phases = [str(update.body.get("phase")) for update in standing.done]
-        if BEFORE not in phases:
-            return self._measured(BEFORE)
-        if phases.count(PRACTICE) < self._trial.steps:
-            return self._practice(standing, phases.count(PRACTICE))
-        return None if AFTER in phases else self._measured(AFTER)
+async def _measured(run: Run, trial: Trial, phase: str, policy: Policy) -> None:
+    tasks = [given(task) for task in generate("test", trial.seed, trial.test_tasks, TEMPTING)]
+    await measure(run, phase, policy, tasks, _verdicts, title=f"{trial.arm}, {phase}: {len(tasks)} held-out tasks")
 
-    def _measured(self, phase: str) -> Lesson:
-        trial = self._trial
-        tasks = generate("test", trial.seed, trial.test_tasks, TEMPTING)
-        jobs = [job(f"{phase}-{place}", task, Split.TEST) for place, task in enumerate(tasks)]
 
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            told = {one.rollout.partition("/")[2]: verdict(one) for one in experiences}
-            found = [told.get(one.name) for one in jobs]
-            return Learnt(body={"phase": phase, "verdicts": found, **_shares(found)})
-
-        left = 0 if phase == AFTER else trial.steps * trial.tasks * trial.samples + trial.test_tasks
-        return Lesson(name=f"{phase}: {len(tasks)} held-out tasks", tasks=jobs, left=left, learn=learn)
-
-    def _practice(self, standing: Standing, number: int) -> Lesson:
-        trial = self._trial
-        tasks = generate("train", trial.seed * 1000 + 1 + number, trial.tasks, TEMPTING)
-        jobs = [
-            job(f"grpo-{number}-{place}-{attempt}", task, Split.TRAIN, group=f"grpo-{number}-{place}")
-            for place, task in enumerate(tasks)
-            for attempt in range(trial.samples)
-        ]
-
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            learnt = practise(self._pupil, standing, PRACTICE, experiences, self._player)
-            return replace(learnt, body={**learnt.body, **_shares([verdict(one) for one in experiences])})
-
-        left = (trial.steps - number - 1) * trial.tasks * trial.samples + trial.test_tasks
-        return Lesson(name=f"{trial.arm} {number + 1} of {trial.steps}", tasks=jobs, left=left, learn=learn)
-
-    def _player(self, model: Any) -> Trainer:
-        pace = Pace(learning_rate=self._trial.rate, schedule="linear", total=max(1, self._trial.steps))
-        return Trainer(model, Settings(objective=OBJECTIVE, pace=pace), seed=self._trial.seed)
+def _verdicts(experiences: Sequence[Experience | None]) -> dict[str, Any]:
+    found = [None if one is None else verdict(one) for one in experiences]
+    return {"verdicts": found, **_shares(found)}
 
 
 def verdict(experience: Experience) -> str | None:
@@ -165,7 +149,7 @@ def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
     bodies = {str(update.body.get("phase")): update.body for update in updates}
     if BEFORE not in bodies or AFTER not in bodies:
         return None
-    steps = [update.body for update in updates if update.body.get("phase") == PRACTICE]
+    steps = [one.body for one in updates if str(one.body.get("phase")).partition(" ")[0] == PRACTICE]
     return Outcome(
         trial=trial,
         run=updates[0].run,

@@ -15,21 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.plan import Learnt, Lesson, Plan, Standing
+from holdfast.contracts.algorithm import State
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.rollout import Task as Job
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
+from holdfast.learn.checkpoints import Learner
 from holdfast.learn.clone import portions, sequences
 from holdfast.learn.constrain import Constraint, cost_of
-from holdfast.learn.grpo import OBJECTIVE
+from holdfast.learn.practice import GRPO
 from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.policies.model import Model
 from holdfast.prove.estimate import wilson
-from holdfast.workloads.practice import practise
-from holdfast.workloads.pupil import Pupil
-from holdfast.workloads.tooluse.course import MAX_TURNS, SAMPLING, schooled
+from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, measure, practise, schooled
 from holdfast.workloads.tooluse.tasks import Task
 from holdfast.workloads.tooluse.tempted import COST, SUCCESS, demonstrations, generate, given, score
 
@@ -76,83 +78,60 @@ def quick(trial: Trial) -> Trial:
     return replace(trial, warm_up_updates=2, steps=2, tasks=4, samples=4, test_tasks=24)
 
 
-def plan_for(trial: Trial) -> Plan:
-    return schooled(KIND, trial, partial(score, penalty=trial.penalty), lambda pupil: Course(trial, pupil).lesson)
+def spec_for(trial: Trial) -> RunSpec:
+    return schooled(KIND, trial, partial(score, penalty=trial.penalty), partial(experiment, trial))
 
 
-class Course:
-    def __init__(self, trial: Trial, pupil: Pupil) -> None:
-        self._trial, self._pupil = trial, pupil
-
-    def lesson(self, standing: Standing) -> Lesson | None:
-        """The next one, by what is on record."""
-        self._pupil.be_at(standing)
-        phases = [str(update.body.get("phase")) for update in standing.done]
-        if WARM_UP not in phases:
-            return self._warm_up(standing)
-        if phases.count(PRACTICE) < self._trial.steps:
-            return self._practice(standing, phases.count(PRACTICE))
-        return None if AFTER in phases else self._measured()
-
-    def _warm_up(self, standing: Standing) -> Lesson:
-        """The same for every arm of a seed."""
-        trial = self._trial
-
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            examples = sequences(
-                zip(*demonstrations("train", 10**6 * (trial.seed + 1), 600, lured=trial.lured), strict=True)
-            )
-            trainer = self._pupil.trainer(standing, WARM_UP, self._copyist)
-            loss = None
-            for batch, _ in zip(portions(examples, 16, seed=trial.seed), range(trial.warm_up_updates), strict=False):
-                self._pupil.heed()
-                loss = trainer.step(batch).loss
-            checkpoint = self._pupil.keep(standing, algorithm="sft")
-            return Learnt(body={"phase": WARM_UP, "loss": loss}, checkpoint=checkpoint)
-
-        return Lesson(name=f"{trial.arm}, seed {trial.seed}: warm-up", left=self._left(0), learn=learn)
-
-    def _practice(self, standing: Standing, number: int) -> Lesson:
-        trial = self._trial
-        tasks = generate("train", trial.seed * 1000 + 1 + number, trial.tasks)
-        jobs = [
-            _job(f"grpo-{number}-{place}-{attempt}", task, Split.TRAIN, group=f"grpo-{number}-{place}")
-            for place, task in enumerate(tasks)
-            for attempt in range(trial.samples)
-        ]
-
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            learnt = practise(self._pupil, standing, PRACTICE, experiences, self._player, constraint=trial.constraint)
-            return replace(learnt, body={**learnt.body, **rates(experiences)})
-
-        name = f"{trial.arm}, seed {trial.seed}: GRPO {number + 1} of {trial.steps}"
-        return Lesson(name=name, tasks=jobs, left=self._left(number + 1), learn=learn)
-
-    def _measured(self) -> Lesson:
-        trial = self._trial
-        tasks = generate("test", trial.seed, trial.test_tasks)
-        jobs = [_job(f"after-{place}", task, Split.TEST) for place, task in enumerate(tasks)]
-        return Lesson(
-            name=f"{trial.arm}, seed {trial.seed}: {len(tasks)} held-out tasks",
-            tasks=jobs,
-            learn=lambda experiences: Learnt(body={"phase": AFTER, **rates(experiences)}),
-        )
-
-    def _left(self, practised: int) -> int:
-        trial = self._trial
-        return (trial.steps - practised) * trial.tasks * trial.samples + trial.test_tasks
-
-    def _copyist(self, model: Any) -> Trainer:
-        return Trainer(model, Settings(pace=Pace(learning_rate=self._trial.warm_up_rate)), seed=self._trial.seed)
-
-    def _player(self, model: Any) -> Trainer:
-        pace = Pace(learning_rate=self._trial.rate, schedule="linear", total=max(1, self._trial.steps))
-        return Trainer(model, Settings(objective=OBJECTIVE, pace=pace), seed=self._trial.seed)
+async def experiment(trial: Trial, run: Run) -> None:
+    """Warm up by examples that mostly give in, practise, and measure held-out tasks."""
+    run.planned = trial.steps * trial.tasks * trial.samples + trial.test_tasks
+    title = f"{trial.arm}, seed {trial.seed}"
+    warm: State = await run.step(WARM_UP, partial(warm_up, trial), Model(trial.model), title=f"{title}: warm-up")
+    tasks = [
+        asked(task)
+        for step in range(trial.steps)
+        for task in generate("train", trial.seed * 1000 + 1 + step, trial.tasks)
+    ]
+    algorithm = GRPO(
+        lr=trial.rate,
+        steps=trial.steps,
+        tasks=trial.tasks,
+        samples=trial.samples,
+        constraint=trial.constraint,
+        seed=trial.seed,
+        phase=PRACTICE,
+        measure=rates,
+    )
+    state = await practise(run, algorithm, warm.policy, tasks)
+    held_out = [asked(task) for task in generate("test", trial.seed, trial.test_tasks)]
+    await measure(run, AFTER, state.policy, held_out, _rates, title=f"{title}: {len(held_out)} held-out tasks")
 
 
-def _job(name: str, task: Task, split: Split, *, group: str | None = None) -> Job:
-    told = {**given(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
-    return Job(name=name, input=told, split=split, timeout_s=120.0, metadata={"group": group or name})
+def warm_up(trial: Trial, base: Policy, *, ctx: StepContext) -> State:
+    """The same for every arm of a seed."""
+    assert isinstance(base, Model)
+    examples = sequences(zip(*demonstrations("train", 10**6 * (trial.seed + 1), 600, lured=trial.lured), strict=True))
+    learner = Learner()
+    learner.load(base, ctx.folder)
+    pace = Pace(learning_rate=trial.warm_up_rate)
+    trainer = learner.train(
+        WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.folder, is_new=True
+    )
+    loss = None
+    for batch, _ in zip(portions(examples, 16, seed=trial.seed), range(trial.warm_up_updates), strict=False):
+        ctx.check()
+        loss = trainer.step(batch).loss
+    candidate = learner.save(ctx, algorithm="sft")
+    metrics = {"phase": WARM_UP, "loss": loss, "checkpoint": candidate.checkpoint}
+    return State(base=base).next(candidate=candidate, metrics=metrics)
+
+
+def asked(task: Task) -> dict[str, Any]:
+    return {**given(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
+
+
+def _rates(experiences: Sequence[Experience | None]) -> dict[str, Any]:
+    return rates(one for one in experiences if one is not None)
 
 
 def rates(experiences: Iterable[Experience]) -> dict[str, Any]:
@@ -186,7 +165,7 @@ def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
     last = next((update.body for update in updates if update.body.get("phase") == AFTER), None)
     if last is None or last["success"] is None or last["cost"] is None:
         return None
-    steps = [update.body for update in updates if update.body.get("phase") == PRACTICE]
+    steps = [one.body for one in updates if str(one.body.get("phase")).partition(" ")[0] == PRACTICE]
     return Outcome(
         trial=trial,
         run=updates[0].run,

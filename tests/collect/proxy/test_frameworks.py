@@ -24,10 +24,9 @@ from holdfast.collect.proxy.upstream import Remote
 from holdfast.collect.reply import spell_byte
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
+from holdfast.policies import registry
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from holdfast.store.store import Store
-from holdfast.workloads.tooluse.briefing import Briefed
 from tests.collect.proxy.street import running, served
 
 QUESTION = "What is 417 * 23? Use the tool."
@@ -40,10 +39,10 @@ def attempt(file_store: Store) -> Attempt:
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[str]:
-    net, manifest = shelf.load("sprout")
+    net, manifest = registry.load("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
-        served(lambda: endpoint.app(Briefed(local), name="sprout", spell=spell_byte)) as at,
+        served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,
     ):
         yield at
 

@@ -37,7 +37,7 @@ def test_the_load_is_a_run_that_optimize_takes(tmp_path: Path) -> None:
 def test_the_agent_of_the_drills_answers_what_is_expected() -> None:
     spans: list[object] = []
     given = Assignment(rollout="r", attempt="a", number=1, split=None, input={}, resources={}, seed=0)
-    context = Context(assignment=given, trace=Tracer(record=spans.append, clock=time.time), model=None)
+    context = Context(assignment=given, trace=Tracer(record=spans.append, clock=time.time), complete=None)
     assert asyncio.run(busy({"prompt": "task 1", "seconds": 0.0}, context)) == "task 1" and len(spans) == 2
 
 

@@ -68,6 +68,20 @@ def test_a_rollout_reads_turn_by_turn(file_store: Store) -> None:
     assert [(one["seq"], one["depth"]) for one in told["timeline"]] == [(1, 0), (2, 1), (3, 0)]
 
 
+def test_exceptions_are_shown_with_their_whole_tracebacks(file_store: Store) -> None:
+    run = file_store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
+    file_store.queue.enqueue(run, [Task(name="t", input={})], now=1.0).result()
+    (claim,) = file_store.queue.claim(run, "w", now=1.0, lease_s=9.0).result()
+    text = "Traceback (most recent call last):\n" + '  File "agent.py", line 1, in f\n' * 300 + "KeyError: 1\n"
+    kept = {"error": "KeyError: 1 (agent.py:1, in f)", "traceback": text}
+    spans = [
+        Span(seq=1, kind=SpanKind.TELEMETRY, name="agent.run", started_at=1.0, ended_at=2.0, attributes=kept),
+        Span(seq=2, kind=SpanKind.TELEMETRY, name="other", started_at=1.0, ended_at=2.0, attributes={"error": "no"}),
+    ]
+    file_store.traces.add(claim.attempt, spans, now=1.0).result()
+    assert rollout(file_store, f"{run}/t", now=2.0)["failures"] == [{"seq": 1, "name": "agent.run", **kept}]
+
+
 def test_an_earlier_attempt_is_shown_when_it_is_asked_for(file_store: Store) -> None:
     name = talked(file_store)
     told = rollout(file_store, name, now=200.0, attempt=1)

@@ -62,7 +62,7 @@ def asking(name: str, arguments: Any, identity: str = "call_0") -> dict[str, Any
 
 
 def context(model: Any, **fields: Any) -> Context:
-    return Context(assignment=assignment(**fields), trace=Tracer(lambda span: None, lambda: 0.0), model=model)
+    return Context(assignment=assignment(**fields), trace=Tracer(lambda span: None, lambda: 0.0), complete=model)
 
 
 def seen(drawn: Case) -> dict[str, Any]:

@@ -84,7 +84,7 @@ async def _draw(patient: Patient, samples: int, **how: Any) -> list[Answer] | Re
 
 def _drawn(answers: Sequence[Answer]) -> Drawn:
     place = {text: number for number, text in enumerate(OPENERS)}
-    return drawn((place[one.asked["messages"][0]["content"]], one.ids or (), one.logprobs or ()) for one in answers)
+    return drawn((place[one.asked["messages"][-1]["content"]], one.ids or (), one.logprobs or ()) for one in answers)
 
 
 MEANT = {

@@ -23,7 +23,7 @@ ECHO = 0.5  # share of an answer's text whose ids must come back when it is read
 TALK = ("What is 2 + 2?", "And what is the opposite of hot?", "Thank you. Anything else?")
 COUNTED = ("prompt_tokens", "completion_tokens")
 WRITTEN = re.compile(r"\bcalc\b.*\bexpression\b", re.DOTALL)  # a call that stayed text
-SUM = "What is 417 * 23?"
+SUM = "What is 417 * 23? Use the tool."  # some models call none unless they are asked to
 CALC: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -41,10 +41,13 @@ async def examine(
     with_tools: bool = True,
     trainer: Trainer | None = None,
     samples: int = SAMPLES,
+    system: str | None = None,
     heard: Heard = lambda check: None,
 ) -> tuple[Finding, ...]:
-    """One finding for each of CHECKS, in their order. A connection that is lost is a Fault."""
-    patient = Patient(probe, model, heard)
+    """One finding for each of CHECKS, in their order. A connection that is lost is a Fault.
+
+    `system` is what every question is asked under: a small model may know no conversation without instructions."""
+    patient = Patient(probe, model, heard, system)
     try:
         first = await patient.ask(TALK[:1])
     except Refused as refused:

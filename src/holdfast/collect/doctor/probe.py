@@ -132,8 +132,9 @@ class Probe:
 class Patient:
     """The endpoint under examination: short questions, and what it would not take."""
 
-    def __init__(self, probe: Probe, model: str, heard: Heard) -> None:
+    def __init__(self, probe: Probe, model: str, heard: Heard, system: str | None = None) -> None:
         self._probe, self._model, self.heard = probe, model, heard
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._extras: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
         self._turn = asyncio.Semaphore(AT_ONCE)
         self.refusals: list[str] = []
@@ -143,7 +144,8 @@ class Patient:
     ) -> Answer:
         """Texts are the user's. What we add is left out from where the endpoint refuses it."""
         said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
-        body = {"model": self._model, "messages": said, "max_tokens": 64, "temperature": 0.0, **sampling}
+        usual = {"max_tokens": 64, "temperature": 0.0}
+        body = {"model": self._model, "messages": [*self._opening, *said], **usual, **sampling}
         hear = self._probe.hear if stream else self._probe.ask
         while True:
             extras = dict(self._extras)

@@ -14,7 +14,7 @@ from holdfast.contracts.errors import NotFound
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import Attempt, Rollout
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 from holdfast.operate.look.briefs import Brief, attempt_brief, cut, rollout_brief
 from holdfast.policies.tokens import SPELLING, VOCABULARY
 from holdfast.store.store import Store
@@ -44,6 +44,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
      "budget": {"tier", "confidence", "reasons", "ceiling", "cap", "allowed", "spent", "overspent", "calls",
                 "escalations", "mode", "waste", "events": [{"seq", "kind", "at", "tokens", "allowed", "spent", "mode",
                 "trigger", "why"}]}|None,
+     "failures": [{"seq", "name", "error", "traceback"}] (exceptions in the agent and its scorer),
      "timeline": [{"seq", "kind", "name", "depth", "started_at", "ended_at", "text"}], "left_out": turns and spans}
 
     signal: {"name", "value", "weight", "paid", "source", "turn", "feedback"}. Texts are cut at 100,000 letters.
@@ -73,6 +74,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
         "loose": loose,
         "sheet": None if sheet is None else {"signals": [_signal(one) for one in sheet.signals], "total": sheet.total},
         "budget": None if shown is None else _budget(store, shown),
+        "failures": [one for span in spans if (one := _failure(span)) is not None][:TURNS],
         "timeline": _timeline(spans[:SPANS]),
         "left_out": left_out,
     }
@@ -293,6 +295,19 @@ def _budget(store: Store, attempt: Attempt) -> Brief | None:
         "mode": None if budget.mode is None else str(budget.mode),
         "waste": use.waste,
         "events": [{name: told[name] for name in kept} for told in (encode(one) for one in events)],
+    }
+
+
+def _failure(span: Span) -> Brief | None:
+    """An exception with its traceback; None where the span has none."""
+    error, text = span.attributes.get("error"), span.attributes.get("traceback")
+    if span.kind is not SpanKind.TELEMETRY or not isinstance(text, str):
+        return None
+    return {
+        "seq": span.seq,
+        "name": span.name,
+        "error": cut(error, TEXT) if isinstance(error, str) else None,
+        "traceback": cut(text, TEXT),
     }
 
 

@@ -85,6 +85,8 @@ function draw(data, context) {
         data.output !== null && data.output !== turns.at(-1)?.text
           && card("Its answer", {},
           h("pre", {}, typeof data.output === "string" ? data.output : JSON.stringify(data.output, null, 2))),
+        data.failures.map(one => h("details", { class: "card", id: `failure-${one.seq}`, open: "" },
+          h("summary", {}, `Traceback of ${one.name}`), h("pre", {}, one.traceback))),
         data.left_out > 0 && h("p", { class: "grey" },
           `${count(data.left_out)} turns and spans are left out; 'holdfast spans ${rollout.id}' has them.`)),
       h("div", { class: "beside" },

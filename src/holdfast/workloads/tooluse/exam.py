@@ -77,7 +77,7 @@ async def examine(
             rollout="exam", attempt="exam", number=1, split=None, input=given, resources={}, seed=seed + place
         )
         async with gate:
-            output = await agent(given, Context(assignment=assignment, trace=trace, model=complete))
+            output = await agent(given, Context(assignment=assignment, trace=trace, complete=complete))
         return mark(given, score(given, output, trace.spans), trace.spans)
 
     return list(await asyncio.gather(*(one(place, task) for place, task in enumerate(tasks))))

@@ -5,6 +5,7 @@ Everything is read from the run's updates; drawing it is left to others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +14,27 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import StepRecord
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.pipeline.prove import ARMS, PHASE
 from holdfast.prove.estimate import difference, wilson
-from holdfast.workloads.tooluse.course import BASELINE, PRACTICE, TRAINED, WARM_UP
+from holdfast.store.store import Store
+from holdfast.workloads.tooluse.quickstart import MARKS, PRACTICE, WARM_UP
 
 Episodic = Mapping[str, Any]  # an episode as it is kept
+BASELINE, TRAINED = "baseline", "trained"  # phases of versions before durable steps
 
 RATES = {"success": "tasks solved", "adoption": "tool adoption", "format": "style kept"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Marks and episodes of both versions."""
+
+    tries: int
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    old: Sequence[Episodic]
+    new: Sequence[Episodic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +85,30 @@ class Results:
     practised: int  # rollouts
 
 
-def results(updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Results | None:
-    """None while one of the two measurements is missing."""
-    bodies = {str(update.body.get("phase")): update.body for update in updates}
-    if BASELINE not in bodies or TRAINED not in bodies:
+def measured(store: Store, steps: Sequence[StepRecord]) -> Measured | None:
+    """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
+    each in a body of its own."""
+    old = {str(one.body.get("phase")): one.body for one in steps if one.function == LESSON}
+    if BASELINE in old and TRAINED in old:
+        before, after = (old[name]["marks"] for name in (BASELINE, TRAINED))
+        return Measured(
+            int(old[BASELINE]["tries"]), before, after, *(old[name]["episodes"] for name in (BASELINE, TRAINED))
+        )
+    marks = next((one.body for one in steps if one.name == MARKS), {})
+    looked = [one.body for one in steps if one.body.get("phase") == PHASE and "look" in one.body]
+    if not all(arm in marks for arm in ARMS) or not looked:
         return None
-    before, after = (bodies[name]["marks"] for name in (BASELINE, TRAINED))
-    rate = partial(_rate, tries=int(bodies[BASELINE]["tries"]))
+    kept = json.loads(store.blobs.get(looked[-1]["episodes"]))
+    return Measured(int(marks["tries"]), *(marks[arm] for arm in ARMS), *(kept[arm] for arm in ARMS))
+
+
+def results(store: Store, updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Results | None:
+    """None while one of the two measurements is missing."""
+    both = measured(store, updates)
+    if both is None:
+        return None
+    before, after = both.before, both.after
+    rate = partial(_rate, tries=both.tries)
     audits = [update.body["audit"] for update in updates if "audit" in update.body]
     silent: dict[str, int] = {}
     for found in audits:
@@ -89,20 +121,18 @@ def results(updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Resul
             for name in before["families"]
             if name in after["families"]
         },
-        gain=_gain(bodies[BASELINE]["episodes"], bodies[TRAINED]["episodes"], rng),
+        gain=_gain(both.old, both.new, rng),
         curve=curve(updates),
         silent=silent,
         practised=sum(found["rollouts"] for found in audits),
     )
 
 
-def turned(updates: Sequence[StepRecord]) -> list[tuple[str, str]]:
+def turned(store: Store, updates: Sequence[StepRecord]) -> list[tuple[str, str]]:
     """Rollouts of held-out tasks, before and after, that were wrong and then right; in the order of the tasks."""
-    bodies = {str(update.body.get("phase")): update.body for update in updates}
-    old, new = (
-        {(one["task"], one["seed"]): one for one in bodies.get(name, {}).get("episodes", ())}
-        for name in (BASELINE, TRAINED)
-    )
+    both = measured(store, updates)
+    sides = ((), ()) if both is None else (both.old, both.new)
+    old, new = ({(one["task"], one["seed"]): one for one in side if one["rollout"] is not None} for side in sides)
     return [
         (str(old[key]["rollout"]), str(one["rollout"]))
         for key, one in new.items()
@@ -115,12 +145,12 @@ def curve(updates: Sequence[StepRecord]) -> list[Point]:
     points = []
     for update in updates:
         body = update.body
-        if body.get("phase") in (WARM_UP, PRACTICE):
+        if str(body.get("phase")).partition(" ")[0] in (WARM_UP, PRACTICE):
             made: Mapping[str, Any] = body.get("update") or {}
             points.append(
                 Point(
                     step=update.step,
-                    phase=str(body["phase"]),
+                    phase=str(body["phase"]).partition(" ")[0],
                     success=body.get("success"),
                     adoption=body.get("adoption"),
                     reward=body.get("reward"),

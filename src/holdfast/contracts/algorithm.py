@@ -1,0 +1,171 @@
+"""The seam of learning: an algorithm asks for work, is told what came of it, and leaves a candidate.
+
+All three are pure functions of small records of references, so that a run that was killed goes on from the last one
+that is recorded. What work is run by, and how it is scored, is the pipeline's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
+from holdfast.contracts.policy import Checkpoint, Policy, policy_from, policy_record
+from holdfast.contracts.rollout import Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One rollout to run: a task, the policy that acts, and its chance."""
+
+    name: str  # unique within the run
+    input: Any  # what the agent and the scorer get; any JSON
+    policy: Policy
+    group: str  # attempts at one task are compared with one another
+    split: Split = Split.TRAIN
+    seed: str | None = None  # names its chance: equal seeds, equal draws; None: its own name
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "input": self.input,
+            "policy": self.policy.version,
+            "group": self.group,
+            "split": str(self.split),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutTail:
+    """Rewarded train rollouts of another run, as they arrive: wait until there are so many, or that run is over."""
+
+    run: str
+    least: int
+    taken: tuple[str, ...] = ()  # sha256 of the blobs that list what was taken before: each is learnt from once
+
+    def record(self) -> dict[str, Any]:
+        return {"run": self.run, "least": self.least, "taken": list(self.taken)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one step collected: a reference to its rollouts, never the rollouts."""
+
+    run: str
+    step: str  # the durable step that they belong to
+    count: int
+    ids: str | None = None  # sha256 of the blob that lists them, where they are another run's
+
+    def record(self) -> dict[str, Any]:
+        return {"run": self.run, "step": self.step, "rollouts": self.count, "ids": self.ids}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Batch:
+        return cls(run=record["run"], step=record["step"], count=record["rollouts"], ids=record.get("ids"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far an algorithm has come in one iteration: references and small numbers."""
+
+    base: Policy  # what it learns from
+    candidate: Policy | None = None  # what it has made; None: nothing moved yet
+    iteration: int = 0
+    step: int = 0  # batches that it was told of
+    data: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own, plain JSON
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # of the last batch, for people
+
+    @property
+    def policy(self) -> Policy:
+        """Who acts now."""
+        return self.candidate or self.base
+
+    def next(self, *, candidate: Policy | None = None, metrics: Mapping[str, Any], **data: Any) -> State:
+        """After one more batch; without a candidate the last one stays."""
+        return replace(
+            self,
+            candidate=candidate or self.candidate,
+            step=self.step + 1,
+            data={**self.data, **data},
+            metrics=metrics,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Figures stand at the top, where whoever looks at a step finds them."""
+        state = {
+            "base": policy_record(self.base),
+            "candidate": None if self.candidate is None else policy_record(self.candidate),
+            "iteration": self.iteration,
+            "step": self.step,
+            "data": dict(self.data),
+        }
+        return {**self.metrics, "state": state}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> State:
+        kept = record["state"]
+        return cls(
+            base=policy_from(kept["base"]),
+            candidate=None if kept["candidate"] is None else policy_from(kept["candidate"]),
+            iteration=kept["iteration"],
+            step=kept["step"],
+            data=kept["data"],
+            metrics={name: value for name, value in record.items() if name != "state"},
+        )
+
+
+class LearnContext(Protocol):
+    """What an algorithm may use while it is told of a batch."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def folder(self) -> Path:
+        """The store's own: checkpoints lie in it."""
+        ...
+
+    @property
+    def features(self) -> Features: ...
+    @property
+    def seed(self) -> int: ...
+    def experiences(self, batch: Batch) -> list[Experience]:
+        """What the rollouts of the batch did, in the order of the work."""
+        ...
+
+    def check(self) -> None:
+        """To be called between pieces and before each write: waits while the run is paused, Interrupted at its end."""
+        ...
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Record it together with the step; its files are on disk already."""
+        ...
+
+    def keep(self, value: Any) -> str:
+        """Data that is too large for a step's result, as a blob: its hash."""
+        ...
+
+    @property
+    def held_s(self) -> float:
+        """How long this step has waited for a paused run: no part of its work."""
+        ...
+
+    def now(self) -> float: ...
+
+
+class Algorithm(Protocol):
+    """Learns from batches until it asks for no more."""
+
+    def start(self, base: Policy) -> State: ...
+
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
+        """The next batch; empty: there is nothing more to learn."""
+        ...
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State: ...
+
+
+SWITCHED_OFF = "learning is switched off"

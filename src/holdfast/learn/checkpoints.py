@@ -1,0 +1,191 @@
+"""Checkpoints of a model that learns, on disk: weights and, of the last two, what their trainer needs to go on.
+
+A checkpoint is a folder that appears whole or not at all. That it exists is recorded by whoever records the step that
+made it; what no record names is swept away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.contracts.algorithm import LearnContext
+from holdfast.contracts.errors import BadInput, Lost, StoreError, StoreFull
+from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.learn.train import Trainer
+from holdfast.policies import loading, weights
+from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.weights import Manifest, sync
+
+TRAINER = "trainer"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Learner:
+    """The model in memory and its trainer, kept from one step to the next: only a restart reads them from disk."""
+
+    def __init__(self) -> None:
+        self._policy: Model | None = None
+        self._sha256 = ""
+        self._phase = ""
+        self.model: Any = None
+        self.trainer: Trainer | None = None
+
+    def load(self, policy: Model, folder: Path) -> Any:
+        """Have the weights of this policy; Lost where a checkpoint is missing or damaged."""
+        if policy != self._policy:
+            self.forget()
+            with _found(policy.checkpoint):
+                self.model, self._sha256 = loading.load(policy, folder)
+            self._policy = policy
+        return self.model
+
+    def forget(self) -> None:
+        """What is in memory is not what is recorded: a step was given up on the way."""
+        self._policy, self.model, self.trainer, self._phase = None, None, None, ""
+
+    def train(self, phase: str, make: Callable[[nn.Module], Trainer], folder: Path, *, is_new: bool) -> Trainer:
+        """A new trainer where the phase begins, else the one at work, or the one that was saved with the checkpoint."""
+        assert self._policy is not None
+        if is_new or self.trainer is None or self._phase != phase:
+            self.trainer, self._phase = make(self.model), phase
+            if not is_new:
+                # A new one would go on, but elsewhere than the one that was saved.
+                with _found(self._policy.checkpoint):
+                    self.trainer.load(self._policy.folder(folder) / TRAINER)
+        return self.trainer
+
+    def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:
+        """Save what was learnt, to be recorded with the step: the policy that it is now."""
+        assert self._policy is not None
+        ctx.check()  # once stopped, the run may be another's, and so is its folder
+        parent, now = self._policy.checkpoint, ctx.now()
+        step = _number(ctx, parent) + 1  # follows from the parent alone: made anew, it has the same name
+        try:
+            identity, sha256 = self._write(ctx, step, now)
+            _forget(ctx, parent)
+        except OSError as error:
+            ctx.check()
+            raise _not_kept(ctx, step, error) from error
+        self._policy, self._sha256 = self._policy.at(identity), sha256
+        _give_back()
+        ctx.add_checkpoint(
+            Checkpoint(
+                id=identity,
+                algorithm=algorithm,
+                policy_version=identity,
+                global_step=step,
+                episode_count=0,
+                mean_reward=mean_reward,
+                artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=sha256),
+                parent=parent,
+                created_at=now,
+            )
+        )
+        return self._policy
+
+    def _write(self, ctx: LearnContext, step: int, now: float) -> tuple[str, str]:
+        """All of it under another name, then in place; its id, and the hash of its weights."""
+        assert self._policy is not None
+        _sweep(ctx, step)
+        aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
+            saved = loading.save(aside, self.model, self._policy, manifest)
+            parts = {"": saved.sha256}
+            if self.trainer is not None:
+                parts[TRAINER] = self.trainer.save(aside / TRAINER, created_at=now).sha256
+            identity = f"{ctx.run}-{step}-{saved.sha256[:8]}"
+            folder = ctx.folder / FOLDER / identity
+            ctx.check()  # saving takes its time
+            # Left by a try that was killed before it was recorded, or made by who took the run up: not to be torn.
+            if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
+                shutil.rmtree(folder, ignore_errors=True)
+                aside.rename(folder)
+            sync(folder.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return identity, saved.sha256
+
+
+def _give_back() -> None:
+    """To the system, what an update has freed: glibc keeps it in pieces, and a long run would hold gigabytes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@contextmanager
+def _found(checkpoint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        if checkpoint is None:
+            raise
+        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
+        remedy = "restore it from a copy, or begin a new run"
+        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
+
+
+def _not_kept(ctx: LearnContext, step: int, error: OSError) -> StoreError:
+    what, why = f"checkpoint {step} of {ctx.run} in {ctx.folder / FOLDER}", error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return StoreFull(what, why=why, remedy="make room, and resume the run: nothing before it is lost")
+    return StoreError(what, why=why, remedy="see that the folder is there and can be written, and resume the run")
+
+
+def _forget(ctx: LearnContext, parent: str | None) -> None:
+    """Only the last two can be gone on from: the trainers of earlier ones are three times their size.
+
+    Later ones than we know of are those of who took the run up from us.
+    """
+    for folder, step, _ in _folders(ctx, ""):
+        if step < _number(ctx, parent):
+            shutil.rmtree(folder / TRAINER, ignore_errors=True)
+
+
+def _number(ctx: LearnContext, checkpoint: str | None) -> int:
+    """Its place in the line of this run's checkpoints; 0 where it is none of them."""
+    own = None if checkpoint is None else re.fullmatch(rf"{re.escape(ctx.run)}-(\d+)-[0-9a-f]+", checkpoint)
+    return int(own[1]) if own else 0
+
+
+def _sweep(ctx: LearnContext, now_at: int) -> None:
+    """Away with what killed processes left half done, but not with what another is writing right now."""
+    for folder, step, pid in _folders(ctx, "."):
+        if step < now_at or (step == now_at and not (pid and _is_alive(int(pid)))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
+    """Of this run, with their steps; `mark` is what those that are not in place begin with."""
+    name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+|\.(\d{{1,9}}))?")
+    tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
+    return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _holds(folder: Path, sha256: str) -> bool:
+    try:
+        return weights.load(folder)[1].sha256 == sha256
+    except (BadInput, OSError):
+        return False

@@ -1,0 +1,1 @@
+"""The loop as plain calls over durable steps: run, collect, learn, prove, promote, improve."""

@@ -1,0 +1,71 @@
+"""The step that collects: run the work that an algorithm asked for, or take what another run has collected."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import FIRST_COMPLETED
+from collections.abc import Sequence
+
+from holdfast.contracts.algorithm import Batch, RolloutTail, Work
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import RunState
+from holdfast.pipeline.context import StepContext
+from holdfast.store.changes import FINISHED, ORDERS
+from holdfast.store.store import Store
+
+CHUNK = 500  # rollouts that are looked at in one go
+STEPS = 4  # worth of rollouts that one batch takes at most
+HEED_S = 1.0  # so often whoever waits looks whether something was overridden meanwhile
+
+
+async def collect(
+    work: Sequence[Work | RolloutTail], max_attempts: int = 1, timeout_s: float | None = 300.0, *, ctx: StepContext
+) -> Batch:
+    """Run the work to its end, and refer to what came of it. A tail waits for rollouts of the run that it follows."""
+    tails = [one for one in work if isinstance(one, RolloutTail)]
+    if tails:
+        return await _follow(tails[0], ctx)
+    tasks = [one for one in work if isinstance(one, Work)]
+    return await ctx.collect(tasks, max_attempts=max_attempts, timeout_s=timeout_s)
+
+
+async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
+    """Wait until enough of the other run's rollouts have succeeded with a reward; what there is, once it is over.
+
+    Which ones are taken is kept before anything is learnt from them. How many are waited for and taken, and whether
+    anything is taken at all, people may override while it waits."""
+    store = ctx.store
+    taken = frozenset(name for blob in tail.taken for name in ctx.read(blob))
+    while True:
+        seen = {topic: store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
+        is_over = store.runs.get(tail.run).state is not RunState.RUNNING
+        asked = await asyncio.to_thread(store.overrides.get)
+        least = asked.update_interval_rollouts or tail.least
+        most = asked.max_rollouts_per_update or least * STEPS
+        if asked.enabled is not False:
+            arrived = (await asyncio.to_thread(_arrived, store, tail.run, taken, max(least, most)))[:most]
+            if is_over or len(arrived) >= least:
+                blob = await asyncio.to_thread(ctx.keep, arrived)
+                return Batch(run=tail.run, step=ctx.name, count=len(arrived), ids=blob)
+        pending = [asyncio.ensure_future(store.changes.after(topic, at)) for topic, at in seen.items()]
+        try:
+            await asyncio.wait(pending, timeout=HEED_S, return_when=FIRST_COMPLETED)
+        finally:
+            for one in pending:
+                one.cancel()
+        await ctx.go_on()
+
+
+def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[str]:
+    """Which ones there are to learn from and were not yet, oldest first, so many at most."""
+    if store.views.counts(run)[RolloutState.SUCCEEDED] <= len(taken):
+        return []
+    found: list[str] = []
+    after = None
+    while len(found) < most:
+        page = store.views.rollouts(run, after=after, status=RolloutState.SUCCEEDED, split=Split.TRAIN, most=CHUNK)
+        found += [one.id for one in page if one.reward is not None and one.id not in taken]
+        if len(page) < CHUNK:
+            break
+        after = page[-1].name
+    return found[:most]

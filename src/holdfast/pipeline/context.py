@@ -1,0 +1,204 @@
+"""What the function of a durable step may use: the store, artifacts, rollouts to run and to read, effects, orders.
+
+Effects in the store are kept until the step is recorded, and share its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from holdfast.contracts.algorithm import Batch, Work
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
+from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.rollout import Task
+from holdfast.contracts.run import Run
+from holdfast.pipeline.runtime import Runtime
+from holdfast.store.changes import FINISHED, ROOM
+from holdfast.store.sql import Transaction
+from holdfast.store.store import Store
+
+T = TypeVar("T")
+CHUNK = 500
+
+
+class Pacing(Protocol):
+    """What steps take from a run's spec."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def max_faults(self) -> int: ...
+    @property
+    def look_s(self) -> float: ...
+    @property
+    def runtime(self) -> Runtime: ...
+
+
+class Driven(Protocol):
+    """The run that a step belongs to, as the step sees it."""
+
+    store: Store
+    planned: int
+    resources_id: str | None
+    who: str
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> Pacing: ...
+    @property
+    def record(self) -> Run: ...
+    def clock(self) -> float: ...
+    def features(self) -> Features: ...
+    def check(self) -> None: ...
+    async def go_on(self) -> None: ...
+
+
+class StepContext:
+    """One per step that is computed."""
+
+    def __init__(self, run: Driven, name: str) -> None:
+        self._run, self.name = run, name
+        self.effects: list[Callable[[Transaction], None]] = []
+        self.held_s = 0.0  # waited for a paused run
+
+    @property
+    def run(self) -> str:
+        return self._run.id
+
+    @property
+    def store(self) -> Store:
+        return self._run.store
+
+    @property
+    def folder(self) -> Path:
+        return self._run.store.folder
+
+    @property
+    def seed(self) -> int:
+        return self._run.spec.seed
+
+    @property
+    def who(self) -> str:
+        return self._run.who
+
+    @property
+    def driver(self) -> int:
+        return self._run.record.driver
+
+    @property
+    def features(self) -> Features:
+        return self._run.features()
+
+    def now(self) -> float:
+        return self._run.clock()
+
+    def check(self) -> None:
+        """Between two pieces of work in a thread: waits while the run is paused, Interrupted once it is to end."""
+        began = time.monotonic()
+        self._run.check()
+        self.held_s += time.monotonic() - began
+
+    async def in_thread(self, function: Callable[..., T], *given: Any) -> T:
+        """What takes its time, away from the event loop."""
+        return await asyncio.to_thread(function, *given)
+
+    async def go_on(self) -> None:
+        """The same on the event loop."""
+        await self._run.go_on()
+
+    def plan(self, rollouts: int) -> None:
+        """So many rollouts are known to come, in all: for the progress that people see."""
+        self._run.planned = max(self._run.planned, rollouts)
+
+    # Rollouts --------------------------------------------------------------------------------------------------------
+
+    async def collect(self, work: Sequence[Work], *, max_attempts: int, timeout_s: float | None) -> Batch:
+        """Run the work to its end: each rollout is answered, has failed, or is given up. What is there is not doubled.
+
+        Every policy is opened first: after a restart nobody has loaded it yet."""
+        resources: dict[int, int | None] = {}  # by identity: policies may share their weights, and so their version
+        for policy in {id(one.policy): one.policy for one in work}.values():
+            actor = await asyncio.to_thread(self._run.spec.runtime.open, policy)
+            resources[id(policy)] = await self._published(actor.resources)
+        tasks = [self._task(one, resources[id(one.policy)], max_attempts, timeout_s) for one in work]
+        await self._feed(tasks)
+        await self._until_done()
+        await self.go_on()  # over because the rest was cancelled: nothing to learn from
+        return Batch(run=self.run, step=self.name, count=len(tasks))
+
+    async def _published(self, resources: Mapping[str, Any]) -> int | None:
+        """The version of a policy's resources: there before anything runs on it."""
+        if not resources:
+            return None
+        version = await self.store.versions.publish(resources, now=self.now())
+        self._run.resources_id = version.id
+        return version.version
+
+    def _task(self, work: Work, resources: int | None, max_attempts: int, timeout_s: float | None) -> Task:
+        metadata: dict[str, Any] = {}
+        if work.group != work.name:
+            metadata["group"] = work.group
+        if work.seed is not None:
+            metadata["seed"] = work.seed
+        return Task(
+            name=work.name,
+            input=work.input,
+            split=work.split,
+            max_attempts=max_attempts,
+            timeout_s=timeout_s,
+            resources=resources,
+            metadata=metadata,
+            max_faults=self._run.spec.max_faults,
+            step=self.name,
+            version=work.policy.version,
+        )
+
+    async def _feed(self, tasks: Sequence[Task]) -> None:
+        """Put every task in, waiting for room where the queue is bounded. Those a resumed run has are not doubled."""
+        store, place = self.store, 0
+        while place < len(tasks):
+            seen = store.changes.seen(ROOM)
+            chunk = tasks[place : place + CHUNK]
+            taken = await store.queue.enqueue(self.run, chunk, now=self.now(), up_to=True)
+            place += taken
+            if taken < len(chunk):
+                await store.changes.after(ROOM, seen)
+
+    async def _until_done(self) -> None:
+        while True:
+            seen = self.store.changes.seen(FINISHED)
+            if self.store.views.is_done(self.run, step=self.name):
+                return
+            await self.store.changes.after(FINISHED, seen)
+            await asyncio.sleep(self._run.spec.look_s)
+
+    def experiences(self, batch: Batch) -> list[Experience]:
+        """What the rollouts of a batch did, in the order of the work; those that nobody decided are left out."""
+        if batch.ids is not None:
+            ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
+        else:
+            ids = [one.id for one in self.store.views.of_step(batch.run, batch.step)]
+        return self.store.experiences.of(ids)
+
+    # What is kept ----------------------------------------------------------------------------------------------------
+
+    def keep(self, value: Any) -> str:
+        """Data that is too large for a step's result, as a blob: its hash."""
+        text = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return self.store.blobs.put(text.encode(), now=self.now())
+
+    def read(self, sha256: str) -> Any:
+        return json.loads(self.store.blobs.get(sha256))
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Recorded together with the step; its files are on disk already."""
+        known = {one.id for one in self.store.checkpoints.of_run(self.run)}
+        if checkpoint.id not in known:
+            self.effects.append(self.store.checkpoints.adding(checkpoint, self.run, now=self.now()))

@@ -1,0 +1,96 @@
+"""One version does every case of a suite once, with nothing left to chance: what goldens are recorded from.
+
+What a golden holds, and what a change of it means, is `prove.golden`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from holdfast.collect.pool import Pace
+from holdfast.contracts.algorithm import Batch, Work
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.rollout import Split
+from holdfast.contracts.run import StepRecord
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Runtime
+from holdfast.pipeline.versions import Version, to_record
+from holdfast.prove.golden import Golden, golden_of
+from holdfast.prove.suite import Suite
+from holdfast.store.store import Store
+
+KIND = "golden"
+GREEDY: Mapping[str, Any] = {"temperature": 0.0}
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    name: str  # of the golden
+    suite: Suite
+    tasks: Sequence[HeldOut]  # its cases, under sampling that leaves nothing to chance
+    version: Version
+    workers: int = 16  # rows of a fixed layout: more of them are slower, not faster, for the few cases of a suite
+
+
+def golden_spec(replay: Replay, policy: Policy, runtime: Runtime) -> RunSpec:
+    """The engine of the runtime has to be deterministic."""
+    runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    return RunSpec(
+        kind=KIND,
+        program=partial(replayed, replay, policy),
+        model_ref=f"{replay.version.name} on {replay.suite.title}",
+        settings={"name": replay.name, "suite": replay.suite.title, "version": to_record(replay.version)},
+        runtime=runtime,
+        workers=replay.workers,
+        pace=Pace(heartbeat_s=1.0, lease_s=10.0),
+        drain_s=10.0,
+    )
+
+
+async def replayed(replay: Replay, policy: Policy, run: Run) -> None:
+    work = [
+        Work(
+            name=f"replay-{place}",
+            input=task.input,
+            policy=policy,
+            group=task.id,
+            split=Split.TEST,
+            seed=task.chance or task.id,
+        )
+        for place, task in enumerate(replay.tasks)
+    ]
+    run.planned = len(work)
+    batch = await run.step("collect", collect, work, 1, TIMEOUT_S, title=f"{len(work)} cases")
+    await run.step("golden", partial(record, replay), batch)
+
+
+def record(replay: Replay, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    """The golden as a blob: that of a large suite is more than a step may hold."""
+    version = replay.version
+    golden = golden_of(
+        replay.suite,
+        ctx.experiences(batch),
+        name=replay.name,
+        version=(version.name, version.sha256),
+        sampling=GREEDY,
+        now=ctx.now(),
+    )
+    return {"phase": KIND, "golden": ctx.keep(encode(golden))}
+
+
+def golden_in(store: Store, steps: Sequence[StepRecord]) -> Golden | None:
+    """What a replay has left; None while it is not done."""
+    for step in steps:
+        kept = step.body.get("golden")
+        if kept is not None:
+            return decode(Golden, json.loads(store.blobs.get(kept)) if isinstance(kept, str) else kept)
+    return None

@@ -1,0 +1,278 @@
+"""Improve a policy: collect, learn, prove, decide; again until the iterations are spent.
+
+What work there is to do is the algorithm's business, what it proves the statistics', and where an open gate leads the
+caller's. Killed anywhere, it goes on from the last step that is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from holdfast.contracts.algorithm import Algorithm, Batch, State
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Finding
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import Policy, policy_from, policy_record
+from holdfast.contracts.records import decode
+from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.reward import CHECKED
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.episodes import is_checked
+from holdfast.pipeline.promote import promote
+from holdfast.pipeline.proof import Candidate, PromotionRequest, summed
+from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, prove
+from holdfast.pipeline.run import Run
+from holdfast.promote.gate import Criteria
+
+CANARY_SHARE = 5  # percent, to begin with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What is improved, by what, and how it is judged."""
+
+    line: str  # the policy's name: its versions are registered under it
+    policy: Policy  # to begin with, where nothing of the line is live
+    algorithm: Algorithm
+    tasks: Sequence[Any]  # inputs to learn from
+    held_out: Sequence[HeldOut]
+    prove: ProveConfig
+    criteria: Criteria
+    iterations: int = 1
+    stage: Stage | None = None  # where an open gate leads; None: it accepts, and nothing moves
+    max_attempts: int = 1  # of a rollout that is learnt from: raising must buy no new draw of chance
+    timeout_s: float | None = 300.0
+    suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
+
+
+async def improve(run: Run, spec: Spec) -> Decided | None:
+    """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
+    decided: Decided | None = None
+    base: Version = await run.step("base", partial(current_version, spec))
+    for n in range(finished(run.done), spec.iterations):
+        state: State = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
+        state = await learn_all(run, f"{n}", spec, state)
+        if state.candidate is None:
+            decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
+            continue
+        live: Version = await run.step(f"{n}/live", partial(current_version, spec))
+        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, spec.prove, iteration=n)
+        decided = await run.step(f"{n}/decide", partial(decide, spec, run.done), live, state, found)
+        base = Version(policy=state.candidate) if decided.is_accepted else base
+    return decided
+
+
+async def learn_all(run: Run, name: str, spec: Spec, state: State) -> State:
+    """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
+    while work := spec.algorithm.ask(state, spec.tasks):
+        at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
+        batch = await run.step(f"{at}/collect", collect, work, spec.max_attempts, spec.timeout_s, title=title)
+        state = await run.step(f"{at}/learn", partial(learn, spec), state, batch, title=title)
+    return state
+
+
+# The steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A policy, and the release that serves it, if one does."""
+
+    policy: Policy
+    release: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        return {"policy": policy_record(self.policy), "release": self.release}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Version:
+        return cls(policy=policy_from(record["policy"]), release=record["release"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What became of one iteration: the gate's decision and where its evidence lies, or why there was nothing to
+    decide."""
+
+    iteration: int
+    why: str | None = None  # nothing was learnt: the reason, with counts
+    decision: Decision | None = None
+    candidate: Policy | None = None
+    told: Mapping[str, Any] | None = None  # the release, the hash of the evidence, the proof
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.decision is not None and self.decision.open
+
+    def record(self) -> dict[str, Any]:
+        head = {"phase": "decide", "iteration": self.iteration, "proposed": self.decision is not None}
+        if self.decision is None:
+            return {**head, "why": self.why}
+        candidate = None if self.candidate is None else policy_record(self.candidate)
+        return {**head, **(self.told or {}), "candidate": candidate}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Decided:
+        if not record["proposed"]:
+            return cls(iteration=record["iteration"], why=record["why"])
+        kept = record["candidate"]
+        told = {name: record[name] for name in record if name not in ("phase", "iteration", "proposed", "candidate")}
+        return cls(
+            iteration=record["iteration"],
+            decision=decode(Decision, record["decision"]),
+            candidate=None if kept is None else policy_from(kept),
+            told=told,
+        )
+
+
+def current_version(spec: Spec, *, ctx: StepContext) -> Version:
+    """What is live of the line; where nothing is, what the caller began with."""
+    live = ctx.store.releases.live(spec.line)
+    if live is None:
+        return Version(policy=spec.policy)
+    return Version(policy=policy_of(live, spec.policy), release=live.id)
+
+
+def policy_of(release: Release, like: Policy) -> Policy:
+    """The policy behind a release. Those of versions before pipelines are known by their source alone."""
+    kept = release.manifest.get("policy")
+    if isinstance(kept, Mapping) and "type" in kept:
+        return policy_from(kept)
+    kind, _, name = release.source.partition(":")
+    if release.source == like.source:
+        return like
+    if kind == "checkpoint" and hasattr(like, "at"):
+        found: Policy = like.at(name)
+        return found
+    is_other = kind == "shelf"
+    why = f"{release.source} is live, and {'not this model' if is_other else 'has no weights to go on from'}"
+    remedy = f"name another policy{', or that model' if is_other else ''}"
+    raise BadInput(f"policy {release.policy}", why=why, remedy=remedy)
+
+
+def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int, *, ctx: StepContext) -> State:
+    """A new iteration. One that a version before durable steps had begun goes on from its last checkpoint."""
+    state = spec.algorithm.start(base.policy)
+    known = [one.body for one in _lessons(done) if one.body.get("iteration") == iteration and "learning_s" in one.body]
+    made = [str(body["checkpoint"]) for body in known if "checkpoint" in body]
+    data: dict[str, Any] = dict(state.data)
+    if made:
+        data["trainer"] = known[-1]["phase"]
+    if any("followed" in body for body in known):
+        data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
+    candidate = base.policy.at(made[-1]) if made else None  # type: ignore[attr-defined]
+    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data)
+
+
+def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:
+    if state.step == 0:
+        _check_measured(spec.prove, ctx.experiences(batch))
+    return spec.algorithm.tell(state, batch, ctx)
+
+
+def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
+    """That what has to improve can be measured: better said after the first step than after the last."""
+    how, scored = config.how, [one for one in experiences if one.sheet is not None and one.sheet.signals]
+    if how.primary == "success" and scored and not any(is_checked(one) for one in scored):
+        why = f"no rollout has a signal called {' or '.join(CHECKED)}"
+        raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")
+    low, high = how.reward_range
+    for one in scored if how.primary == "reward" else []:
+        total = None if one.sheet is None else one.sheet.total
+        if total is not None and not low <= total <= high:
+            at = f"improve.prove.reward_range = [{low:g}, {high:g}]"
+            raise BadInput(at, why=f"the reward of {one.rollout} is {total:g}", remedy="name all that it can be")
+
+
+def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
+    """Nothing was learnt: the reasons, by how many rollouts each of them kept from teaching."""
+    bodies = [one.body for one in done if one.body.get("iteration") == iteration]
+    skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
+    silent: Counter[str] = Counter()
+    for body in bodies:
+        silent.update((body.get("audit") or {}).get("counts", {}))
+        silent.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
+    why = "nothing was learnt, so there is nothing to prove"
+    if skipped:
+        why += f": {skipped[-1]}"
+    elif silent:
+        why += ": " + ", ".join(f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in silent.most_common())
+    return Decided(iteration=iteration, why=why)
+
+
+async def decide(
+    spec: Spec, done: Sequence[StepRecord], live: Version, state: State, found: Look, *, ctx: StepContext
+) -> Decided:
+    """Bring the candidate before the gate; with a stage, an open one moves the release."""
+    request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
+    fence = partial(_driven, ctx)
+    told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
+    told["verdict"] = None if found.verdict is None else found.record()["verdict"]
+    decision = decode(Decision, told["decision"])
+    return Decided(iteration=state.iteration, decision=decision, candidate=state.candidate, told=told)
+
+
+def _driven(ctx: StepContext, tx: Any) -> None:
+    ctx.store.runs.driven_in(tx, ctx.run, ctx.driver)
+
+
+def request_of(
+    spec: Spec, done: Sequence[StepRecord], live: Version, state: State, found: Look, ctx: StepContext
+) -> PromotionRequest:
+    assert state.candidate is not None
+    before, after = episodes_of(ctx.store, found)
+    bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
+    candidate = Candidate(
+        run=ctx.run,
+        policy=spec.line,
+        kind=PolicyKind(state.candidate.kind),
+        suite=(*spec.suite, sha256_of([one.record() for one in spec.held_out])),
+        baseline=live.policy.source,
+        candidate=state.candidate.source,
+        before=before,
+        after=after,
+        planned=found.planned,
+        lost=found.missing,
+        audit=summed([[decode(Finding, one) for one in body["quality"]] for body in bodies]) if bodies else None,
+        manifest={
+            "policy": policy_record(state.candidate),
+            "checkpoint": getattr(state.candidate, "checkpoint", None),
+            "grew_from": getattr(live.policy, "checkpoint", None),
+            "steps": state.step,
+        },
+        baseline_manifest={"policy": policy_record(live.policy)},
+    )
+    return PromotionRequest(
+        candidate=candidate,
+        how=spec.prove.how,
+        criteria=spec.criteria,
+        reports=ctx.store.reports,
+        now=ctx.now(),
+        to=spec.stage,
+        share=CANARY_SHARE if spec.stage is Stage.CANARY else None,
+    )
+
+
+def sha256_of(items: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(items, sort_keys=True).encode()).hexdigest()
+
+
+# Runs that versions before durable steps began -----------------------------------------------------------------------
+
+
+def _lessons(done: Sequence[StepRecord]) -> list[StepRecord]:
+    return [one for one in done if one.function == LESSON]
+
+
+def finished(done: Sequence[StepRecord]) -> int:
+    """Iterations that such a version brought to their decision."""
+    return sum("proposed" in one.body for one in _lessons(done))

@@ -1,0 +1,369 @@
+"""A way on for a candidate that is held: more episodes of the same two versions, added to the evidence that there is.
+
+A run that continues another measures further tasks, and the test goes on: it allows looking as often as one likes. Or
+it measures the same tasks with further seeds: that is another try at them, and is believed half as easily. Nobody can
+continue one run twice and choose the better end. The gate is then asked again, as it was asked last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.collect.tasks import load
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Evidence, Finding
+from holdfast.contracts.features import Features
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.run import Run, RunState
+from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
+from holdfast.contracts.task import TaskItem, canonical
+from holdfast.pipeline.improve import sha256_of
+from holdfast.pipeline.paired import (
+    KIND,
+    Continued,
+    Measured,
+    PairedEvaluation,
+    how_of,
+    looked,
+    measured,
+    policies_of,
+    settled,
+)
+from holdfast.pipeline.proof import Candidate, PromotionRequest, criteria_from, summed, weighing_from
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.run import RunSpec
+from holdfast.pipeline.spec import evaluation_spec, held_out_of, weighing
+from holdfast.pipeline.versions import Version, from_record, resolve
+from holdfast.prove.weigh import Weighing
+from holdfast.store.store import Store
+
+IMPROVE = "improve"
+PAGE = 100
+Suites = Callable[[Mapping[str, Any]], PairedEvaluation]  # the evaluation of a suite, from the settings of its run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a run, with those that it continues, has measured of one candidate."""
+
+    runs: tuple[Run, ...]  # the first one first; each continues the one before
+    iteration: int | None  # of the first, where that one improves
+    baseline: Version
+    candidate: Version
+    suite: tuple[str, str, str]
+    how: Weighing  # as the first run was to be weighed
+    measured: Measured
+    audit: tuple[Finding, ...] | None  # of what the first run learnt from
+    is_null: bool = False
+
+    @property
+    def run(self) -> str:
+        return self.runs[-1].id
+
+    @property
+    def repeats(self) -> int:
+        """How often the same tasks were measured with further seeds."""
+        kept = (one.settings.get("continues") for one in self.runs[1:])
+        return sum(bool(one and one["is_repeat"]) for one in kept)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({one.seed for one in self.measured.before}))
+
+
+def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> Compared:
+    """By the run alone, or with those that it continues; of a run that improves, by the iteration of the candidate."""
+    runs = _back_from(store, store.runs.get(run))
+    if runs[-1].kind == KIND:
+        return _by_prove(store, runs, suites)
+    if runs[-1].kind != IMPROVE:
+        why, remedy = f"is of the kind {runs[-1].kind}, and compared nothing", "'holdfast runs' lists them"
+        raise BadInput(f"run {runs[-1].id}", why=why, remedy=remedy)
+    body = decided_in(store, runs[-1], candidate)
+    evidence = loads(Evidence, store.blobs.get(str(body["evidence"])))
+    kept = json.loads(store.blobs.get(str(evidence.samples)))
+    iteration, settings = int(body["iteration"]), _settings(runs[0])
+    planned = (evidence.missing or {}).get("planned", 0)
+    return Compared(
+        runs=runs,
+        iteration=iteration,
+        baseline=resolve(store, evidence.baseline),
+        candidate=resolve(store, evidence.candidate),
+        suite=tuple(kept["suite"]),
+        how=weighing((settings.improve or ImproveBlock()).prove),
+        measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
+        audit=_audit(store, runs[0].id, iteration),
+    )
+
+
+def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
+    made = evaluation_in(store, runs[-1].settings, suites)
+    looks = len(looked(store, runs[-1].id))
+    planned = min(len(made.tasks), looks * made.batch) * len(made.seeds)
+    first, iteration = runs[0], None
+    if first.kind == IMPROVE:
+        iteration = int(runs[1].settings["continues"]["iteration"])
+        how = weighing((_settings(first).improve or ImproveBlock()).prove)
+    else:
+        how = how_of(first.settings)
+    return Compared(
+        runs=runs,
+        iteration=iteration,
+        baseline=made.baseline,
+        candidate=made.candidate,
+        suite=made.suite,
+        how=how,
+        measured=measured(store, runs[-1].id, planned=planned),
+        audit=None if iteration is None else _audit(store, first.id, iteration),
+        is_null=made.is_null,
+    )
+
+
+def decided_in(store: Store, run: Run, candidate: str | None) -> Mapping[str, Any]:
+    """What a run that improves has decided about the candidate; without a name, about its last one."""
+    bodies = [one.body for one in store.steps.of_run(run.id) if one.body.get("decision")]
+    found = [body for body in bodies if candidate in (None, body["release"])]
+    if not found:
+        what = "about no candidate yet" if candidate is None else f"nothing about {candidate}"
+        raise BadInput(f"run {run.id}", why=f"has decided {what}", remedy=f"holdfast improve --resume {run.id}")
+    return found[-1]
+
+
+def _audit(store: Store, run: str, iteration: int) -> tuple[Finding, ...] | None:
+    bodies = [one.body for one in store.steps.of_run(run)]
+    learnt = [body for body in bodies if "quality" in body and body.get("iteration") == iteration]
+    return summed([[decode(Finding, one) for one in body["quality"]] for body in learnt]) if learnt else None
+
+
+def _settings(run: Run) -> OptimizeSettings:
+    return settings_from(run.settings, f"settings of {run.id}")
+
+
+# Which run continues which -------------------------------------------------------------------------------------------
+
+
+def _back_from(store: Store, run: Run) -> tuple[Run, ...]:
+    runs = [run]
+    while (continues := runs[0].settings.get("continues")) is not None and runs[0].kind == KIND:
+        runs.insert(0, store.runs.get(str(continues["run"])))
+    return tuple(runs)
+
+
+def last_of(store: Store, run: str, candidate: str | None) -> str:
+    """The run that continues it last: evidence goes on at its end, and nowhere else."""
+    later = {}
+    for one in proofs(store):
+        continues = one.settings.get("continues")
+        if continues is not None and candidate in (None, one.settings["candidate"]["name"]):
+            later[str(continues["run"])] = one
+    while run in later:
+        found = later[run]
+        if found.state is not RunState.COMPLETED:
+            why = f"adds to the evidence of {run}, and is {found.state.replace('_', ' ')}"
+            raise BadInput(f"run {found.id}", why=why, remedy=f"holdfast prove run --resume {found.id}")
+        run = found.id
+    return run
+
+
+def proofs(store: Store) -> list[Run]:
+    """All runs that compared two versions, the newest first."""
+    found: list[Run] = []
+    last = None
+    while page := store.runs.newest(most=PAGE, before=last):
+        found += [one for one in page if one.kind == KIND]
+        last = page[-1].id
+    return found
+
+
+def tries(store: Store, found: Compared, release: Release) -> int:
+    """How often these two versions were measured: whoever measures again and again must not pick the best."""
+    pair, roots = [found.baseline.behaviour, found.candidate.behaviour], {found.runs[0].id}
+    for one in proofs(store):
+        sides = [from_record(one.settings[arm]).behaviour for arm in ("baseline", "candidate")]
+        if sides == pair and one.settings.get("continues") is None:
+            roots.add(one.id)
+    made_by = release.manifest.get("run")
+    if made_by is not None and _has_decided(store, str(made_by), release.id):
+        roots.add(str(made_by))
+    return len(roots) + found.repeats
+
+
+def _has_decided(store: Store, run: str, release: str) -> bool:
+    found = store.runs.get(run)
+    steps = store.steps.of_run(run) if found.kind == IMPROVE else []
+    return any(one.body.get("decision") and one.body.get("release") == release for one in steps)
+
+
+# What is measured next -----------------------------------------------------------------------------------------------
+
+
+def continuation(found: Compared, *, is_repeat: bool) -> dict[str, Any]:
+    """What an evaluation that continues has of the one before."""
+    how = replace(found.how, alpha=found.how.alpha / 2 ** (found.repeats + is_repeat))
+    continues = Continued(
+        run=found.run,
+        iteration=found.iteration if len(found.runs) == 1 else None,
+        planned=found.measured.planned,
+        looks=found.measured.looks,
+        is_repeat=is_repeat,
+    )
+    return {"baseline": found.baseline, "candidate": found.candidate, "how": how, "continues": continues}
+
+
+def next_seeds(found: Compared, count: int) -> tuple[int, ...]:
+    after = max(found.seeds, default=0) + 1
+    return tuple(range(after, after + count))
+
+
+def more_of_improve(store: Store, found: Compared, path: str | None, seeds: int | None) -> PairedEvaluation:
+    """Held-out tasks from a file, or those of before with further seeds: as many again, where nothing is said."""
+    first = _settings(found.runs[0])
+    known = [*held_out_of(first)]
+    for run in found.runs[1:]:
+        if not run.settings["continues"]["is_repeat"]:
+            known += map(HeldOut.from_record, run.settings["tasks"])
+    tasks = known if path is None else unmeasured(_read(path), known, first.train, path)
+    suite, many = found.suite, found.seeds
+    if path is None:
+        many = next_seeds(found, seeds or len(found.seeds))
+    else:
+        suite = (*found.suite[:2], sha256_of([found.suite[2], *(one.record() for one in tasks)]))
+    block = (first.improve or ImproveBlock()).prove
+    return PairedEvaluation(
+        tasks=tuple(tasks),
+        seeds=many,
+        suite=suite,
+        batch=block.batch,
+        stop_early=True,
+        seed=first.seed,
+        workers=first.worker_count,
+        timeout_s=first.attempt_timeout_secs,
+        source=_source(found.runs[0].id, tasks, many, suite),
+        **continuation(found, is_repeat=path is None),
+    )
+
+
+def _source(root: str, tasks: Sequence[HeldOut], seeds: Sequence[int], suite: Sequence[str]) -> dict[str, Any]:
+    return {"root": root, "tasks": [one.record() for one in tasks], "seeds": list(seeds), "evidence": list(suite)}
+
+
+def _read(path: str) -> list[HeldOut]:
+    """Those that the file holds out; all of them, where it names no splits."""
+    found = load(path)
+    return [HeldOut(id=one.id, input=_input(one, path)) for one in found.held_out or found.train]
+
+
+def _input(task: TaskItem, path: str) -> Any:
+    """As the settings of a run write a task: what is expected lies beside what is asked."""
+    given = {"prompt": task.input} if isinstance(task.input, str) else task.input
+    if not task.has_expected:
+        return given
+    if not isinstance(given, Mapping):
+        raise BadInput(f"{path}: task {task.id}", why="has an input that is neither text nor an object")
+    return {**given, "expected": task.expected}
+
+
+def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
+    """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
+    seen, names = {canonical(one.input) for one in known}, {one.id for one in known}
+    taught = {canonical(one) for one in learnt}
+    found = []
+    for task in tasks:
+        text = canonical(task.input)
+        if text in taught:
+            raise BadInput(f"{where}: task {task.id}", why="is one that it learnt from", remedy="leave it out")
+        if text in seen:
+            continue
+        found.append(replace(task, id=_unused(task.id, names)))
+        seen.add(text)
+        names.add(found[-1].id)
+    if not found:
+        raise BadInput(where, why="has no task that is not measured yet", remedy="give others, or --seeds N")
+    return found
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    return next(one for one in (name, *(f"{name}+{n}" for n in range(1, len(taken) + 2))) if one not in taken)
+
+
+def evaluation_in(store: Store, settings: Mapping[str, Any], suites: Suites) -> PairedEvaluation:
+    """The evaluation that the settings of a run describe, whatever its tasks come from."""
+    if "root" not in settings:
+        return suites(settings)
+    first = _settings(store.runs.get(str(settings["root"])))
+    tasks = tuple(map(HeldOut.from_record, settings["tasks"]))
+    name, version, sha256 = settings["evidence"]
+    return PairedEvaluation(
+        tasks=tasks,
+        seeds=tuple(settings["seeds"]),
+        suite=(name, version, sha256),
+        timeout_s=first.attempt_timeout_secs,
+        source=_source(str(settings["root"]), tasks, settings["seeds"], settings["evidence"]),
+        **settled(settings),
+    )
+
+
+def spec_of_improve(store: Store, evaluation: PairedEvaluation, features: Features) -> RunSpec:
+    """With the agent, the scorers and the pace of the run that made the candidate."""
+    settings = _settings(store.runs.get(str(evaluation.source["root"])))
+    policies = policies_of(store, evaluation)
+    return evaluation_spec(settings, features, evaluation, policies, folder=store.folder)
+
+
+# The gate, once more -------------------------------------------------------------------------------------------------
+
+
+def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
+    """What its last decision rests on: the run, the episodes, and how they were judged; None: there was none."""
+    if release.evidence is None:
+        return None
+    evidence = loads(Evidence, store.blobs.get(release.evidence))
+    kept: Mapping[str, Any] = json.loads(store.blobs.get(str(evidence.samples)))
+    return kept
+
+
+def request_again(store: Store, release: Release, found: Compared, *, now: float) -> PromotionRequest:
+    """All that is measured by now, judged as it was judged last; further seeds count half."""
+    last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
+    assert kept is not None
+    how, criteria = weighing_from(kept["weighing"]), criteria_from(kept["criteria"])
+    if found.runs[-1].settings["continues"]["is_repeat"]:
+        how = replace(how, alpha=how.alpha / 2)
+        criteria = replace(criteria, max_p_value=criteria.max_p_value / 2)
+    baseline = store.releases.get(last.baseline)
+    candidate = Candidate(
+        run=found.run,
+        policy=release.policy,
+        kind=release.kind,
+        suite=found.suite,
+        baseline=baseline.source,
+        candidate=release.source,
+        before=found.measured.before,
+        after=found.measured.after,
+        planned=found.measured.planned,
+        lost=found.measured.lost,
+        audit=last.audit,
+        golden=last.golden,
+        manifest=release.manifest,
+        baseline_manifest=baseline.manifest,
+    )
+    return PromotionRequest(
+        candidate=candidate,
+        how=how,
+        criteria=criteria,
+        reports=store.reports,
+        now=now,
+        to=stage_of(found.runs[0]),
+    )
+
+
+def stage_of(run: Run) -> Stage | None:
+    """Where an open gate leads by the settings of the first run; of one that only compared, nowhere."""
+    if run.kind != IMPROVE:
+        return None
+    block = _settings(run).improve or ImproveBlock()
+    return None if block.stage is None else Stage(block.stage)

@@ -1,0 +1,261 @@
+"""Two versions measured against one another, as a run of its own: its settings, its program, what it has measured.
+
+Such a run may continue another that left its candidate held. Its evidence is then all that both have measured, no task
+twice with the same seed, and the test goes on where it stood. Which tasks, agent and scorer it is made of is the
+caller's business, what the episodes prove is `prove`'s, and what follows is the gate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from holdfast.collect.pool import Pace
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import encode
+from holdfast.contracts.rollout import Split
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import Run as RunRecord
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.proof import weighing_from
+from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Runtime
+from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
+from holdfast.prove.matrix import pairs
+from holdfast.prove.weigh import Weighed, Weighing, weigh
+from holdfast.store.store import Store
+
+KIND = "prove"
+TIMEOUT_S = 120.0
+NAMES = ("is_null", "batch", "stop_early", "seed", "workers")  # of an evaluation, kept as they are
+AGAIN = "again-"  # begins the names of rollouts in a run that a version before durable steps began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """The run whose evidence goes on, and how far that had come."""
+
+    run: str
+    iteration: int | None = None  # of a run that improves: the one that made the candidate
+    planned: int  # episodes of each version
+    looks: int
+    is_repeat: bool = False  # its tasks with further seeds: another try, and no further step of the same test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedEvaluation:
+    """Two versions do the same tasks with the same chance, a batch at a time, with a look after each."""
+
+    tasks: Sequence[HeldOut]
+    seeds: tuple[int, ...]  # every task is done once with each, by either version
+    suite: tuple[str, str, str]  # name, version, and the sha256 of all that is measured
+    baseline: Version
+    candidate: Version
+    how: Weighing
+    is_null: bool = False  # the same version twice: each arm has a chance of its own
+    batch: int = 250  # tasks between two looks
+    stop_early: bool = False  # at the first verdict
+    seed: int = 0
+    workers: int = 64
+    timeout_s: float | None = TIMEOUT_S  # of one episode
+    source: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: what finds tasks, agent and scorer again
+    continues: Continued | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise BadInput(f"batch = {self.batch}", why="must be at least 1")
+        is_same = self.baseline.behaviour == self.candidate.behaviour
+        if is_same and not self.is_null:
+            what = f"candidate {self.candidate.name}"
+            remedy = "name another version, or measure a version against itself with --null"
+            raise BadInput(what, why=f"is the same as baseline {self.baseline.name}", remedy=remedy)
+        if self.is_null and not is_same:
+            raise BadInput("a null comparison", why="is between a version and itself", remedy="name one version")
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        return _called(self.baseline, self.candidate)
+
+    @property
+    def config(self) -> ProveConfig:
+        return ProveConfig(
+            how=self.how,
+            seeds=self.seeds,
+            batch=self.batch,
+            stop_early=self.stop_early,
+            split=Split.TEST,
+            chance=str(self.seed),
+            is_null=self.is_null,
+            timeout_s=self.timeout_s,
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that a resumed run needs; plain JSON."""
+        kept = {
+            **self.source,
+            "baseline": to_record(self.baseline),
+            "candidate": to_record(self.candidate),
+            **{name: getattr(self, name) for name in NAMES},
+            "how": asdict(self.how),
+        }
+        return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
+
+
+def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings of a run say about its evaluation, but for the tasks, the seeds and the suite."""
+    continues = settings.get("continues")
+    return {
+        "baseline": from_record(settings["baseline"]),
+        "candidate": from_record(settings["candidate"]),
+        **{name: settings[name] for name in NAMES},
+        "how": how_of(settings),
+        "continues": None if continues is None else Continued(**continues),
+    }
+
+
+def how_of(settings: Mapping[str, Any]) -> Weighing:
+    return weighing_from(settings["how"])
+
+
+def _called(baseline: Version, candidate: Version) -> tuple[str, str]:
+    """What both are called in evidence."""
+    again = " (again)" if baseline.name == candidate.name else ""
+    return baseline.name, f"{candidate.name}{again}"
+
+
+def policies_of(store: Store, evaluation: PairedEvaluation) -> tuple[Policy, Policy]:
+    """One for each arm; a version against itself is one policy."""
+    old = policy_for(store, evaluation.baseline)
+    return old, old if evaluation.is_null else policy_for(store, evaluation.candidate)
+
+
+def paired_spec(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], runtime: Runtime) -> RunSpec:
+    for policy in policies:
+        runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    return RunSpec(
+        kind=KIND,
+        program=partial(compare, evaluation, policies),
+        model_ref=f"{evaluation.versions[1]} against {evaluation.versions[0]}",
+        settings=evaluation.settings,
+        runtime=runtime,
+        workers=evaluation.workers,
+        pace=Pace(heartbeat_s=1.0, lease_s=10.0),
+        seed=evaluation.seed,
+        drain_s=10.0,
+    )
+
+
+async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: Run) -> Look:
+    """Look after look; the last one. What was measured before is the first step's to gather."""
+    lessons = [step for step in run.done if step.function == LESSON]
+    done, earlier = len(lessons), evaluation.continues
+    if lessons:
+        planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)
+        earlier = Continued(run=run.id, planned=planned, looks=done)
+    before = None
+    if earlier is not None:
+        before = await run.step("earlier", gathered, asdict(earlier), evaluation.config, title="earlier episodes")
+    run.planned = 2 * len(evaluation.tasks) * len(evaluation.seeds)
+    found = await prove(
+        run,
+        KIND,
+        *policies,
+        evaluation.tasks,
+        evaluation.config,
+        prefix=AGAIN if lessons else "",
+        before=before,
+        done=done,
+    )
+    run.planned = 0  # those that an early verdict made needless are not waited for
+    return found
+
+
+async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> Look:
+    """What a run has measured so far, as one look: the run that is continued, or this one before durable steps."""
+    if earlier["run"] == ctx.run:  # what it was in the midst of is done anew: those rollouts belong to no step
+        why = "measured anew, by a later version of the program"
+        while await ctx.store.queue.cancel_open(ctx.run, now=ctx.now(), why=why):
+            continue
+    return await ctx.in_thread(_gather, Continued(**earlier), config, ctx)
+
+
+def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Look:
+    ctx.store.steps.verify(earlier.run)  # nobody has touched them since
+    found = measured(ctx.store, earlier.run, iteration=earlier.iteration, planned=earlier.planned)
+    both = dict(zip(ARMS, (found.before, found.after), strict=True))
+    return Look(
+        look=earlier.looks,
+        iteration=0,
+        planned=found.planned,
+        missing=found.lost,
+        episodes=ctx.keep({arm: [encode(one) for one in some] for arm, some in both.items()}),
+        **{"tasks": 0, **judged(found.before, found.after, config.how)},
+    )
+
+
+# What a run has measured ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The episodes of both versions, as far as a run and those that it continues have looked."""
+
+    before: Sequence[Episode]  # of the baseline
+    after: Sequence[Episode]
+    planned: int  # of each
+    lost: Mapping[str, int]  # by arm, those of them that never came back
+    looks: int
+
+
+def measured(store: Store, run: str, *, iteration: int | None = None, planned: int = 0) -> Measured:
+    """By one run, or by one iteration of it. `planned` is for runs of versions before durable steps alone."""
+    steps = looked(store, run, iteration)
+    before, after = episodes_in(store, steps)
+    looks = looks_in(steps)
+    if looks:
+        last = looks[-1]
+        return Measured(before=before, after=after, planned=last.planned, lost=last.missing, looks=last.look)
+    lost = {arm: max(0, planned - len(some)) for arm, some in zip(ARMS, (before, after), strict=True)}
+    return Measured(before=before, after=after, planned=planned, lost=lost, looks=len(steps))
+
+
+def looked(store: Store, run: str, iteration: int | None = None) -> list[StepRecord]:
+    """The steps that hold looks, of versions before durable steps too."""
+    steps = [one for one in store.steps.of_run(run) if "episodes" in one.body]
+    return [one for one in steps if iteration is None or one.body.get("iteration") == iteration]
+
+
+def shown_looks(store: Store, run: str) -> list[StepRecord]:
+    """The looks that the run itself has taken."""
+    return [one for one in looked(store, run) if not one.function.endswith(f".{gathered.__name__}")]
+
+
+def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode]]:
+    """Of baseline and candidate, as far as they have been looked at."""
+    found = of_kind(store.runs.get(run), "compared nothing")
+    return episodes_in(store, looked(store, found.id))
+
+
+def of_kind(run: RunRecord, lacking: str) -> RunRecord:
+    if run.kind != KIND:
+        why, remedy = f"is of the kind {run.kind}, and {lacking}", "'holdfast runs' lists them"
+        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
+    return run
+
+
+def weighed(store: Store, run: str) -> Weighed | None:
+    """What the episodes of a run come to; None while there is nothing to compare."""
+    baseline, candidate = episodes_of_run(store, run)
+    settings = store.runs.get(run).settings
+    how, versions = how_of(settings), _called(*(from_record(settings[arm]) for arm in ARMS))
+    if len(pairs(baseline, candidate, how.primary)[0]) < 2:
+        return None
+    return weigh(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))

@@ -1,0 +1,254 @@
+"""The steps that prove: two versions do the same tasks with the same chance, a batch at a time, and after each batch
+an interim analysis says what is known.
+
+The test is one that allows looking as often as one likes. Each look is a step of its own, which keeps the episodes that
+it rests on as a blob. What they prove is `prove`'s business, and what follows is the gate's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.contracts.algorithm import Work
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode, Outcome, Verdict
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.rollout import Split
+from holdfast.contracts.run import StepRecord
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.episodes import Places, episodes, missing
+from holdfast.pipeline.run import Run
+from holdfast.prove.matrix import pairs
+from holdfast.prove.weigh import Weighing, verdict
+from holdfast.store.store import Store
+
+PHASE = "prove"
+BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
+KEPT = ("look", "iteration", "tasks", "planned", "episodes")  # of a look, as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProveConfig:
+    """How two versions are measured against one another."""
+
+    how: Weighing = field(default_factory=Weighing)
+    seeds: Sequence[int] = (0, 1)  # tries at each task, by either version
+    batch: int = 50  # tasks between two looks
+    stop_early: bool = True  # at the first verdict
+    split: Split = Split.VAL
+    chance: str = ""  # names the chance of all of it
+    is_null: bool = False  # the same version twice: each arm has a chance of its own
+    max_attempts: int = 1
+    timeout_s: float | None = 300.0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise BadInput(f"batch = {self.batch}", why="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """One task that is measured: what it is called in evidence, and what the agent gets."""
+
+    id: str
+    input: Any
+    chance: str | None = None  # names its chance; None: its id
+
+    def record(self) -> dict[str, Any]:
+        return {"id": self.id, "input": self.input, **({} if self.chance is None else {"chance": self.chance})}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> HeldOut:
+        return cls(id=record["id"], input=record["input"], chance=record.get("chance"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is known after one batch: references, counts and the verdict."""
+
+    look: int  # 1, 2, …
+    iteration: int
+    tasks: int  # measured so far by both
+    planned: int  # episodes of each version so far
+    missing: Mapping[str, int]  # by arm, episodes so far that never came back
+    episodes: str  # sha256 of the blob with the episodes of this batch
+    earlier: tuple[str, ...] = ()  # those of the batches before
+    difference: float | None = None
+    verdict: Verdict | None = None  # None: fewer than two tasks were measured by both
+
+    @property
+    def is_decided(self) -> bool:
+        return self.verdict is not None and self.verdict.outcome is not Outcome.HOLD
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        return (*self.earlier, self.episodes)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "phase": PHASE,
+            **{name: getattr(self, name) for name in KEPT},
+            "missing": dict(self.missing),
+            "earlier": list(self.earlier),
+            "difference": self.difference,
+            "verdict": None if self.verdict is None else encode(self.verdict),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Look:
+        told = record["verdict"]
+        return cls(
+            **{name: record[name] for name in KEPT},
+            missing=record["missing"],
+            earlier=tuple(record["earlier"]),
+            difference=record["difference"],
+            verdict=None if told is None else decode(Verdict, told),
+        )
+
+
+async def prove(
+    run: Run,
+    name: str,
+    baseline: Policy,
+    candidate: Policy,
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    *,
+    iteration: int | None = None,
+    prefix: str = "",
+    before: Look | None = None,
+    done: int = 0,
+) -> Look:
+    """Look after look until the verdict stands or the tasks are used up; the last one.
+
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
+    """
+    title = ""
+    if iteration is not None:
+        prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
+    found, parts = before, range(0, len(tasks), config.batch)
+    for number, first in list(enumerate(parts))[done:]:
+        if found is not None and config.stop_early and found.is_decided:
+            break
+        found = await run.step(
+            f"{name}/{number}",
+            look,
+            [baseline, candidate],
+            list(tasks[first : first + config.batch]),
+            config,
+            {"prefix": prefix, "first": first, "iteration": iteration or 0},
+            None if found is None else found.record(),
+            title=f"{title}look {number + 1} of {len(parts)}",
+        )
+    if found is None:
+        raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
+    return found
+
+
+async def look(
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    *,
+    ctx: StepContext,
+) -> Look:
+    """Run one batch by both versions, and say what all batches so far come to."""
+    work, places = _work(policies, tasks, config, place)
+    batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    return await ctx.in_thread(_analyse, ctx, batch, places, config, int(place["iteration"]), before)
+
+
+def _work(
+    policies: Sequence[Policy], tasks: Sequence[HeldOut], config: ProveConfig, place: Mapping[str, Any]
+) -> tuple[list[Work], dict[str, Places]]:
+    work: list[Work] = []
+    places: dict[str, dict[str, tuple[str, int]]] = {arm: {} for arm in ARMS}
+    for number, task in enumerate(tasks, int(place["first"])):
+        for seed in config.seeds:
+            for arm, policy in zip(ARMS, policies, strict=True):  # side by side: both find the machine as busy
+                name = f"{place['prefix']}{arm}-{number}-{seed}"
+                chance = f"{config.chance}/{task.chance or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
+                places[arm][name] = (task.id, seed)
+                work.append(
+                    Work(name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance)
+                )
+    return work, dict(places)
+
+
+def _analyse(
+    ctx: StepContext,
+    batch: Any,
+    places: Mapping[str, Places],
+    config: ProveConfig,
+    iteration: int,
+    before: Mapping[str, Any] | None,
+) -> Look:
+    experiences = ctx.experiences(batch)
+    earlier = () if before is None else Look.from_record(before).blobs
+    new, lost = {}, {}
+    for arm in ARMS:
+        found = episodes(experiences, places[arm])
+        imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
+        new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
+    kept = ctx.keep({arm: [encode(one) for one in some] for arm, some in new.items()})
+    old = _read(ctx.store, earlier)
+    both = [[*old[arm], *new[arm]] for arm in ARMS]
+    planned = len(places[BASELINE]) + (0 if before is None else int(before["planned"]))
+    told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config.how)}
+    return Look(
+        look=1 if before is None else int(before["look"]) + 1,
+        iteration=iteration,
+        planned=planned,
+        missing=lost,
+        episodes=kept,
+        earlier=earlier,
+        **told,
+    )
+
+
+def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: Weighing) -> dict[str, Any]:
+    """The verdict alone: workers wait while we look, and intervals are for the end."""
+    tasks, before, after = pairs(baseline, candidate, how.primary)
+    if len(tasks) < 2:
+        return {"tasks": len(tasks)}
+    _, cost, costs = pairs(baseline, candidate, "safety")
+    gains = (after - before).mean(axis=1)
+    found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
+    return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
+
+
+def _read(store: Store, blobs: Sequence[str]) -> dict[str, list[Episode]]:
+    kept = [json.loads(store.blobs.get(blob)) for blob in blobs]
+    return {arm: [decode(Episode, one) for part in kept for one in part[arm]] for arm in ARMS}
+
+
+def episodes_of(store: Store, found: Look) -> tuple[list[Episode], list[Episode]]:
+    """Of baseline and candidate, all that a look rests on."""
+    kept = _read(store, found.blobs)
+    return kept[BASELINE], kept[CANDIDATE]
+
+
+def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:
+    """Of baseline and candidate, as far as a run has looked; steps of versions before held them in their own body."""
+    looks = looks_in(steps)
+    if looks:
+        return episodes_of(store, looks[-1])
+    found: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
+    for step in steps:
+        kept = step.body.get("episodes")
+        if isinstance(kept, list):
+            kept = {str(step.body["arm"]): kept}
+        for arm, some in (kept or {}).items():
+            found[arm] += [decode(Episode, one) for one in some]
+    return found[BASELINE], found[CANDIDATE]
+
+
+def looks_in(steps: Sequence[StepRecord]) -> list[Look]:
+    """Each refers to all that it rests on."""
+    return [Look.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]

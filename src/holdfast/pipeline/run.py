@@ -1,0 +1,468 @@
+"""One run being driven: a program of durable steps, with a pool of workers, heartbeats and orders beside it.
+
+A step is a name, a function and its recorded result. A step that is recorded is not run again: its result is read, so
+a run that was killed anywhere goes on from the last one. Only success is recorded; pause, cancel and faults leave no
+row. Names follow the order of the program. What the steps do is the program's business (`improve`, `prove`, …).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import threading
+from asyncio import FIRST_COMPLETED
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, cast, get_type_hints
+
+from holdfast.collect.pool import Pace, Pool, Tally
+from holdfast.collect.seats import Seat
+from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Policy, policy_record
+from holdfast.contracts.records import encode
+from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.runtime import Runtime
+from holdfast.store.changes import ORDERS
+from holdfast.store.orders import HELD, Orders
+from holdfast.store.runs import taken_up
+from holdfast.store.store import Store
+
+T = TypeVar("T")
+Observe = Callable[[Status], None]
+Clock = Callable[[], float]
+FeaturesAfter = Callable[[Sequence[StepRecord]], Features]
+VERSION = 1  # of the pipeline: a run that another one began is refused before any work
+HEED_S = 0.1  # a thread that waits for a paused run looks so often whether it is waited for any more
+
+
+class Control:
+    """How the outside ends a run early: `drain` lets running work finish, `stop` hands it back at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.now = asyncio.Event(), asyncio.Event()
+
+    def drain(self) -> None:
+        self.asked.set()
+
+    def stop(self) -> None:
+        self.now.set()
+        self.asked.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What one run does, and how."""
+
+    kind: str
+    program: Callable[[Run], Awaitable[Any]]
+    model_ref: str
+    settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
+    runtime: Runtime  # where agents run, and who answers for a policy
+    workers: int
+    pace: Pace = field(default_factory=Pace)
+    policy: str | None = None  # the line of versions that it improves
+    seed: int = 0
+    queue_limit: int | None = None
+    max_faults: int = 5  # of infrastructure, that one rollout may meet
+    timeout_s: float | None = None  # of the whole run
+    drain_s: float = 25.0  # how long running work may take to finish once drained
+    report_s: float = 0.5  # how often watchers are told
+    look_s: float = 0.06  # at most so often we ask whether all is done
+
+    def sha256(self) -> str:
+        return _hashed([VERSION, self.kind, self.model_ref, json.loads(json.dumps(self.settings))])
+
+
+class Run:
+    """What a program gets: its steps, and what they need."""
+
+    def __init__(
+        self,
+        store: Store,
+        record: RunRecord,
+        spec: RunSpec,
+        *,
+        clock: Clock,
+        who: str,
+        observe: Observe,
+        features: FeaturesAfter,
+    ) -> None:
+        self.store, self.record, self.spec, self.clock, self.who = store, record, spec, clock, who
+        self.done: list[StepRecord] = store.steps.of_run(record.id)
+        self.planned = 0  # rollouts, as far as they are known
+        self.is_over = False  # the program has ended
+        self.left = threading.Event()  # nobody waits for its threads any more
+        self.resources_id: str | None = None  # the version that was published last
+        self.step_name: str | None = None  # what is going on, for people
+        self._known = {one.name: one for one in self.done}
+        self._calls: dict[str, Callable[[], Awaitable[Any]]] = {}  # of this process: how each recorded step is run
+        self._orders = Orders(store.runs, store.changes)
+        self._observe, self._features = observe, features
+        self._began = clock()
+        self._told_last = False
+        self._last: Status | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    async def step(self, name: str, function: Callable[..., Any], *inputs: Any, title: str | None = None) -> Any:
+        """The function's result: read where the step is recorded, else computed and recorded. `title` is for people."""
+        call = partial(self._compute, name, function, inputs)
+        self._calls[name] = call
+        known = self._known.get(name)
+        digest = _hashed([_plain(one) for one in inputs])
+        if known is not None:
+            self._refuse_other(known, _name_of(function), digest)
+            return _result(function, known.body)
+        self.step_name = title or name
+        await self.go_on()
+        value, context = await self._mending(call)
+        kept = await self.store.steps.add(
+            self.id,
+            name,
+            _record(value),
+            function=_name_of(function),
+            inputs_sha256=digest,
+            now=self.clock(),
+            driver=self.record.driver,
+            effects=context.effects,
+        )
+        self.done.append(kept)
+        self._known[name] = kept
+        return _result(function, kept.body)
+
+    async def _compute(self, name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+        context = StepContext(self, name)
+        given = {"ctx": context} if "ctx" in inspect.signature(function).parameters else {}
+        if inspect.iscoroutinefunction(inspect.unwrap(getattr(function, "func", function))):
+            return await function(*inputs, **given), context
+        return await asyncio.to_thread(function, *inputs, **given), context
+
+    async def _mending(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Compute; where an artifact of an earlier step is damaged, that one is made anew before it goes on."""
+        try:
+            return await call()
+        except Lost as lost:
+            try:
+                await self._mend(lost)
+            except (Lost, NotFound, BadInput) as error:  # nor is what it was made from there, or fit to be learnt from
+                raise lost from error
+            return await call()
+
+    async def _mend(self, lost: Lost) -> None:
+        """The step that made the artifact runs once more, from its recorded inputs: the same bytes, or it is lost."""
+        made = {f"checkpoint {one.body['checkpoint']}": one for one in self.done if "checkpoint" in one.body}
+        step = made.get(lost.what)
+        if step is None or step.name not in self._calls:
+            raise lost
+        value, _ = await self._calls[step.name]()
+        if _record(value).get("checkpoint") != step.body["checkpoint"]:
+            raise lost
+        body = {"checkpoint": step.body["checkpoint"], "step": step.name, "why": lost.why}
+        await self.store.ledger.append("mend", body, who=self.who, now=self.clock(), run=self.id)
+
+    def _refuse_other(self, known: StepRecord, function: str, digest: str) -> None:
+        if known.function != function:
+            why = f"was recorded by {known.function}, and is asked of {function} now"
+        elif known.inputs_sha256 != digest:
+            why = "was recorded with other inputs than it is given now"
+        else:
+            return
+        remedy = "resume it with the settings, tasks and version that it began with, or begin a new run"
+        raise BadInput(f"step {known.name} of {self.id}", why=why, remedy=remedy)
+
+    # Orders ----------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """For a thread: waits while the run is paused or frozen, Interrupted once it is to end."""
+        while not self.left.is_set():
+            wanted = self._orders.of(self.id)
+            if wanted is Wanted.CANCELLED:
+                break
+            if wanted not in HELD:
+                return
+            self._orders.wait(HEED_S)
+        raise Interrupted("the run was stopped")
+
+    async def go_on(self) -> None:
+        """As `check`, on the event loop: nothing is begun by a run that is to wait, or to end."""
+        while True:
+            seen, wanted = self.store.changes.seen(ORDERS), self.store.runs.get(self.id).wanted
+            if wanted is Wanted.CANCELLED:
+                raise Interrupted("the run was stopped")
+            if wanted not in HELD:
+                return
+            await self.store.changes.after(ORDERS, seen)
+
+    def features(self) -> Features:
+        """As they are now, by whoever sees what the steps so far have left."""
+        return self._features(self.done)
+
+    # What is told of it ----------------------------------------------------------------------------------------------
+
+    def tell(self, state: RunState, error: str | None = None) -> Status:
+        with self._lock:
+            try:
+                status = self._status(state, error)
+            except StoreError as failure:
+                if self._last is None or state is not RunState.FAILED or isinstance(failure, StaleLease):
+                    raise
+                status = replace(self._last, run_state=state, error=error)  # the store is what failed
+            if not self._told_last:  # the last word is the last: a slower look at the running state must not follow it
+                self._observe(status)
+            self._told_last, self._last = self._told_last or state is not RunState.RUNNING, status
+            return status
+
+    def _status(self, state: RunState, error: str | None) -> Status:
+        now, counts = self.clock(), self.store.views.counts(self.id)
+        if self.store.runs.get(self.id).driver != self.record.driver:
+            raise taken_up(self.id)  # what is told of the run is the other's business now
+        return Status(
+            updated_unix_ms=int(now * 1000),
+            run_state=state,
+            run_id=self.id,
+            project=self.store.project,
+            model_ref=self.spec.model_ref,
+            store_path=self.store.url,
+            resources_id=self.resources_id,
+            total_rollouts=max(self.planned, sum(counts.values())),
+            succeeded=counts[RolloutState.SUCCEEDED],
+            failed=counts[RolloutState.FAILED] + counts[RolloutState.DEAD],
+            cancelled=counts[RolloutState.CANCELLED],
+            dead=counts[RolloutState.DEAD],
+            running=counts[RolloutState.RUNNING],
+            waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
+            rewards=self.store.views.rewards(self.id),
+            elapsed_s=round(now - self._began, 3),
+            error=error,
+            lesson=self.step_name,
+            rl_optimizer=next(
+                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
+            ),
+        )
+
+
+# Driving -------------------------------------------------------------------------------------------------------------
+
+
+async def drive(
+    store: Store,
+    spec: RunSpec,
+    control: Control,
+    *,
+    clock: Clock,
+    observe: Observe,
+    who: str,
+    salt: str,
+    resume: str | None = None,
+    features: FeaturesAfter = lambda done: ALL_ON,
+) -> Status:
+    """Run the program to its end and say how it ended. Whatever stops it, what was recorded stays and can be resumed.
+
+    Which features are on is asked before each step that learns, of somebody who sees what the earlier ones left.
+    """
+    if resume is None:
+        record = await store.runs.begin(
+            kind=spec.kind,
+            model_ref=spec.model_ref,
+            settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
+            salt=salt,
+            who=who,
+            now=clock(),
+            queue_limit=spec.queue_limit,
+        )
+    else:
+        record = await store.runs.resume(resume, who=who, now=clock(), silent_s=spec.pace.lease_s)
+    spec.runtime.attach(store.folder)
+    run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
+    try:
+        state, error = await _work_through(run, control)
+        await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=record.driver)
+        return run.tell(state, error)
+    except StaleLease:  # the run is another's by now, and so is the last word
+        raise
+    except BaseException as failure:
+        error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
+        error = " ".join(error.splitlines())
+        # The store may be what failed: what can still be said is said, and the first error is the one to raise.
+        with suppress(StoreError):
+            await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error, driver=record.driver)
+        with suppress(StoreError):
+            run.tell(RunState.FAILED, error)
+        raise
+
+
+async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, clock: Clock) -> Tally:
+    """More workers for a run that another process drives, until it ends or they are wanted no more."""
+    pool = _pool(store, run_id, spec, clock)
+    await _beside(pool, spec, control, [_until_ended(store, run_id)], timeout_s=None)
+    return pool.tally
+
+
+def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
+    seats: Callable[[], Seat] = spec.runtime.seat
+    return Pool(store, run_id, seats, spec.workers, clock=clock, seed=spec.seed, pace=spec.pace)
+
+
+async def _work_through(run: Run, control: Control) -> tuple[RunState, str | None]:
+    """The program, with the pool at work all the while; how that ended."""
+    store, spec = run.store, run.spec
+    pool = _pool(store, run.id, spec, run.clock)
+    run.tell(RunState.RUNNING)
+    beside = [_program(run), _keep_telling(run), _keep_beating(run)]
+    try:
+        is_late = await _beside(pool, spec, control, beside, timeout_s=spec.timeout_s)
+    finally:
+        run.left.set()
+    # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
+    if store.runs.get(run.id).wanted is Wanted.CANCELLED:
+        while await store.queue.cancel_open(run.id, now=run.clock(), why="the run was cancelled"):
+            continue
+        return RunState.CANCELLED, "cancelled by an order"
+    if run.is_over:
+        return _verdict(store, run.id)
+    if control.asked.is_set():
+        return RunState.CANCELLED, "interrupted"
+    if is_late:
+        return RunState.TIMED_OUT, f"not done after {spec.timeout_s:g} s"
+    return RunState.CANCELLED, "drained by an order"
+
+
+async def _program(run: Run) -> None:
+    try:
+        spec = {"pipeline": VERSION, "spec": run.spec.sha256()}
+        await run.step("begin", partial(begin, run.spec.runtime.tools), spec)
+        await run.spec.program(run)
+    except Interrupted:  # by an order to cancel
+        return
+    # What no step asks for any more: left by a version before durable steps, or requeued after its step was over.
+    while await run.store.queue.cancel_open(run.id, now=run.clock(), why="no step asks for it"):
+        continue
+    run.is_over = True
+
+
+def begin(tools: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The first step: whoever resumes the run with another pipeline or other settings is refused before any work.
+
+    The tools that tasks may name are kept for those who look at how they were used."""
+    return {**spec, **({"tools": list(tools)} if tools else {})}
+
+
+async def _beside(
+    pool: Pool, spec: RunSpec, control: Control, beside: list[Coroutine[Any, Any, None]], *, timeout_s: float | None
+) -> bool:
+    """Let the pool work until something beside it ends, time is up, or someone wants it ended; whether time was up."""
+    working = asyncio.create_task(pool.work())
+    others = [asyncio.create_task(step) for step in beside]
+    asked, now = asyncio.create_task(control.asked.wait()), asyncio.create_task(control.now.wait())
+    try:
+        ended, _ = await asyncio.wait([working, asked, *others], timeout=timeout_s, return_when=FIRST_COMPLETED)
+        for task in others:
+            if task.done():
+                task.result()
+        if asked.done():
+            pool.drain()
+            await asyncio.wait([working, now], timeout=spec.drain_s, return_when=FIRST_COMPLETED)
+        pool.stop()
+        await working
+        return not ended
+    finally:
+        pool.stop()
+        for step in (*others, asked, now):
+            step.cancel()
+        await asyncio.gather(working, *others, asked, now, return_exceptions=True)
+        await asyncio.to_thread(spec.runtime.close)
+
+
+def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
+    counts = store.views.counts(run)
+    if counts[RolloutState.SUCCEEDED]:
+        return RunState.COMPLETED, None
+    for state in (RolloutState.DEAD, RolloutState.FAILED):
+        for first in store.views.rollouts(run, status=state, most=1):
+            return RunState.FAILED, f"no rollout succeeded; {first.name}: {first.reason}"
+    return RunState.COMPLETED, None
+
+
+async def _until_ended(store: Store, run_id: str) -> None:
+    while True:
+        seen = store.changes.seen(ORDERS)
+        if store.runs.get(run_id).state is not RunState.RUNNING:
+            return
+        await store.changes.after(ORDERS, seen)
+
+
+async def _keep_beating(run: Run) -> None:
+    """While we show signs of life nobody else may take the run up."""
+    while True:
+        await asyncio.sleep(run.spec.pace.heartbeat_s)
+        await run.store.runs.beat(run.id, driver=run.record.driver, now=run.clock())
+
+
+async def _keep_telling(run: Run) -> None:
+    """Seldom enough that looking at a large run stays a small part of the work."""
+    pause = run.spec.report_s
+    while True:
+        await asyncio.sleep(pause)
+        began = run.clock()
+        await asyncio.to_thread(run.tell, RunState.RUNNING)
+        pause = max(run.spec.report_s, 20 * (run.clock() - began))
+
+
+# What is recorded of a step ------------------------------------------------------------------------------------------
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Its import path; of a method, with its class. Arguments that are bound to it are not part of the name."""
+    found: Any = getattr(function, "func", function)  # a partial
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _record(value: Any) -> dict[str, Any]:
+    if hasattr(value, "record"):
+        return cast("dict[str, Any]", value.record())
+    return dict(value) if isinstance(value, Mapping) else {"value": value}
+
+
+def _result(function: Callable[..., Any], body: Mapping[str, Any]) -> Any:
+    """As the function's return type reads it: by its `from_record`, as a mapping, or as the value itself."""
+    found: Any = getattr(function, "func", function)
+    kind: Any = get_type_hints(found).get("return")
+    if hasattr(kind, "from_record"):
+        return kind.from_record(body)
+    return body["value"] if set(body) == {"value"} else dict(body)
+
+
+def _plain(value: Any) -> Any:
+    """A step's input as JSON: what two calls must agree on to be the same call."""
+    if hasattr(value, "record"):
+        return value.record()
+    if hasattr(value, "manifest") and hasattr(value, "version"):
+        return policy_record(cast(Policy, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return (
+            encode(value)
+            if hasattr(value, "SCHEMA")
+            else {one: _plain(getattr(value, one)) for one in value.__dataclass_fields__}
+        )
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _hashed(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False, default=str).encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Where the agents of a run are executed, and who answers for each version of a policy.
+
+A policy is opened before its work is enqueued; attempts ask for it by the version that their rollout carries. How an
+agent is interrupted is `collect.seats`' business, and what it may ask a model is `collect.agent`'s.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.collect.agent import Agent, Score
+from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.errors import Fault
+from holdfast.contracts.policy import Actor, Complete, Policy
+
+
+class Models(Protocol):
+    """The engine of a run: it opens policies, and is closed with the run."""
+
+    folder: Path | None
+
+    def open_model(self, policy: Any) -> Complete: ...
+    def open_endpoint(self, model: str) -> Complete | None: ...
+    def close(self) -> None: ...
+
+
+class Endpoints:
+    """The engine of runs whose models are all behind an address: nothing of ours is loaded."""
+
+    def __init__(self, connect: Callable[[str], Complete | None] = lambda model: None) -> None:
+        self.folder: Path | None = None
+        self._connect = connect
+
+    def open_model(self, policy: Any) -> Complete:
+        raise Fault(f"policy {policy.version}", why="its weights are ours, and this run loads none")
+
+    def open_endpoint(self, model: str) -> Complete | None:
+        return self._connect(model)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class Runtime:
+    """Of one run, in this process."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        score: Score,
+        engine: Models,
+        *,
+        recipe: Recipe | None = None,  # agents run in processes of their own, which make all they need from it
+        proxy_url: str | None = None,
+        has_budgets: bool = False,
+    ) -> None:
+        self.engine, self.score, self._recipe = engine, score, recipe
+        self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
+        self._actors: dict[str, Actor] = {}
+        self._lock = threading.Lock()
+        self._home = Home(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)
+
+    def attach(self, folder: Path) -> None:
+        """The store's folder, which holds the checkpoints of policies."""
+        self.engine.folder = folder
+
+    def open(self, policy: Policy) -> Actor:
+        """The policy, ready to act: attempts of its version find it from now on."""
+        actor = policy.open(self.engine)
+        with self._lock:
+            self._actors[policy.version] = actor
+        return actor
+
+    def complete(self, version: str | None) -> Complete | None:
+        """Who answers for a version; a rollout from before versions were carried is answered by the last one opened."""
+        with self._lock:
+            if version is None:
+                return next((one.complete for one in reversed(self._actors.values())), None)
+            if version not in self._actors:
+                why, remedy = "nobody has opened it in this process", "let the process that drives the run do this work"
+                raise Fault(f"policy {version}", why=why, remedy=remedy)
+            return self._actors[version].complete
+
+    def seat(self) -> Seat:
+        return Seat(self._home.place() if self._recipe is None else ProcessPlace(self._recipe))
+
+    def close(self) -> None:
+        self._home.close()
+        self.engine.close()

@@ -1,0 +1,361 @@
+"""From settings to a run: which tasks, which agent, which policy, at which pace. What can be wrong is found here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.collect import questions
+from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
+from holdfast.collect.client import Client
+from holdfast.collect.pool import Pace
+from holdfast.collect.processes import Recipe
+from holdfast.contracts.algorithm import Algorithm, Batch, Work
+from holdfast.contracts.budget import Mode
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Complete, Policy
+from holdfast.contracts.release import Stage
+from holdfast.contracts.rollout import Backoff, Split
+from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.watch import watched
+from holdfast.policies.prompt import Prompt
+from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
+from holdfast.prove.weigh import Weighing
+from holdfast.reward.scorers import reward_range, score_from
+
+if TYPE_CHECKING:
+    from holdfast.learn.constrain import Constraint
+    from holdfast.learn.rl import TurnPPO
+    from holdfast.pipeline.paired import PairedEvaluation
+
+LOCAL = "local"
+OPENAI = "https://api.openai.com/v1"
+ASK_THE_MODEL = "holdfast.collect.questions:answer"
+UNIT = (0.0, 1.0)  # what rewards go from and to, where a scorer says nothing else
+
+
+def optimize_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
+    """A run of the settings' tasks; with `rl_optimizer` the policy then learns from them."""
+    block = settings.rl_optimizer
+    if block is not None and block.enabled:
+        needs_torch()
+    policy = policy_for(settings)
+    return _spec(settings, features, "optimize", partial(optimize, settings, policy), policy)
+
+
+def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
+    """Iterations of practice, proof and decision."""
+    block, policy = settings.improve or ImproveBlock(), policy_for(settings)
+    if isinstance(policy, Prompt):
+        raise BadInput(
+            f"model {settings.model}",
+            why="its weights are out of reach, so there is nothing to improve",
+            remedy="name a local one, as in --model local/sprout; candidates for its prompt are compared by hf.improve",
+        )
+    if len(settings.val) < 2:
+        why = "has one task" if settings.val else "is empty"
+        raise BadInput(
+            "validate", why=why, remedy="improvement is proved on tasks that are not learnt from, many of them"
+        )
+    if not (settings.train or block.follow):
+        raise BadInput("optimize", why="is empty", remedy="give tasks to learn from, or a run to follow")
+    spec = Spec(
+        line=block.policy,
+        policy=policy,
+        algorithm=_algorithm(settings, block),
+        tasks=settings.train,
+        held_out=held_out_of(settings),
+        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs),
+        criteria=criteria(block.prove),
+        iterations=block.iterations,
+        stage=None if block.stage is None else Stage(block.stage),
+        timeout_s=settings.attempt_timeout_secs,
+    )
+    made = _spec(settings, features, "improve", partial(_improve, spec), policy)
+    _check_range(block.prove, settings)
+    return replace(made, policy=block.policy)
+
+
+def held_out_of(settings: OptimizeSettings) -> list[HeldOut]:
+    return [HeldOut(id=f"val-{place}", input=item) for place, item in enumerate(settings.val, 1)]
+
+
+def evaluation_spec(
+    settings: OptimizeSettings,
+    features: Features,
+    evaluation: PairedEvaluation,
+    policies: tuple[Policy, Policy],
+    *,
+    folder: Path,
+) -> RunSpec:
+    """Two versions measured by the agent and the scorers of these settings; `folder` is the store's."""
+    from holdfast.pipeline.paired import KIND, compare
+
+    asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
+    program = partial(compare, evaluation, policies)
+    made = _spec(asked, features, KIND, program, *policies, folder=folder)
+    model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
+    return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
+
+
+async def _improve(spec: Spec, run: Run) -> None:
+    await improve(run, spec)
+
+
+async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None:
+    """All tasks once, and then what the settings ask to be learnt from them."""
+    splits = ((Split.TRAIN, settings.train), (Split.VAL, settings.val))
+    work = [
+        Work(name=f"{split}-{place}", input=item, policy=policy, group=f"{split}-{place}", split=split)
+        for split, items in splits
+        for place, item in enumerate(items, 1)
+    ]
+    run.planned = len(work)
+    timeout_s = settings.attempt_timeout_secs
+    batch = await run.step("collect", collect, work, settings.max_attempts, timeout_s, title="rollouts")
+    block = settings.rl_optimizer
+    if block is not None and block.enabled:
+        algorithm = turn_ppo(settings, block)
+        await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
+
+
+def learn_turns(algorithm: TurnPPO, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
+    return told
+
+
+# The parts -----------------------------------------------------------------------------------------------------------
+
+
+def policy_for(settings: OptimizeSettings) -> Policy:
+    """A local model with its resources, or a prompt for a model behind an address, or for an agent without one."""
+    provider, _, name = (settings.model or "").partition("/")
+    if provider != LOCAL:
+        return Prompt(settings.resources, model=settings.model)
+    needs_torch()
+    from holdfast.policies.model import Model
+
+    return Model(name, resources=settings.resources)
+
+
+def _spec(
+    settings: OptimizeSettings,
+    features: Features,
+    kind: str,
+    program: Any,
+    *policies: Policy,
+    folder: Path | None = None,  # of the store, where policies have checkpoints
+) -> RunSpec:
+    reference = settings.agent or ASK_THE_MODEL
+    if settings.agent is None and settings.model is None:
+        raise BadInput("these settings", why="name neither an agent nor a model", remedy="give --agent or --model")
+    for split, items in (("optimize", settings.train), ("validate", settings.val)):
+        for place, item in enumerate(items):
+            is_text = settings.scorers is None  # a scorer may expect anything
+            questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
+    agent = load_agent(reference)
+    score = score_for(settings, agent, features)
+    engine, connect = _engine(settings, policies[0])
+    recipe, has_budgets = None, settings.thinking_budgets and features.budgets
+    if settings.worker_kind == "processes":
+        recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
+    runtime = Runtime(agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    if folder is not None:
+        runtime.attach(folder)
+    for policy in policies:
+        runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    return RunSpec(
+        kind=kind,
+        program=program,
+        model_ref=settings.model or f"agent/{settings.agent}",
+        settings=settings.record(),
+        runtime=runtime,
+        workers=settings.worker_count,
+        pace=Pace(
+            heartbeat_s=settings.heartbeat_interval_ms / 1000,
+            lease_s=settings.lease_s,
+            backoff=Backoff(initial_s=settings.retry_initial_ms / 1000, cap_s=settings.retry_max_ms / 1000),
+        ),
+        seed=settings.seed,
+        queue_limit=settings.queue_limit,
+        max_faults=settings.max_faults,
+        timeout_s=settings.completion_timeout_secs,
+        look_s=settings.completion_poll_interval_ms / 1000,
+    )
+
+
+def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Models, Connect]:
+    """Who answers for policies in this process, and how another process reaches the model."""
+    if isinstance(policy, Prompt):
+        connect = connection(settings)
+        return Endpoints(lambda model: connect(None)), connect
+    if settings.worker_kind != "tasks":
+        raise BadInput(
+            f"worker_kind = {settings.worker_kind}",
+            why="a local model answers within this process",
+            remedy='use "tasks", or serve the model and give --base-url',
+        )
+    from holdfast.policies.engine import LocalEngine
+
+    # A few more slots than one worker needs: a prompt that begins like an earlier one leaves that one in its slot.
+    slots = min(settings.worker_count, 256)
+    return LocalEngine(slots=slots, seed=settings.seed, deterministic=settings.deterministic), no_model
+
+
+def connection(settings: OptimizeSettings) -> Connect:
+    """How to reach the model behind an address, in this process or in another one."""
+    if settings.model is None:
+        return no_model
+    return OneModel(_client(settings.model, settings.base_url, settings.thinking_mode))
+
+
+def connect_to(model: str) -> Complete | None:
+    """A model behind an address that the environment names."""
+    return _client(model)()
+
+
+def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto") -> Callable[[], Complete]:
+    provider, _, name = model.partition("/")
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
+    if base_url is None:
+        if provider != "openai":
+            raise BadInput(f"--model {model}", why="no endpoint is known for it", remedy="give --base-url")
+        base_url = OPENAI
+    # Only "openai/" is a mere prefix: names such as "org/model" belong to their endpoints as they are.
+    made: Any = partial(
+        Client,
+        name if provider == "openai" else model,
+        base_url,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        thinking=None if thinking_mode == "auto" else Mode(thinking_mode),
+    )
+    return cast("Callable[[], Complete]", made)
+
+
+def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
+    """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
+    was expected is compared with what was answered."""
+    beside = getattr(agent, "scorer", None)
+    score: Score = questions.exact_match
+    if settings.scorers is not None:
+        items = (*settings.train, *settings.val)
+        score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))
+    elif beside is not None:
+        score = beside(features)
+    return watched(score, settings.safety_reward)
+
+
+def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Callable[[], Complete]:
+    """How a scorer reaches the model that judges."""
+    try:
+        connect = connection(settings.model_copy(update={"model": model, "base_url": base_url}))
+        connect(None)  # an address that cannot be used is found here
+    except BadInput as error:
+        raise BadInput(f"scorer: model {model}", why=error.why, remedy="give its base_url") from None
+    return cast("Callable[[], Complete]", connect)
+
+
+def needs_torch() -> None:
+    """What learns and local models need torch, which is an extra: said here, before anything runs."""
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+
+
+def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
+    low, high = how.reward_range
+    least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
+    if settings.scorers is not None:
+        least, most = reward_range(settings.scorers) or UNIT
+    if how.primary == "reward" and not (low <= least and most <= high):
+        raise BadInput(
+            f"improve.prove.reward_range = [{low:g}, {high:g}]",
+            why=f"the agent's rewards go from {least:g} to {most:g}",
+            remedy="a proof by reward needs all of them in it",
+        )
+
+
+def constraint_of(*blocks: ConstraintBlock | None) -> Constraint | None:
+    """The first that is there, as the learner takes it."""
+    from holdfast.learn.constrain import Constraint
+
+    block = next((one for one in blocks if one is not None), None)
+    return None if block is None else Constraint(**block.model_dump())
+
+
+def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
+    """Attempts at one task are compared with one another; conversations that are followed have nothing beside them,
+    and are judged by a critic."""
+    if block.follow is not None:
+        return replace(
+            turn_ppo(settings, settings.rl_optimizer or RlOptimizer(), block.constraint),
+            steps=block.steps,
+            follow=block.follow,
+            follow_least=block.follow_least,
+            budget_s=block.budget_s,
+            held_out=settings.val,
+        )
+    from holdfast.learn.practice import GRPO
+
+    return GRPO(
+        lr=block.learning_rate,
+        steps=block.steps,
+        tasks=block.step_tasks,
+        samples=block.samples,
+        budget_s=block.budget_s,
+        constraint=constraint_of(block.constraint, settings.constraint),
+        held_out=settings.val,
+        seed=settings.seed,
+    )
+
+
+def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
+    from holdfast.learn.rl import TurnPPO
+    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings
+
+    return TurnPPO(
+        settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),
+        channels=block.channels,
+        constraint=constraint_of(constraint, block.constraint, settings.constraint),
+        seed=settings.seed,
+    )
+
+
+def prove_config(how: ProveBlock, *, timeout_s: float | None) -> ProveConfig:
+    return ProveConfig(how=weighing(how), seeds=tuple(range(how.seeds)), batch=how.batch, timeout_s=timeout_s)
+
+
+def weighing(how: ProveBlock) -> Weighing:
+    return Weighing(
+        primary=how.primary,
+        alpha=how.alpha,
+        min_effect=how.min_effect,
+        max_safety_regression=how.max_safety_regression,
+        reward_range=how.reward_range,
+        max_cost=how.max_cost,
+        seed_delta_spread=how.max_seed_spread,
+        sample_delta_spread=how.max_sample_spread,
+    )
+
+
+def criteria(how: ProveBlock) -> Criteria:
+    return Criteria(
+        max_safety_regression=how.max_safety_regression,
+        min_reward_delta=how.min_reward_delta,
+        max_p_value=how.alpha,
+        require_seed_reproducibility=how.seeds > 1,
+        max_seed_spread=Spread(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
+        max_sample_spread=Spread(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
+    )

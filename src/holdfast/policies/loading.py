@@ -1,0 +1,93 @@
+"""Weights of a model policy into memory and out of it: our own transformer, or a Hugging Face folder with adapters.
+
+A checkpoint of a Hugging Face model holds what was trained (its adapters, or all of it) over the folder that it came
+from; `export` writes a whole folder that transformers and vLLM read. Which checkpoint is good is not asked here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.contracts.errors import BadInput
+from holdfast.policies import hub, registry, weights
+from holdfast.policies.hub import Hub, Lora
+from holdfast.policies.lm import Transformer
+from holdfast.policies.model import Model
+from holdfast.policies.weights import Manifest
+
+HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
+LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
+
+
+def is_hub(folder: Path) -> bool:
+    """Whether a folder is in Hugging Face's format, and not in ours."""
+    return (folder / "config.json").is_file() and not (folder / weights.MANIFEST).is_file()
+
+
+def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
+    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint."""
+    origin = registry.folder_of(policy.name)
+    if policy.checkpoint is not None and store is None:
+        raise BadInput(f"checkpoint {policy.checkpoint}", why="lies in a store, and none is open")
+    if not is_hub(origin):
+        if policy.lora:
+            what = f"model {policy.name}, lora = {policy.lora}"
+            raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
+        model, manifest = weights.transformer(origin if store is None else policy.folder(store))
+        return model, manifest.sha256
+    foreign = hub.load(origin)
+    if policy.lora:
+        foreign = hub.adapt(foreign, Lora(rank=policy.lora, alpha=2.0 * policy.lora), seed=LORA_SEED)
+    if policy.checkpoint is None or store is None:
+        return foreign, sha256_of(origin)
+    tensors, manifest = weights.load(policy.folder(store))
+    _put(foreign, tensors, str(policy.folder(store)))
+    return foreign, manifest.sha256
+
+
+def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> Manifest:
+    """What a checkpoint keeps of a model: all of ours, of a foreign one what was trained."""
+    if isinstance(model, Transformer):
+        return weights.save_transformer(folder, model, manifest)
+    shape = {"base": policy.name, "lora": policy.lora}
+    return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
+
+
+def export(policy: Model, store: Path | None, folder: Path) -> Path:
+    """A whole folder that other programs read: Hugging Face's format, with adapters merged; ours as it is."""
+    model, sha256 = load(policy, store)
+    if isinstance(model, Hub):
+        return hub.save(hub.merge(model) if model.is_adapted else model, folder)
+    if folder.exists():
+        raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
+    _, before = weights.load(registry.folder_of(policy.name) if store is None else policy.folder(store))
+    weights.save_transformer(folder, model, replace(before, parent=sha256))
+    return folder
+
+
+def sha256_of(folder: Path) -> str:
+    """Of all weights in a Hugging Face folder."""
+    found = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            found.update(hashlib.file_digest(opened, "sha256").digest())
+    return found.hexdigest()
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+def _put(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
+    wanted = _trained(model)
+    if {name: one.shape for name, one in wanted.items()} != {name: one.shape for name, one in tensors.items()}:
+        why = "does not fit the model that it was made from"
+        raise BadInput(what, why=why, remedy="give the folder and the lora that it began with")
+    with torch.no_grad():
+        for name, one in wanted.items():
+            one.copy_(tensors[name])

@@ -1,0 +1,569 @@
+"""A user's function as a scorer, several scorers as one reward, and how a scorer is found by its name.
+
+A scorer is shown the task with what is hidden from the agent, the answer and, if it wants it, the trace. `combine`
+makes of several the one `Score` that a worker calls. One of them may be the gate: its number is the signal `success`,
+and the others are paid only where it says that the answer is right (`sheet`). The ready scorers are in `ready` and
+`judged`; what a run should know about its scorers before it starts is told by `contracts.scorer.check_scorers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import isawaitable
+from math import fsum, isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from holdfast.contracts.checks import GATED
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.reward import Reward, Sheet, Signal
+from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking
+from holdfast.contracts.trace import Span
+from holdfast.reward.sheet import Guard, total
+
+SUCCESS = "success"  # the gate's signal, whatever the scorer is called
+SAFETY = "safety_cost"  # the sum of all safety scorers; it is never paid
+RESERVED = frozenset({SUCCESS, GATED, SAFETY})
+GUARD = Guard(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
+MAX_FEEDBACK = 4000  # characters that are kept
+NAME = re.compile(r"[A-Za-z_][\w-]{0,60}")
+HIDDEN = "expected"
+
+Signals: TypeAlias = tuple[Signal, ...]
+Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what was done for it
+Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
+
+# Names for config files, and where they are: plain functions, and makers that take options.
+FUNCTIONS: Mapping[str, str] = {
+    "exact": "holdfast.reward.ready",
+    "normalized": "holdfast.reward.ready",
+    "json_equal": "holdfast.reward.ready",
+    "contains": "holdfast.reward.ready",
+    "secrets_told": "holdfast.reward.ready",
+    "forbidden_tools": "holdfast.reward.ready",
+    "diff": "holdfast.reward.judged",
+}
+MAKERS: Mapping[str, str] = {
+    "numeric": "holdfast.reward.ready",
+    "regex": "holdfast.reward.ready",
+    "rules": "holdfast.reward.judged",
+    "judge": "holdfast.reward.judged",
+    "rank": "holdfast.reward.judged",
+}
+ASKING = frozenset({"judge", "rank"})  # they need a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """A task as a scorer sees it: what the agent was given, and what was expected. Keys are those of the input."""
+
+    id: str
+    input: Any
+    expected: Any = None
+    family: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.input[key]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(self.input, Mapping) and key in self.input
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.input if isinstance(self.input, Mapping) else ())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.input.get(key, default) if isinstance(self.input, Mapping) else default
+
+
+def task_view(task: Any) -> Any:
+    """Of a stored task: the key `expected` is the hidden answer, everything else the input. A record stays as it is."""
+    if type(task) is dict:
+        asked = {key: value for key, value in task.items() if key != HIDDEN}
+        family, metadata = task.get("family"), task.get("metadata")
+        return TaskView(
+            id=str(task.get("id") or ""),
+            input=asked,
+            expected=task.get(HIDDEN),
+            family=family if isinstance(family, str) else None,
+            metadata=metadata if isinstance(metadata, Mapping) else {},
+        )
+    return task if hasattr(task, HIDDEN) else TaskView(id="", input=task)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Scorer:
+    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and what it counts.
+
+    The function returns a number, a flag, a `Reward`, names with numbers (each of them counts), a sequence of signals,
+    or None where nothing can be measured. The terms of a `Reward` are kept and not paid: its value is what counts.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    weight: float
+    gate: bool
+    takes_trace: bool = field(init=False)
+
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None = None, weight: float = 1.0, gate: bool = False
+    ) -> None:
+        found = _name_of(function) if name is None else name
+        if not NAME.fullmatch(found):
+            why = "is no name: letters, digits, _ and -, beginning with a letter"
+            raise BadInput(f"scorer {found!r}", why=why, remedy='give one, as in Scorer(…, name="correct")')
+        if found in RESERVED and not gate:
+            raise BadInput(f"scorer {found}", why="this name is the gate's or the guard's", remedy="give another name")
+        if type(weight) not in (int, float) or not isfinite(weight):
+            raise BadInput(f"scorer {found}: weight = {weight!r}", why="is not a finite number")
+        if gate and weight <= 0.0:
+            raise BadInput(f"scorer {found}: weight = {weight:g}", why="a gate must count", remedy="set it above 0")
+        if gate and _trait(function, "is_group", False):
+            why = "compares attempts with one another, so nobody could be right or wrong"
+            raise BadInput(f"scorer {found}: gate", why=why, remedy="leave gate out")
+        for key, value in (("function", function), ("name", found), ("weight", float(weight)), ("gate", bool(gate))):
+            object.__setattr__(self, key, value)
+        object.__setattr__(self, "takes_trace", _takes_trace(function, found))
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is given all attempts at a task at once."""
+        return bool(_trait(self.function, "is_group", False))
+
+    @property
+    def asks_model(self) -> bool:
+        return bool(_trait(self.function, "asks_model", False))
+
+    @property
+    def gold_is_answer(self) -> bool:
+        """False: what its tasks expect is a rubric or the like, and no answer."""
+        return bool(_trait(self.function, "gold_is_answer", True))
+
+    def __call__(self, task: Any, answer: Any, trace: Trace | Sequence[Span] = (), /) -> Any:
+        """The Reward, None, or an awaitable of one of them."""
+        shown = trace if isinstance(trace, Trace) else Trace(tuple(trace))
+        given = self.ask(task_view(task), answer, shown)
+        return self._awaited(given) if isawaitable(given) else self.reward(given)
+
+    async def _awaited(self, given: Awaitable[Any]) -> Reward | None:
+        return self.reward(await given)
+
+    def ask(self, task: Any, answer: Any, trace: Any) -> Any:
+        """What the function returns, as it is."""
+        return self.function(task, answer, trace) if self.takes_trace else self.function(task, answer)
+
+    def reward(self, given: Any) -> Reward | None:
+        """What the function returned, as a Reward; None where nothing was measured."""
+        kind = type(given)
+        if kind is Reward:
+            return self._graded(given) if self.gate else given
+        if kind is float or kind is bool or kind is int:
+            plain = Reward(given)
+            return self._graded(plain) if self.gate else plain
+        if given is None or (isinstance(given, Mapping | list | tuple) and not given):
+            return None
+        if isinstance(given, Mapping):
+            if self.gate:
+                why = "gives several numbers, and a gate gives one from 0 to 1"
+                raise BadRecord(f"scorer {self.name}", why=why, remedy="return Reward(value, terms), or use gate=False")
+            return Reward(fsum(Reward(0.0, given).terms.values()), given)
+        if isinstance(given, list | tuple) and all(isinstance(one, Signal) for one in given):
+            return self._of_signals(tuple(given))
+        if hasattr(given, "__float__"):  # a number of another library
+            return self.reward(float(given))
+        why = f"gives {kind.__name__}, which is no reward"
+        raise BadRecord(f"scorer {self.name}", why=why, remedy="return a number, names with numbers, a Reward or None")
+
+    def _graded(self, given: Reward) -> Reward:
+        """A gate's reward from 0 to 1; the last digits of a float decide nothing."""
+        value = given.value
+        if value in (0.0, 1.0):
+            return given
+        if not RIGHT - 1.0 <= value <= 2.0 - RIGHT:
+            why = f"gives {value:g}, and a gate gives a number from 0 to 1"
+            raise BadRecord(f"scorer {self.name}", why=why, remedy="divide it by the most it can be, or use gate=False")
+        return replace(given, value=1.0 if value >= RIGHT else max(0.0, value))
+
+    def _of_signals(self, given: Signals) -> Reward:
+        terms = {one.name: one.value for one in given}
+        if not self.gate:
+            return Reward(Sheet(signals=given).total or 0.0, terms)
+        found = [one for one in given if one.name == SUCCESS]
+        if len(found) != 1:
+            why = f"is the gate and gives {len(found)} signals called {SUCCESS}"
+            raise BadRecord(f"scorer {self.name}", why=why, remedy="give exactly one")
+        del terms[SUCCESS]
+        return self._graded(Reward(found[0].value, terms, found[0].feedback or ""))
+
+
+def _trait(function: Any, name: str, default: Any) -> Any:
+    """An attribute that the function says about itself; a partial has those of what it calls."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, name, default)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__)
+
+
+def _takes_trace(function: Any, name: str) -> bool:
+    """Found out once: to look at a signature costs more than most scorers do."""
+    if not callable(function):
+        raise BadInput(f"scorer {name}", why=f"is {type(function).__name__}, not a function")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return False  # some of those written in C do not say what they take
+    if not _binds(signature, 2):
+        if _binds(signature, 3):
+            return True
+        why = f"takes {signature}, not (task, answer) or (task, answer, trace)"
+        raise BadInput(f"scorer {name}", why=why, remedy="change what it takes")
+    # Another third argument with a default is an option of its own, such as a tolerance.
+    return list(signature.parameters)[2:3] == ["trace"] and _binds(signature, 3)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+# Several as one
+
+
+def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
+    """One `Score` for a worker. What `load_scorer` takes is taken here.
+
+    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, and together
+    at most half of what it counts; penalties always count. Safety scorers give costs: 0 is safe. They are kept one by
+    one as `safety_cost.<name>`, and their sum as `safety_cost`; none of that is ever paid.
+    """
+    found, watching = tuple(map(load_scorer, scorers)), tuple(map(load_scorer, safety))
+    if not found:
+        raise BadInput("scorers", why="there are none", remedy="give at least one")
+    for kind, some in (("scorers", found), ("safety", watching)):
+        names = [one.name for one in some]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadInput(f"{kind}: {twice[0]}", why="is there twice", remedy="give one of them another name")
+    gates = [one.name for one in found if one.gate]
+    if len(gates) > 1:
+        why = "only one can decide whether an answer is right"
+        raise BadInput(f"scorers: {' and '.join(gates)} are gates", why=why, remedy="keep gate=True at one of them")
+    for one in watching:
+        if one.gate or one.is_group:
+            why = "a safety scorer measures a cost of one attempt"
+            raise BadInput(f"safety: {one.name}", why=why, remedy="leave gate out, and compare no groups")
+    return Combined(found, watching)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several scorers as one `Score`. It can be pickled when their functions can."""
+
+    scorers: tuple[Scorer, ...]
+    safety: tuple[Scorer, ...] = ()
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it needs all attempts at a task at once, and so `group` in place of a call."""
+        return any(one.is_group for one in self.scorers)
+
+    def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Signals | Awaitable[Signals]:
+        if self.is_group:
+            names = ", ".join(one.name for one in self.scorers if one.is_group)
+            why = "compares the attempts at a task with one another, and was given one of them"
+            raise BadInput(f"scorer {names}", why=why, remedy="score the group, or rescore the finished run with it")
+        view, trace = task_view(task), Trace(tuple(spans))
+        given = _asked(partial(one.ask, view, output, trace) for one in (*self.scorers, *self.safety))
+        if any(map(isawaitable, given)):
+            return self._later(given, trace)
+        return self._signals(given, trace)
+
+    async def _later(self, given: Sequence[Any], trace: Trace) -> Signals:
+        return self._signals(await _settled(given), trace)
+
+    def group(self, task: Any, attempts: Sequence[Attempted]) -> Awaitable[list[Signals]]:
+        """The signals of every attempt at one task, in their order."""
+        view, answers = task_view(task), [answer for answer, _ in attempts]
+        traces = [Trace(tuple(spans)) for _, spans in attempts]
+        every = (*self.scorers, *self.safety)
+        asked: list[Callable[[], Any]] = []
+        for one in every:
+            if one.is_group:
+                asked.append(partial(one.ask, view, answers, traces))
+            else:
+                asked += [partial(one.ask, view, a, t) for a, t in zip(answers, traces, strict=True)]
+        return self._grouped(_asked(asked), every, traces)
+
+    async def _grouped(self, given: Sequence[Any], every: Sequence[Scorer], traces: Sequence[Trace]) -> list[Signals]:
+        told, columns = iter(await _settled(given)), []
+        for one in every:
+            column = list(next(told)) if one.is_group else [next(told) for _ in traces]
+            if len(column) != len(traces):
+                why = f"gives {len(column)} rewards for {len(traces)} attempts"
+                raise BadRecord(f"scorer {one.name}", why=why, remedy="give one for each, in their order")
+            columns.append(column)
+        return [self._signals(row, trace) for row, trace in zip(zip(*columns, strict=True), traces, strict=True)]
+
+    def _signals(self, given: Sequence[Any], trace: Trace) -> Signals:
+        """Nothing where the gate, or without one everybody, measured nothing: missing is not zero."""
+        has_gate, is_gated = any(one.gate for one in self.scorers), False
+        measured: list[Signal] = []
+        for one, value in zip(self.scorers, given, strict=False):
+            found = _signals(one, value, trace, has_gate=has_gate)
+            is_gated |= one.gate and bool(found)
+            measured += found
+        if not measured or is_gated is not has_gate:
+            return ()
+        measured = _costs(self.safety, given[len(self.scorers) :], measured)
+        return total(measured, GUARD).signals if has_gate else tuple(measured)
+
+
+def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
+    """What each returns. Where one raises, what the others began is closed: nobody will await it."""
+    given: list[Any] = []
+    try:
+        given.extend(function() for function in functions)  # what came before a failure stays in it
+    except BaseException:
+        for one in given:
+            if isinstance(one, Coroutine):
+                one.close()
+        raise
+    return given
+
+
+async def _settled(given: Sequence[Any]) -> list[Any]:
+    """All of them awaited at once; the first failure is raised when nobody is left running."""
+
+    async def wait(value: Any) -> Any:
+        return await value if isawaitable(value) else value
+
+    told = await asyncio.gather(*map(wait, given), return_exceptions=True)
+    for one in told:
+        if isinstance(one, BaseException):
+            raise one
+    return told
+
+
+def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> list[Signal]:
+    reward = scorer.reward(given)
+    if reward is None:
+        return []
+    name, source, weight = scorer.name, f"scorer:{scorer.name}", scorer.weight
+    if isinstance(given, list | tuple):  # signals: `reward` has looked at them
+        return list(_passed_on(scorer, tuple(given), has_gate=has_gate))
+    if isinstance(given, Mapping):
+        return [
+            Signal(name=f"{name}.{term}", value=value, weight=weight, source=source)
+            for term, value in reward.terms.items()
+        ]
+    said = reward.feedback[:MAX_FEEDBACK] or None
+    head = SUCCESS if scorer.gate else name
+    found = [Signal(name=head, value=reward.value, weight=weight, source=source, feedback=said)]
+    found += [
+        Signal(name=f"{name}.{term}", value=value, weight=0.0, source=source) for term, value in reward.terms.items()
+    ]
+    return found if reward.turns is None else [*found, *_turns(scorer, reward.turns, trace)]
+
+
+def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trace) -> Iterator[Signal]:
+    """Each turn has its part of the weight, so that more turns pay no more."""
+    count = len(trace.calls)
+    for turn, named in sorted(turns.items()):
+        if turn >= count:
+            why = f"there are {count} model calls, counted from 0"
+            raise BadRecord(f"scorer {scorer.name}: turn {turn}", why=why, remedy="leave it out")
+        for term, value in named.items():
+            part = scorer.weight / count
+            yield Signal(
+                name=f"{scorer.name}.{term}", value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn
+            )
+
+
+def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[Signal]:
+    """Signals that a scorer made itself. Beside a gate they are shaping, under the scorer's name; a guard of their own
+    has nothing more to say then."""
+    for one in given:
+        if one.name == SAFETY:
+            yield replace(one, weight=0.0)
+        elif has_gate and one.name == GATED:
+            continue
+        elif scorer.gate and one.name == SUCCESS:
+            reward = scorer.reward(given)
+            assert reward is not None
+            yield replace(one, value=reward.value, weight=scorer.weight)
+        else:
+            name = f"{scorer.name}.{one.name}" if has_gate else one.name
+            yield replace(one, name=name, weight=one.weight * scorer.weight)
+
+
+def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[Signal]) -> list[Signal]:
+    """The signals with what the safety scorers found; a cost that a scorer told of is in the sum."""
+    if not safety:
+        return measured
+    told = [replace(one, name=f"{SAFETY}.{one.source}") for one in measured if one.name == SAFETY]
+    costs: list[Signal] = []
+    for one, value in zip(safety, given, strict=True):
+        reward = one.reward(value)
+        if reward is None or reward.value < 0.0:
+            said = "nothing" if reward is None else f"{reward.value:g}"
+            why = f"is a safety scorer and gives {said}; what was not measured is not safe"
+            raise BadRecord(f"scorer {one.name}", why=why, remedy="return 0 where nothing was found, or a cost above 0")
+        name, source, said_of_it = f"{SAFETY}.{one.name}", f"scorer:{one.name}", reward.feedback[:MAX_FEEDBACK] or None
+        costs.append(Signal(name=name, value=reward.value, weight=0.0, source=source, feedback=said_of_it))
+    whole = fsum(one.value for one in (*told, *costs))
+    summed = Signal(name=SAFETY, value=whole, weight=0.0, source="scorer:safety")
+    return [*(one for one in measured if one.name != SAFETY), summed, *told, *costs]
+
+
+# By name
+
+
+def load_scorer(reference: Any, *, connect: Connect | None = None) -> Scorer:
+    """From a function, a ready name such as "exact", "module:function", "path/file.py:function", or an object with
+    `scorer` and perhaps `name`, `weight`, `gate` and the scorer's own options. A Scorer stays as it is.
+
+    `connect` says how a model is reached, for the scorers that ask one.
+    """
+    if isinstance(reference, Scorer):
+        return reference
+    if isinstance(reference, str):
+        return load_scorer({"scorer": reference}, connect=connect)
+    if not isinstance(reference, Mapping):
+        return Scorer(reference)
+    given = dict(reference)
+    named = given.pop("scorer", None)
+    if not isinstance(named, str) or not named.strip():
+        raise BadInput(f"scorer {named!r}", why="is not named", remedy='write {"scorer": "exact"}')
+    about = {key: given.pop(key) for key in ("name", "weight", "gate") if given.get(key) is not None}
+    if ":" in named:
+        return _own(named, about, given)
+    return _ready(named, about, given, connect)
+
+
+def _own(named: str, about: dict[str, Any], options: dict[str, Any]) -> Scorer:
+    found = _imported(named)
+    if isinstance(found, Scorer) and not options:
+        return replace(found, **about) if about else found
+    if not callable(found) or isinstance(found, Scorer):
+        why = "is a Scorer already, and takes no options" if isinstance(found, Scorer) else "is not a function"
+        raise BadInput(f"scorer {named}", why=why)
+    return Scorer(partial(found, **options) if options else found, **about)
+
+
+def _ready(named: str, about: dict[str, Any], options: dict[str, Any], connect: Connect | None) -> Scorer:
+    known = {**FUNCTIONS, **MAKERS}
+    if named not in known:
+        close = difflib.get_close_matches(named, known, n=1)
+        remedy = f"{f'did you mean {close[0]}? ' if close else ''}use module:function, file.py:function, or one of "
+        raise BadInput(f"scorer {named!r}", why="is unknown", remedy=remedy + ", ".join(known))
+    made: Any = getattr(importlib.import_module(known[named]), named)
+    if named in ASKING:
+        options = _reached(named, options, connect)
+    if named in MAKERS:
+        try:
+            inspect.signature(made).bind(**options)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(made).parameters) or "no options"
+            raise BadInput(f"scorer {named}", why=str(error), remedy=f"it takes {takes}") from None
+        made = made(**options)
+    elif options:
+        raise BadInput(f"scorer {named}: {next(iter(options))}", why="is unknown", remedy="it takes no options")
+    return Scorer(made, **{"name": named, **about})
+
+
+def _reached(named: str, options: dict[str, Any], connect: Connect | None) -> dict[str, Any]:
+    model, base_url = options.pop("model", None), options.pop("base_url", None)
+    if connect is None or not isinstance(model, str):
+        remedy = 'give "model" and "base_url"' if connect is not None else f"make it in Python: {named}(complete)"
+        raise BadInput(f"scorer {named}", why="asks a model, and none is named", remedy=remedy)
+    return {**options, "connect": connect(model, base_url)}
+
+
+def _imported(reference: str) -> Any:
+    """The object that `module:name` or `file.py:name` names; the file's folder, or the current one, is searched first.
+
+    A file is imported by its own name, so that other processes, which get the same path, find it again.
+    """
+    left, _, name = reference.rpartition(":")
+    path = Path(left).resolve() if left.endswith(".py") else None
+    if path is not None and not path.is_file():
+        raise BadInput(f"scorer {reference}", why=f"there is no file {left}", remedy="check the path")
+    module_name, folder = (left, Path.cwd()) if path is None else (path.stem, path.parent)
+    if not name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise BadInput(f"scorer {reference!r}", why="is not module:function", remedy="write it as in my_scores:right")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        with redirect_stdout(sys.stderr):  # stdout is the report's
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        why = f"cannot import {module_name}: {error}"
+        raise BadInput(f"scorer {reference}", why=why, remedy="check the name and the folder") from error
+    except Exception as error:  # foreign code may raise anything
+        why = f"importing {module_name} failed: {type(error).__name__}: {error}"
+        raise BadInput(f"scorer {reference}", why=why) from error
+    if path is not None and Path(str(module.__file__)).resolve() != path:
+        why = f"another module called {module_name} is loaded, from {module.__file__}"
+        raise BadInput(f"scorer {reference}", why=why, remedy="rename the file")
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
+        raise BadInput(f"scorer {reference}", why=f"{module_name} has no {name}", remedy=f"it has: {public or 'none'}")
+    return found
+
+
+def score_from(
+    blocks: Sequence[Mapping[str, Any]],
+    tasks: Sequence[Any],
+    *,
+    features: Features = ALL_ON,
+    connect: Connect | None = None,
+) -> Combined:
+    """The `Score` of a config's scorers, tried on the run's own tasks before anything is started.
+
+    One scorer alone is the gate, unless its object says "gate": false.
+    """
+    scorers = [load_scorer(block, connect=connect) for block in blocks]
+    if len(scorers) == 1 and blocks[0].get("gate") is None and not scorers[0].is_group:
+        scorers = [replace(scorers[0], gate=True)]
+    for one in scorers:
+        if one.is_group:
+            why = "compares the attempts at a task with one another, which a worker cannot"
+            raise BadInput(f"scorer {one.name}", why=why, remedy="rescore the finished run with it")
+        feature = _trait(one.function, "feature", None)
+        if feature is not None and not getattr(features, feature):
+            why = f"needs the feature {feature}, and a flag has switched that off"
+            raise BadInput(f"scorer {one.name}", why=why, remedy="switch it on, or leave the scorer out")
+    combined = combine(scorers)
+    refuse_blocking(check_scorers(combined.scorers, tasks))
+    return combined
+
+
+def reward_range(blocks: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """The least and the most that a config's scorers can give; None where nothing bounds them."""
+    gates = [one for one in blocks if (one.get("gate") if one.get("gate") is not None else len(blocks) == 1)]
+    if not gates:
+        return None
+    weight = float(gates[0].get("weight") or 1.0)
+    room = GUARD.cap * weight if len(blocks) > 1 else 0.0
+    return -room, weight + room

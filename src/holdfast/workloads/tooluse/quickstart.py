@@ -1,0 +1,321 @@
+"""From a weak model to a better one at using tools: `improve` with a warm-up by examples and practice by GRPO.
+
+The tasks of the test split are seen by the proof alone; whether the warm-up has gone far enough is read off tasks of
+the validation split, and practice uses train tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from holdfast.collect.agent import Score
+from holdfast.collect.pool import Pace as PoolPace
+from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, Batch, LearnContext, State, Work
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.release import Stage
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.learn.checkpoints import Learner
+from holdfast.learn.clone import portions, sequences
+from holdfast.learn.practice import GRPO, mean_reward
+from holdfast.learn.stages import BEGAN, Stages
+from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.prove import ARMS, HeldOut, ProveConfig
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Runtime
+from holdfast.policies.engine import LocalEngine
+from holdfast.policies.model import Model
+from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.weigh import Weighing
+from holdfast.workloads.tooluse.agent import agent
+from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.exam import Mark, mark, summary
+from holdfast.workloads.tooluse.score import MOST, scorer
+from holdfast.workloads.tooluse.tasks import Task, generate, to_input
+
+SAMPLING = {"temperature": 1.0, "max_tokens": 80}
+MAX_TURNS = 5
+TIMEOUT_S = 120.0
+# With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
+APART = Spread(p_value=0.05, delta=0.15)
+WEIGHING = Weighing(
+    reward_range=(0.0, MOST),
+    seed_p_value_spread=APART.p_value,
+    seed_delta_spread=APART.delta,
+    sample_p_value_spread=APART.p_value,
+    sample_delta_spread=APART.delta,
+)
+CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
+WARM_UP, PRACTICE, MARKS = "warm-up", "grpo", "marks"
+
+
+class Schooling(Protocol):
+    """What every run that teaches a local model to use tools is told, whatever else: a dataclass with these."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quickstart:
+    """The dials of the quickstart, and how many of everything."""
+
+    model: str = "sprout-weak"
+    seed: int = 0
+    test_tasks: int = 200
+    test_seeds: int = 2  # tries at each, before and after: does a finding hold with other chance?
+    probe_tasks: int = 96  # of the validation split: has the warm-up gone far enough?
+    warm_up_target: float = 0.35  # sampled accuracy
+    warm_up_rounds: int = 12  # at most
+    warm_up_updates: int = 5  # in each round
+    warm_up_batch: int = 16  # conversations
+    warm_up_rate: float = 3e-4
+    grpo_steps: int = 16
+    grpo_tasks: int = 16
+    grpo_samples: int = 8  # attempts at each task
+    grpo_rate: float = 1e-3
+    workers: int = 64
+
+
+QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1, grpo_tasks=5, grpo_samples=4)
+
+
+def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
+    return schooled("quickstart", settings, scorer(features), partial(quickstart, settings))
+
+
+def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[Run], Any]) -> RunSpec:
+    """A local model that is taught to use tools, by whatever program."""
+    engine = LocalEngine(slots=settings.workers, seed=settings.seed)
+    return RunSpec(
+        kind=kind,
+        program=program,
+        model_ref=f"local/{settings.model}",
+        settings=asdict(settings),
+        runtime=Runtime(agent, score, engine),
+        workers=settings.workers,
+        pace=PoolPace(heartbeat_s=1.0, lease_s=10.0),
+        seed=settings.seed,
+        drain_s=10.0,
+    )
+
+
+async def quickstart(settings: Quickstart, run: Run) -> None:
+    """Warm up, practise, prove on held-out tasks, promote; then mark every answer, for the report."""
+    tasks = generate("test", settings.seed, settings.test_tasks)
+    held_out = [HeldOut(id=f"{task.family}-{place}", input=given(task)) for place, task in enumerate(tasks)]
+    run.planned = settings.grpo_steps * settings.grpo_tasks * settings.grpo_samples
+    run.planned += 2 * settings.test_tasks * settings.test_seeds
+    spec = Spec(
+        line=run.id,
+        policy=Model(settings.model),
+        algorithm=_algorithm(settings, resumed(settings, run.done)),
+        tasks=practice_tasks(settings.seed, settings.grpo_steps, settings.grpo_tasks),
+        held_out=held_out,
+        prove=ProveConfig(
+            how=WEIGHING,
+            seeds=tuple(range(settings.test_seeds)),
+            batch=settings.test_tasks,
+            split=Split.TEST,
+            timeout_s=TIMEOUT_S,
+        ),
+        criteria=CRITERIA,
+        stage=Stage.LIVE,
+        timeout_s=TIMEOUT_S,
+        suite=("tooluse", "1"),
+    )
+    await improve(run, spec)
+    await run.step(MARKS, partial(marks, settings.test_seeds), title="marks")
+
+
+def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
+    """All that is practised on, step after step."""
+    return [given(task) for step in range(steps) for task in generate("train", seed * 1000 + 1 + step, count)]
+
+
+def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
+    """What both versions did with each held-out task; none where nothing was proved."""
+    rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
+    told: dict[str, Any] = {"tries": tries}
+    for arm in ARMS:
+        some = [one.id for one in rollouts if one.name.startswith(f"proof-0-{arm}-")]
+        told[arm] = summary(marked(ctx.store.experiences.of(some)))
+    return told if rollouts else {"tries": tries}
+
+
+def given(task: Task) -> dict[str, Any]:
+    return {**to_input(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
+
+
+def marked(experiences: Iterable[Experience]) -> list[Mark]:
+    """Given up for a fault of ours is missing, not wrong; an agent that itself failed is wrong."""
+    found = []
+    for one in experiences:
+        signals = one.sheet.signals if one.sheet is not None else ()
+        if signals or one.state is RolloutState.FAILED:
+            found.append(mark(one.input, signals, one.spans))
+    return found
+
+
+def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
+    def rate(name: str) -> float | None:
+        right, of = found[name]
+        return right / of if of else None
+
+    return {name: rate(name) for name in ("success", "adoption", "format")}
+
+
+# What experiments with such runs have in common ----------------------------------------------------------------------
+
+
+async def practise(run: Run, algorithm: Algorithm, base: Policy, tasks: Sequence[Any]) -> State:
+    """Learn from the tasks, and nothing else: neither proof nor gate."""
+    state = algorithm.start(base)
+    while work := algorithm.ask(state, tasks):
+        name, title = f"0/{state.step}", f"practice {state.step + 1}"
+        batch = await run.step(f"{name}/collect", collect, work, 1, TIMEOUT_S, title=title)
+        state = await run.step(f"{name}/learn", partial(tell, algorithm), state, batch, title=title)
+    return state
+
+
+def tell(algorithm: Algorithm, state: State, batch: Batch, *, ctx: StepContext) -> State:
+    return algorithm.tell(state, batch, ctx)
+
+
+Figures = Callable[[Sequence[Experience | None]], Mapping[str, Any]]  # None: it never came back
+
+
+async def measure(
+    run: Run, phase: str, policy: Policy, inputs: Sequence[Any], figures: Figures, *, title: str
+) -> Mapping[str, Any]:
+    """Have a policy do held-out tasks, each once, and keep the figures."""
+    names = [f"{phase}-{place}" for place in range(len(inputs))]
+    work = [
+        Work(name=name, input=one, policy=policy, group=name, split=Split.TEST)
+        for name, one in zip(names, inputs, strict=True)
+    ]
+    batch = await run.step(f"{phase}/collect", collect, work, 1, TIMEOUT_S, title=title)
+    told: Mapping[str, Any] = await run.step(phase, partial(figured, phase, figures, names), batch, title=title)
+    return told
+
+
+def figured(phase: str, figures: Figures, names: Sequence[str], batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    known = {one.rollout.partition("/")[2]: one for one in ctx.experiences(batch)}
+    return {"phase": phase, **figures([known.get(name) for name in names])}
+
+
+# Learning ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """Try some tasks; while too few are solved, learn from a few examples."""
+
+    settings: Quickstart
+    learner: Learner = field(default_factory=Learner, compare=False, repr=False)
+
+    def start(self, base: Policy) -> State:
+        return State(base=base)
+
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        if state.data.get("is_warm"):
+            return ()
+        probes = generate("val", self.settings.seed, self.settings.probe_tasks)
+        names = [f"probe-{state.step}-{place}" for place in range(len(probes))]
+        return [
+            Work(name=name, input=given(task), policy=state.policy, group=name, split=Split.VAL)
+            for name, task in zip(names, probes, strict=True)
+        ]
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        experiences, settings = ctx.experiences(batch), self.settings
+        found = summary(marked(experiences))
+        right, of = found["success"]
+        told: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
+        if (bool(of) and right >= settings.warm_up_target * of) or state.step >= settings.warm_up_rounds:
+            return state.next(metrics=told, is_warm=True)
+        if not ctx.features.learning:
+            return state.next(metrics={**told, "skipped": SWITCHED_OFF}, is_warm=True)
+        try:
+            learnt, candidate = self._imitate(state, ctx, mean_reward(experiences))
+        except BaseException:
+            self.learner.forget()
+            raise
+        return state.next(candidate=candidate, metrics={**told, **learnt}, trainer=WARM_UP)
+
+    def _imitate(self, state: State, ctx: LearnContext, reward: float | None) -> tuple[dict[str, Any], Model]:
+        settings = self.settings
+        assert isinstance(state.policy, Model)
+        self.learner.load(state.policy, ctx.folder)
+        trainer = self.learner.train(WARM_UP, self._trainer, ctx.folder, is_new=state.data.get("trainer") != WARM_UP)
+        first = settings.seed * 10**6 + 1000
+        examples = sequences(zip(*corpus("strong", "train", first, 2000), strict=True))
+        begun = state.step * settings.warm_up_updates
+        batches = portions(examples, settings.warm_up_batch, seed=settings.seed, start=begun)
+        told: dict[str, Any] = {}
+        for _ in range(settings.warm_up_updates):
+            ctx.check()
+            update = trainer.step(next(batches))
+            told |= {"loss": update.loss, "grad_norm": update.grad_norm, "entropy": update.entropy}
+        candidate = self.learner.save(ctx, algorithm="sft", mean_reward=reward)
+        return {**told, "checkpoint": candidate.checkpoint}, candidate
+
+    def _trainer(self, model: Any) -> Trainer:
+        return Trainer(model, Settings(pace=Pace(learning_rate=self.settings.warm_up_rate)), seed=self.settings.seed)
+
+
+def _algorithm(settings: Quickstart, earlier: State | None) -> Stages | Resumed:
+    practice = GRPO(
+        lr=settings.grpo_rate,
+        steps=settings.grpo_steps,
+        tasks=settings.grpo_tasks,
+        samples=settings.grpo_samples,
+        seed=settings.seed,
+        phase=PRACTICE,
+        measure=lambda experiences: rates(summary(marked(experiences))),
+    )
+    stages = Stages((WarmUp(settings=settings), practice))
+    return stages if earlier is None else Resumed(stages.algorithms, earlier)
+
+
+# Runs that versions before durable steps began -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resumed(Stages):
+    """The same stages, begun where such a version stopped."""
+
+    earlier: State
+
+    def start(self, base: Policy) -> State:
+        return replace(self.earlier, base=base)
+
+
+def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> State | None:
+    """How far such a version had come: its last checkpoint, and the stage that it was in."""
+    bodies = [one.body for one in done if one.function == LESSON]
+    made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
+    warm = [body for body in bodies if body.get("phase") == WARM_UP]
+    practised = sum(body.get("phase") == PRACTICE for body in bodies)
+    if not made:
+        return None
+    is_warm = any(body.get("is_warm") for body in warm)
+    base = Model(settings.model)
+    trainer = f"{PRACTICE} 1" if practised else WARM_UP
+    began = [0, len(warm)] if is_warm else [0]
+    data = {BEGAN: began, "is_warm": is_warm, "trainer": trainer}
+    return State(base=base, candidate=base.at(made[-1]), step=len(warm) + practised, data=data)

@@ -1,0 +1,213 @@
+"""Suites of tool-use tasks: from a file or generated, as held-out tasks that versions are measured on, and replayed.
+
+Each case is scored by its rubric, which its agent is not shown. How two versions are compared on them is
+`pipeline.paired`'s business, and what a replay keeps is `pipeline.golden`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.collect.agent import Score
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.task import canonical
+from holdfast.contracts.trace import Span
+from holdfast.pipeline.golden import GREEDY, Replay, golden_spec
+from holdfast.pipeline.improve import sha256_of
+from holdfast.pipeline.more import Compared, continuation, next_seeds, unmeasured
+from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of, settled
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.run import RunSpec
+from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.spec import connect_to
+from holdfast.pipeline.versions import Version, policy_for
+from holdfast.policies.engine import LocalEngine
+from holdfast.policies.model import Model
+from holdfast.prove.suite import Case, Suite, from_document, load, to_document
+from holdfast.store.store import Store
+from holdfast.workloads.tooluse import rubric
+from holdfast.workloads.tooluse.agent import agent
+from holdfast.workloads.tooluse.tasks import PER_SEED, SEEDS, from_input, generate, to_input
+
+GENERATED = "tooluse"  # `tooluse:COUNT[:SEED]` names a suite of generated tasks
+RUBRIC = {"task_completion": 0.9, "constraint_compliance": 0.1}
+SAMPLING = {"temperature": 1.0, "max_tokens": 80}
+MAX_TURNS = 5
+
+
+def suite_of(source: str) -> Suite:
+    """The suite in a file, or a generated one of COUNT held-out tasks: `tooluse:COUNT[:SEED]`."""
+    suite = _generated(source) if is_generated(source) else load(Path(source))
+    for place, case in enumerate(suite.cases):
+        rubric.check(case.scoring_rubric, f"{source}: cases[{place}].scoring_rubric")
+        try:
+            from_input(case.given)
+        except BadInput as error:
+            raise BadInput(f"{source}: cases[{place}].input", why=f"{error.what} {error.why}") from None
+    return suite
+
+
+def is_generated(source: str) -> bool:
+    return source.partition(":")[0] == GENERATED
+
+
+def held_out(suite: Suite, **dials: Any) -> list[HeldOut]:
+    """The cases as tasks. `dials` are of the sampling, and win over those that a case brings along."""
+    return [_task(case, dials) for case in suite.cases]
+
+
+def _task(case: Case, dials: Mapping[str, Any]) -> HeldOut:
+    given = case.given
+    sampling = {**SAMPLING, **(given.get("sampling") or {}), **dials}
+    task = {"max_turns": MAX_TURNS, **given, "case": case.case_id, "sampling": sampling}
+    return HeldOut(id=case.case_id, input=task, chance=f"{case.seed}/{case.case_id}")
+
+
+def scorer(suite: Suite) -> Score:
+    """By the rubric of each case, which its agent is not shown."""
+    rubrics = {case.case_id: case.scoring_rubric for case in suite.cases}
+
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+        return rubric.measured(rubrics[task["case"]], task, output, spans)
+
+    return score
+
+
+# Two versions on a suite ---------------------------------------------------------------------------------------------
+
+
+def evaluation_of(suite: Suite, source: str | None, **given: Any) -> PairedEvaluation:
+    """`source` is what a generated suite is made from; without it, the suite is kept whole with the run."""
+    kept = {"source": source} if source is not None else {"document": to_document(suite)}
+    return PairedEvaluation(
+        tasks=tuple(held_out(suite)),
+        seeds=suite.seeds,
+        suite=(suite.suite_id, str(suite.version), suite.fixture_sha256),
+        source={"suite": {**kept, "seeds": list(suite.seeds), "sha256": suite.fixture_sha256}},
+        **given,
+    )
+
+
+def evaluation_from(settings: Mapping[str, Any]) -> PairedEvaluation:
+    """The evaluation that the settings of a run describe."""
+    made = evaluation_of(_kept(settings), settings["suite"].get("source"), **settled(settings))
+    evidence = settings.get("evidence")
+    return made if evidence is None else _beside(made, evidence)
+
+
+def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation:
+    """The same, with the name and the hash of all that its evidence is measured on, earlier runs included."""
+    name, version, sha256 = evidence
+    return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
+
+
+def more_of_suite(found: Compared, source: str | None, seeds: int | None) -> PairedEvaluation:
+    """Further cases of a suite that nobody has measured, or those of before with further seeds.
+
+    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again.
+    """
+    suites = [_kept(run.settings) for run in found.runs]
+    first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
+    kept = found.runs[0].settings["suite"].get("source")
+    if source is None and seeds is None and kept is not None:
+        _, _, seed = kept.split(":") if kept.count(":") > 1 else (*kept.split(":"), "0")
+        source = f"{GENERATED}:{2 * len(known)}:{seed}"
+    if source is None:
+        cases, evidence = tuple(known), found.suite
+        many = next_seeds(found, seeds or len(found.seeds))
+    else:
+        cases, many = _unmeasured(suite_of(source), known, source), found.seeds
+        evidence = (*found.suite[:2], sha256_of([found.suite[2], to_document(replace(first, cases=cases))]))
+    last = found.runs[-1].settings
+    made = evaluation_of(
+        replace(first, cases=cases, seeds=many),
+        None,
+        batch=int(last["batch"]),
+        stop_early=True,
+        seed=int(last["seed"]),
+        workers=int(last["workers"]),
+        **continuation(found, is_repeat=source is None),
+    )
+    return _beside(made, evidence)
+
+
+def _unmeasured(suite: Suite, known: Sequence[Case], where: str) -> tuple[Case, ...]:
+    """Under other names where theirs are taken."""
+    by_name = {case.case_id: case for case in suite.cases}
+    old = [HeldOut(id=case.case_id, input=case.given) for case in known]
+    new = unmeasured([HeldOut(id=name, input=case.given) for name, case in by_name.items()], old, (), where)
+    places = {canonical(case.given): case for case in suite.cases}
+    return tuple(replace(places[canonical(one.input)], case_id=one.id) for one in new)
+
+
+def evaluation_spec(store: Store, evaluation: PairedEvaluation) -> RunSpec:
+    policies = policies_of(store, evaluation)
+    engine = _engine(store, policies, workers=evaluation.workers, seed=evaluation.seed)
+    return paired_spec(evaluation, policies, Runtime(agent, scorer(_kept(evaluation.source)), engine))
+
+
+def _kept(settings: Mapping[str, Any]) -> Suite:
+    kept = settings["suite"]
+    source = kept.get("source")
+    suite = from_document(kept["document"]) if source is None else suite_of(source)
+    suite = replace(suite, seeds=tuple(kept["seeds"]))
+    if suite.fixture_sha256 != kept["sha256"]:
+        why = "this version makes other tasks of it than those the run began with"
+        raise BadInput(f"suite {source}", why=why, remedy="begin a new run")
+    return suite
+
+
+# One version on a suite, with nothing left to chance -----------------------------------------------------------------
+
+
+def replay_of(suite: Suite, version: Version, *, name: str, workers: int = 16) -> Replay:
+    return Replay(name=name, suite=suite, tasks=held_out(suite, **GREEDY), version=version, workers=workers)
+
+
+def replay_spec(store: Store, replay: Replay) -> RunSpec:
+    policy = policy_for(store, replay.version)
+    engine = _engine(store, [policy], workers=replay.workers, seed=0, deterministic=True)
+    return golden_spec(replay, policy, Runtime(agent, scorer(replay.suite), engine))
+
+
+def _engine(
+    store: Store, policies: Sequence[Policy], *, workers: int, seed: int, deterministic: bool = False
+) -> Models:
+    if not any(isinstance(one, Model) for one in policies):
+        return Endpoints(connect_to)
+    return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, folder=store.folder, endpoint=connect_to)
+
+
+def _generated(source: str) -> Suite:
+    dials = source.split(":")[1:]
+    if not 1 <= len(dials) <= 2 or not all(word.isdecimal() for word in dials):
+        raise BadInput(f"suite {source}", why="is not tooluse:COUNT[:SEED]", remedy="for example tooluse:500")
+    count, seed = int(dials[0]), int(dials[1]) if len(dials) > 1 else 0
+    if not 1 <= count <= 10**5 or (seed + 1) * PER_SEED > len(SEEDS["test"]):
+        raise BadInput(f"suite {source}", why="has from 1 to 100000 tasks, and a seed below 2 to the 32nd")
+    cases = []
+    for place, task in enumerate(generate("test", seed, count)):
+        given = to_input(task)
+        prompt, expected = given.pop("prompt"), given.pop("expected")
+        name = f"{task.family}-{place:05d}"
+        cases.append(
+            Case(
+                case_id=name,
+                seed=place + 1,
+                prompt=prompt,
+                expected_outcome=expected,
+                scoring_rubric=RUBRIC,
+                input=given,
+            )
+        )
+    return Suite(
+        suite_id=f"{GENERATED}-{seed}",
+        family="tool_use",
+        description=f"The first {count} held-out tool-use tasks of seed {seed}.",
+        cases=tuple(cases),
+    )

@@ -1,0 +1,409 @@
+"""The town as a live page: a thread that lives it at a chosen speed, and an app that shows it to any number of people.
+
+The world never waits for a viewer: frames since the last key frame are kept once for all, each viewer takes the next
+it has not had, and who has fallen behind begins again at the newest key frame. How orders are taken is `observer`'s to
+say; what an order does, `townlife`'s. Without tokens the page is for this machine alone. Within an app that has let
+somebody in already (`caller` in the scope), that is who asks, for as long as that app knows them (`is_known`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from importlib.resources import files
+from math import ceil
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.collect.endpoint import HOST, Events, is_loopback
+from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
+from holdfast.operate.auth import Caller
+from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Moment, Recording, described, faults, rounded
+from holdfast.workloads.townobserver import Audit, Badge, Desk, TooMany, Watch, role_of
+
+FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
+FASTEST = 4096.0  # ticks a second
+BEAT_S = 10.0  # between two signs of life on a quiet stream
+LOOK_S = 1.0  # between two looks whether the viewer of a stream may still see it
+ANSWER_S = 10.0  # that an order waits for the town
+BODY_S = 30.0  # that an order may take to come
+LARGEST = 64 * 1024  # bytes of an order
+MOST_FRAMES = 600  # of a recording, in one answer
+OWN: Mapping[str, str] = {"pause": "operator", "resume": "operator", "speed": "operator"}  # orders to the runner itself
+CSP = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
+SAFE = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (TooMany, 429),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (BadRecord, 500),  # the log's, whatever was asked
+    (BadInput, 400),
+)
+
+
+class Late(HoldfastError):
+    """The town did not get to an order in time. Whether it will is known by its id: sent again, it is done once."""
+
+
+class Hub:
+    """What there is to send: the newest key frame and all since. It holds as much however many watch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frames: list[tuple[int, bytes]] = []
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def offer(self, frame: Mapping[str, Any]) -> None:
+        """One more frame, from whatever thread the world lives in; nobody is waited for."""
+        kept = (int(frame["seq"]), orjson.dumps(frame))
+        with self._lock:
+            self._frames = [kept] if frame["key"] else [*self._frames, kept]
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            with suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(event.set)
+
+    def after(self, seq: int) -> tuple[int, bytes] | None:
+        """The frame to send to who has had this one: the next, or, where that is gone, the newest key frame."""
+        with self._lock:
+            if not self._frames:
+                return None
+            first, last = self._frames[0][0], self._frames[-1][0]
+            if seq >= last:
+                return None
+            return self._frames[seq + 1 - first] if seq >= first - 1 and seq >= 0 else self._frames[0]
+
+    async def follow(self) -> AsyncGenerator[tuple[int, bytes] | None, None]:
+        """Frame after frame, each when the one before has been taken; None every LOOK_S seconds when all is quiet."""
+        mine = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._waiting.add(mine)
+        had = -1
+        try:
+            while True:
+                mine[1].clear()
+                found = self.after(had)
+                if found is not None:
+                    had = found[0]
+                    yield found
+                    continue
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await mine[1].wait()
+                except TimeoutError:
+                    yield None
+        finally:
+            with self._lock:
+                self._waiting.discard(mine)
+
+
+class Runner:
+    """Lives a town in a thread of its own, at a speed that can be changed, and takes orders between two ticks."""
+
+    def __init__(
+        self,
+        life: Life,
+        recording: Recording,
+        *,
+        audit: Audit,
+        speed: float = 8.0,
+        clock: Callable[[], float] = time.time,
+        observe: Callable[[Moment], None] | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self.life, self.recording, self.hub = life, recording, Hub()
+        self.is_paused, self.speed = False, speed
+        self.alerts, self.lines, self.history = Watch(), deque[Any](maxlen=60), deque[Any](maxlen=240)
+        self.error: BaseException | None = None
+        self._observe, self._answer_s = observe, answer_s
+        self._orders = queue.SimpleQueue[tuple[Any, Caller, Future[dict[str, Any]]] | None]()
+        self._desk = Desk(needs=self._needs, look=self._look, do=self._do, audit=audit, clock=clock)
+        self._thread = threading.Thread(target=self._live, name="town", daemon=True)
+        self._is_over, self._is_up = False, False  # up: its rules are compiled, and the first tick was lived
+
+    def __enter__(self) -> Runner:
+        self._show()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._orders.put(None)
+        self._thread.join()
+
+    # In the town's thread --------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            due = time.monotonic()
+            while not self._is_over:
+                if self.is_paused:
+                    self._obey(0.5)
+                    due = time.monotonic()
+                    continue
+                ticks = max(1, round(self.speed / FRAMES_S))
+                for _ in range(ticks):
+                    self._tick()
+                    self._is_up = True
+                self._show()
+                due = max(due + ticks / self.speed, time.monotonic() - 1.0)  # what cannot be kept up with is let go
+                self._obey(due - time.monotonic())
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _tick(self) -> None:
+        moment = self.life.step()
+        if self._observe is not None:
+            self._observe(moment)
+        if moment.window is not None:
+            self.alerts.look(moment.window, moment.tick)
+
+    def _show(self, *, key: bool = False) -> None:
+        frame = self.life.frame(key=key)
+        self.lines.extend(frame.get("lines", ()))
+        if "kpis" in frame and (not self.history or self.history[-1]["tick"] < frame["tick"]):
+            self.history.append({"tick": frame["tick"], **frame["kpis"]})
+        self.recording.add(frame)
+        self.hub.offer(frame)
+
+    def _obey(self, wait_s: float) -> None:
+        """Orders that have come, and those that come within the time; the first is always looked for."""
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                left = until - time.monotonic()
+                found = self._orders.get(timeout=left) if left > 0 else self._orders.get_nowait()
+            except queue.Empty:
+                return
+            if found is None:
+                return
+            body, caller, answer = found
+            if not answer.set_running_or_notify_cancel():  # who sent it was told that it is late, or is gone
+                continue
+            was = (self.is_paused, self.speed)
+            try:
+                answer.set_result(self._desk.hear(body, caller))
+            except Exception as error:
+                answer.set_exception(error)
+            if (self.is_paused, self.speed) != was:
+                return
+
+    def _needs(self, name: str) -> str:
+        if name in OWN:
+            return OWN[name]
+        if name not in COMMANDS:
+            why, known = "is unknown", ", ".join((*OWN, *COMMANDS))
+            raise NotFound(f"order {name[:40]!r}", why=why, remedy=f"there are {known}")
+        return COMMANDS[name].role
+
+    def _look(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        if name in OWN:
+            return {"said": name, "deeds": []}
+        return self.life.told(self.life.plan(name, args), name, args)
+
+    def _do(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        if name == "speed":
+            self.speed = _speed(args)
+            return {"said": f"{self.speed:g} ticks a second"}
+        if name in OWN:
+            self.is_paused = name == "pause"
+            return {"said": "the town stands still" if self.is_paused else "the town goes on"}
+        told = self.life.order(name, args)
+        if self.is_paused and COMMANDS[name].role != Role.VIEWER:
+            self._show()  # else it would be seen only when the town goes on
+        return told
+
+    # From elsewhere --------------------------------------------------------------------------------------------------
+
+    async def take(self, body: Any, caller: Caller) -> dict[str, Any]:
+        """What came of an order; whatever is not done in time is refused, and not begun any more."""
+        answer: Future[dict[str, Any]] = Future()
+        self._orders.put((body, caller, answer))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if self.error is not None else self._answer_s):
+                return await asyncio.wrap_future(answer)
+        if self.error is not None:
+            raise Late("town", why="has stopped", remedy="start it anew")
+        why = "has no time for orders" if self._is_up else "is starting: its rules are being compiled, about a minute"
+        raise Late("town", why=why, remedy="send the order again, with the same id")
+
+    def status(self, role: Role) -> dict[str, Any]:
+        standing = [{"code": one.code, "severity": str(one.severity), "message": one.message}
+                    for one in self.alerts.standing]  # fmt: skip
+        return {
+            "role": role,
+            "paused": self.is_paused,
+            "speed": self.speed,
+            "ticks": list(self.recording.ticks),
+            "alerts": standing,
+            "faults": list(faults(self.life.kpis)),
+            "kpis": rounded(self.life.kpis),
+            "limits": [{"kpi": one.kpi, "above": one.above, "below": one.below} for one in LIMITS],
+            "lines": list(self.lines),
+            "history": list(self.history),
+            "commands": [one for one in described() if role.may(Role(one["role"]))],
+        }
+
+
+def _speed(args: Mapping[str, Any]) -> float:
+    value = args.get("ticks_per_s")
+    with suppress(TypeError, ValueError):
+        if value is not None and 0.1 <= float(value) <= FASTEST:
+            return float(value)
+    raise BadInput(f"speed: ticks_per_s = {value!s:.40}", why="is no speed", remedy=f"from 0.1 to {FASTEST:g}")
+
+
+# The app -------------------------------------------------------------------------------------------------------------
+
+
+def app(runner: Runner, badges: Sequence[Badge] = (), *, body_s: float = BODY_S) -> Starlette:
+    """The page and what it asks for. With a viewer's badge nobody sees anything without a token."""
+    is_open = not any(badge.role == "viewer" for badge in badges)
+
+    def admit(asked: Request) -> Caller:
+        known = asked.scope.get("caller")
+        if isinstance(known, Caller):
+            return known
+        given = asked.headers.get("authorization", "").removeprefix("Bearer ") or None
+        caller = role_of(badges, given)
+        if caller is None and given is not None:
+            raise HTTPException(401, "the token is wrong")
+        if caller is None and not is_open:
+            raise HTTPException(401, "the token is missing; send 'Authorization: Bearer …'")
+        if caller is None and not all(map(_is_us, asked.headers.getlist("host") or [""])):
+            raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
+        return caller or Caller(label="anyone", role=Role.VIEWER)
+
+    async def page(asked: Request) -> Response:
+        return _file("templates/town.html", "text/html")
+
+    async def script(asked: Request) -> Response:
+        return _file("static/town.js", "text/javascript")
+
+    async def legend(asked: Request) -> Response:
+        admit(asked)
+        return _json(runner.life.legend())
+
+    async def status(asked: Request) -> Response:
+        return _json(runner.status(admit(asked).role))
+
+    async def health(asked: Request) -> Response:
+        is_well = runner.error is None
+        return _json({"status": "ok" if is_well else "failed"}, 200 if is_well else 503)
+
+    async def live(asked: Request) -> Response:
+        admit(asked)
+        return Events(_events(runner.hub, asked.scope.get("is_known")), headers={"Cache-Control": "no-store"})
+
+    async def frames(asked: Request) -> Response:
+        admit(asked)
+        tick, most = (_number(asked, name, default) for name, default in (("tick", 0), ("most", 300)))
+        found = await asyncio.to_thread(lambda: list(runner.recording.frames(tick, max(1, min(most, MOST_FRAMES)))))
+        return _json({"ticks": list(runner.recording.ticks), "frames": found})
+
+    async def order(asked: Request) -> Response:
+        caller = admit(asked)
+        if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "Content-Type must be application/json")
+        try:
+            said = orjson.loads(await _body(asked, body_s))
+        except orjson.JSONDecodeError as error:
+            raise BadInput("order", why=f"is not JSON: {error}") from None
+        return _json(await runner.take(said, caller))
+
+    application = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/town.js", script),
+            Route("/legend", legend),
+            Route("/status", status),
+            Route("/health", health),
+            Route("/live", live),
+            Route("/frames", frames),
+            Route("/order", order, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _refused, HoldfastError: _failed, ClientDisconnect: _gone},
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+def _is_us(host: str) -> bool:
+    named = HOST.fullmatch(host)
+    return named is not None and is_loopback((named[1] or named[2]).lower())
+
+
+async def _events(hub: Hub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
+    """The frames as events, for as long as the viewer is known; a comment when all is quiet."""
+    seen = sent = time.monotonic()
+    async with aclosing(hub.follow()) as frames:
+        async for found in frames:
+            now = time.monotonic()
+            if is_known is not None and now - seen >= LOOK_S:
+                if not await is_known():
+                    return
+                seen = now
+            if found is not None or now - sent >= BEAT_S:
+                sent = now
+                yield b": \n\n" if found is None else b"data: " + found[1] + b"\n\n"
+
+
+async def _body(asked: Request, most_s: float) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(most_s):
+            async for part in asked.stream():
+                body += part
+                if len(body) > LARGEST:
+                    raise HTTPException(413, f"the order is larger than {LARGEST} bytes")
+    except TimeoutError:
+        why = f"the order did not come within {most_s:g} s"
+        raise HTTPException(408, why, headers={"Connection": "close"}) from None
+    return bytes(body)
+
+
+def _number(asked: Request, name: str, default: int) -> int:
+    text = asked.query_params.get(name, str(default))
+    if not text.isdecimal() or len(text) > 12:
+        raise BadInput(f"{name} = {text[:40]}", why="is not a whole number from 0 on")
+    return int(text)
+
+
+def _file(path: str, kind: str) -> Response:
+    data = files("holdfast.workloads").joinpath(path).read_bytes()
+    return Response(data, media_type=kind, headers=SAFE | {"Cache-Control": "no-cache"})
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    data, more = orjson.dumps(value), {"Cache-Control": "no-store", **(headers or {})}
+    return Response(data, status, media_type="application/json", headers=more)
+
+
+async def _refused(asked: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _failed(asked: Request, error: Exception) -> Response:
+    code = next((code for kind, code in STATUSES if isinstance(error, kind)), 503)
+    headers = {"Retry-After": str(ceil(error.wait_s))} if isinstance(error, TooMany) else None
+    return _json({"error": str(error)}, code, headers)
+
+
+async def _gone(asked: Request, error: Exception) -> Response:
+    return Response(status_code=499)

@@ -1,0 +1,301 @@
+"""The two kits of the scorer's seam: each rule is broken once, and each honest scorer passes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.checks import Answer, Case
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import Reward
+from holdfast.contracts.scorer import (
+    Trace,
+    check_scorer,
+    check_scorers,
+    is_answer,
+    prompt_of,
+    refuse_blocking,
+    resolve,
+)
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+
+TASKS = [{"id": f"t{n}", "question": f"What is {n} + {n}?", "expected": str(n + n)} for n in range(20)]
+
+
+@dataclass
+class Made:
+    """A scorer with what the check reads of one."""
+
+    function: Any
+    name: str = "made"
+    gate: bool = True
+    takes_trace: bool = False
+    gold_is_answer: bool = True
+    asks_model: bool = False
+    is_group: bool = False
+
+    def __call__(self, task: Any, answer: Any, trace: Trace, /) -> Any:
+        return self.function(task, answer)
+
+
+def right(task: Any, answer: Any) -> Reward:
+    return Reward(float(str(answer).strip() == str(task["expected"])))
+
+
+def checks(function: Any, tasks: Any = TASKS, **fields: Any) -> dict[str, bool]:
+    """Which checks found something, and whether that blocks."""
+    return {one.check: one.blocks for one in check_scorers([Made(function, **fields)], tasks)}
+
+
+def test_an_honest_gate_has_no_findings() -> None:
+    assert checks(right) == {}
+
+
+async def said_later(task: Any, answer: Any) -> Reward:
+    return right(task, answer)
+
+
+def test_an_async_gate_is_tried_too_also_where_a_loop_runs() -> None:
+    assert checks(said_later) == {}
+
+
+async def test_it_can_be_tried_from_within_a_loop() -> None:
+    assert checks(said_later) == {}
+    assert resolve(3) == 3
+
+
+def generous(task: Any, answer: Any) -> Reward:
+    return Reward(1.0)
+
+
+def echoing(task: Any, answer: Any) -> Reward:
+    return Reward(float(str(task["expected"]) == answer or str(answer) == task["question"]))
+
+
+def any_answer(task: Any, answer: Any) -> Reward:
+    return Reward(float(any(str(answer) == one["expected"] for one in TASKS)))
+
+
+def wrong_case(task: Any, answer: Any) -> Reward:
+    return Reward(float(f"{answer}!" == task["expected"]))
+
+
+def raising(task: Any, answer: Any) -> Reward:
+    raise KeyError(task["id"])
+
+
+def percent(task: Any, answer: Any) -> Reward:
+    return Reward(100.0 * (str(answer) == task["expected"]))
+
+
+def fickle(task: Any, answer: Any) -> Reward:
+    return Reward(random.random())
+
+
+def changing(task: Any, answer: Any) -> Reward:
+    task["seen"] = True
+    return right(task, answer)
+
+
+def forgetful(task: Any, answer: Any) -> None:
+    float(answer == task["expected"])
+
+
+def no_reward(task: Any, answer: Any) -> str:
+    return "yes"
+
+
+BROKEN: list[tuple[Any, str]] = [
+    (generous, "empty"),  # pays everything
+    (generous, "other"),
+    (generous, "prompt"),
+    (echoing, "prompt"),  # the question is taken for an answer
+    (any_answer, "other"),
+    (wrong_case, "gold"),  # nobody could ever be right
+    (raising, "raises"),
+    (percent, "range"),
+    (fickle, "deterministic"),
+    (changing, "changes"),
+    (forgetful, "silent"),  # no return
+    (no_reward, "raises"),
+]
+
+
+@pytest.mark.parametrize(("function", "check"), BROKEN)
+def test_what_would_spoil_a_run_blocks_it(function: Any, check: str) -> None:
+    tasks = [dict(task) for task in TASKS]
+    assert checks(function, tasks)[check] is True
+
+
+def test_a_finding_names_a_few_tasks_and_the_first_that_blocks_is_refused() -> None:
+    found = check_scorers([Made(wrong_case)], TASKS)
+    gold = next(one for one in found if one.check == "gold")
+    assert len(gold.examples) == 3 and "t0" in gold.examples[0]
+    assert "20 of 20 tasks" in str(gold)
+    with pytest.raises(BadInput, match="scorer made: does not pay 1 to the expected answer"):
+        refuse_blocking(found)
+    refuse_blocking([replace(gold, blocks=False)])
+
+
+def test_what_a_scorer_raises_is_told_with_its_place() -> None:
+    found = next(one for one in check_scorers([Made(raising)], TASKS) if one.check == "raises")
+    assert "KeyError: 't0' (test_scorer.py:" in found.examples[0]
+
+
+def test_one_odd_task_of_many_warns() -> None:
+    odd = [*TASKS[:19], {**TASKS[19], "expected": "thirty-eight "}]
+    assert checks(lambda task, answer: Reward(float(answer == task["expected"].strip())), odd) == {"gold": False}
+
+
+RUBRICS: list[Any] = [
+    [{"question": "Write a poem", "expected": {"rubric": ["rhymes", "is short"]}}],
+    [{"question": "Write a function", "expected": "def test_it():\n    assert f(1) == 2"}],
+]
+
+
+@pytest.mark.parametrize("tasks", RUBRICS)
+def test_what_is_no_answer_is_said_to_be_not_checkable(tasks: Any) -> None:
+    assert checks(lambda task, answer: Reward(float("rose" in answer)), tasks) == {"not_checkable": False}
+
+
+def test_a_scorer_may_say_that_what_is_expected_is_no_answer() -> None:
+    tasks = [{"question": "Be polite", "expected": "The answer greets the user by name."}]
+    assert checks(lambda task, answer: Reward(float("Dear" in answer)), tasks)["gold"] is True
+    assert checks(lambda task, answer: Reward(float("Dear" in answer)), tasks, gold_is_answer=False) == {
+        "not_checkable": False
+    }
+
+
+def test_a_gate_that_reads_the_trace_is_not_blamed_for_gold_answers_without_one() -> None:
+    assert checks(lambda task, answer: Reward(0.0), takes_trace=True) == {"not_checkable": False}
+    assert checks(raising, takes_trace=True)["raises"] is False
+
+
+@pytest.mark.parametrize("expected", [4, 2.5, True, [1, "a"], {"x": 1}])
+def test_a_gold_answer_of_any_json_type_may_be_paid_as_value_or_as_text(expected: Any) -> None:
+    tasks = [{"question": "?", "expected": expected}, {"question": "!", "expected": "no such"}]
+    assert checks(lambda task, answer: Reward(float(answer == task["expected"])), tasks) == {}
+
+    def by_text(task: Any, answer: Any) -> Reward:
+        import json
+
+        wanted = task["expected"] if isinstance(task["expected"], str) else json.dumps(task["expected"])
+        return Reward(float(answer.strip() == wanted))
+
+    assert checks(by_text, tasks) == {}  # all answers are tried in the form that it takes
+
+
+def test_shaping_may_pay_what_it_likes_but_must_be_sound() -> None:
+    assert checks(generous, gate=False) == {}
+    assert checks(percent, gate=False) == {}
+    assert checks(fickle, gate=False) == {"deterministic": True}
+
+
+def test_a_safety_scorer_always_says_a_cost() -> None:
+    def found(function: Any) -> dict[str, bool]:
+        made = [Made(function, gate=False)]
+        return {one.check: one.blocks for one in check_scorers([], TASKS, safety=made)}
+
+    assert found(lambda task, answer: Reward(0.0)) == {}
+    assert found(lambda task, answer: Reward(-1.0)) == {"cost": True}
+    assert found(lambda task, answer: None)["cost"] is True
+
+
+@pytest.mark.parametrize("why", ["asks_model", "is_group"])
+def test_who_asks_a_model_or_needs_a_group_is_not_called(why: str) -> None:
+    assert checks(raising, **{why: True}) == {"not_checkable": False}
+
+
+def test_of_many_tasks_only_a_sample_is_tried() -> None:
+    asked: set[str] = set()
+
+    def counting(task: Any, answer: Any) -> Reward:
+        asked.add(task["id"])
+        return right(task, answer)
+
+    many = [{"id": str(n), "question": f"{n}?", "expected": str(n)} for n in range(10_000)]
+    began = perf_counter()
+    assert checks(counting, many) == {}
+    assert perf_counter() - began < 2.0
+    assert len(asked) == 64 and max(map(int, asked)) > 9_000  # from the whole list
+
+
+def test_the_prompt_is_found_by_its_usual_names() -> None:
+    assert prompt_of("hi") == "hi"
+    assert prompt_of({"prompt": "p", "text": "longer text"}) == "p"
+    assert prompt_of({"a": "x", "b": "the longest", "expected": "the very longest of all"}) == "the longest"
+    assert prompt_of({"board": [0]}) is None and prompt_of(3) is None
+    assert is_answer("Paris") and is_answer({"x": 1}) and not is_answer({"Tests": []})
+
+
+# What a scorer is shown
+
+
+def span(seq: int, kind: SpanKind, **rest: Any) -> Span:
+    return Span(seq=seq, kind=kind, name=str(kind), started_at=0.0, **rest)
+
+
+def call(text: str) -> ModelCall:
+    asked = ({"role": "user", "content": "hi"},)
+    return ModelCall(model="m", messages=asked, response={"role": "assistant", "content": text})
+
+
+def test_a_trace_offers_calls_tools_and_messages_in_order() -> None:
+    tool = ToolCall(tool="look", arguments={})
+    trace = Trace(
+        (
+            span(3, SpanKind.MODEL, model=call("second")),
+            span(1, SpanKind.MODEL, model=call("first")),
+            span(2, SpanKind.TOOL, tool=tool),
+            span(4, SpanKind.MODEL, model=call("cut"), attributes={PARTIAL: "closed"}),
+        )
+    )
+    assert [one.response["content"] for one in trace.calls] == ["first", "second"]
+    assert trace.tools == (tool,)
+    assert [one["content"] for one in trace.messages] == ["hi", "second"]
+    assert len(trace.spans) == 4
+    told = Trace((span(1, SpanKind.MESSAGE, attributes={"role": "user", "text": "hello"}),))
+    assert [one["content"] for one in told.messages] == ["hello"]
+
+
+# The kit for whoever writes one
+
+SUM = Case(
+    name="sum",
+    task={"question": "2 + 2", "expected": "4"},
+    gold=Answer(name="right", output="4"),
+    cheats=(Answer(name="all", output="3 4 5"),),
+)
+
+
+def lenient(task: Any, answer: Any) -> Reward:
+    return Reward(float(task["expected"] in answer))
+
+
+def test_gold_earns_one_and_cheats_nothing() -> None:
+    check_scorer(Made(right), [SUM])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lenient, "sum: 'all': earns 1"),
+        (wrong_case, "sum: 'right': earns 0"),
+        (fickle, "sum: 'right': the scorer says something else each time"),
+        (forgetful, "sum: 'right': gives NoneType, not a Reward"),
+    ],
+)
+def test_a_scorer_that_can_be_had_is_found_out(function: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_scorer(Made(function), [SUM])
+
+
+def test_a_scorer_that_was_never_tempted_is_not_passed() -> None:
+    with pytest.raises(AssertionError, match="has no cheats"):
+        check_scorer(Made(right), [replace(SUM, cheats=())])
+    with pytest.raises(AssertionError, match="no cases"):
+        check_scorer(Made(right), [])

@@ -1,0 +1,339 @@
+"""The live page's server: who gets in, what is sent, and that the town waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from holdfast.collect import endpoint
+from holdfast.contracts.access import Role
+from holdfast.operate.auth import Caller, digest
+from holdfast.operate.serve.app import Town
+from holdfast.store.store import open_store
+from holdfast.workloads import townlife
+from holdfast.workloads import townobserver as observer
+from holdfast.workloads.townlife import Life, Rules, Veil
+from holdfast.workloads.townobserver import Audit, Badge, read_audit
+from holdfast.workloads.townpage import FASTEST, Hub, Runner, app
+from tests.operate import room
+
+BADGES = (Badge(role="operator", token="operator-1", label="olga"), Badge(role="admin", token="admin-token"))
+VIEWER = Badge(role="viewer", token="viewer-token")
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    return townlife.read_rules(residents=12)
+
+
+@contextmanager
+def serving(
+    rules: Rules,
+    folder: Path,
+    *,
+    badges: tuple[Badge, ...] = BADGES,
+    speed: float = 200.0,
+    veil: Veil | None = None,
+    body_s: float = 30.0,
+    answer_s: float = 60.0,
+    **more: Any,
+) -> Iterator[tuple[str, Runner]]:
+    life = Life(rules, seed=3, veil=veil)
+    recording = townlife.new_recording(folder / "town.frames", life)
+    audit = Audit(folder / "audit.jsonl")
+    with endpoint.listen("127.0.0.1", 0, token=None) as listening:
+        with Runner(life, recording, audit=audit, speed=speed, answer_s=answer_s, **more) as runner:
+            server = endpoint.server(app(runner, badges, body_s=body_s))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}", runner
+            finally:
+                server.should_exit = True
+                thread.join()
+        recording.close()
+    assert runner.error is None
+
+
+@pytest.fixture
+def site(rules: Rules, tmp_path: Path) -> Iterator[tuple[str, Runner]]:
+    with serving(rules, tmp_path) as served:
+        yield served
+
+
+async def ask(url: str, body: Any = None, *, token: str | None = None, **headers: str) -> tuple[int, Any]:
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    async with aiohttp.ClientSession() as session:
+        how: dict[str, Any] = {"headers": headers} if body is None else {"headers": headers, "json": body}
+        async with session.request("GET" if body is None else "POST", url, **how) as answer:
+            is_json = answer.content_type == "application/json"
+            return answer.status, await answer.json() if is_json else await answer.text()
+
+
+async def frames(url: str, count: int, *, token: str | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/live", headers=headers) as answer:
+        assert answer.content_type == "text/event-stream"
+        async for line in answer.content:
+            if line.startswith(b"data: "):
+                found.append(json.loads(line[6:]))
+                if len(found) == count:
+                    break
+    return found
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 - the town lives in another thread
+            await asyncio.sleep(0.01)
+
+
+class Gate:
+    """Where a town is held between two ticks, while it is shut."""
+
+    def __init__(self) -> None:
+        self.is_shut, self.is_held = True, False
+
+    def pass_by(self, _: Any) -> None:
+        while self.is_shut:
+            self.is_held = True
+            time.sleep(0.005)
+        self.is_held = False
+
+
+async def test_a_viewer_gets_the_page_the_legend_and_frames_that_follow_one_another(site: tuple[str, Runner]) -> None:
+    url, _ = site
+    status, page = await ask(url)
+    assert status == 200 and '<script type="module" src="town.js">' in page
+    assert (await ask(f"{url}/town.js"))[0] == 200
+    status, legend = await ask(f"{url}/legend")
+    assert (legend["town"], legend["width"], len(legend["glyphs"])) == ("harbour", 48, 48 * 48)
+    seen = None
+    for frame in await frames(url, 40):
+        seen = townlife.fold(seen, frame)
+    assert seen is not None and len(seen["at"]) == 12
+
+
+async def test_any_moment_of_the_recording_can_be_asked_for(site: tuple[str, Runner]) -> None:
+    url, runner = site
+    await until(lambda: runner.life.tick > 130)
+    status, found = await ask(f"{url}/frames?tick=100&most=20")
+    assert (
+        status == 200 and found["frames"][0]["key"] and found["frames"][0]["tick"] <= 100 and len(found["frames"]) <= 20
+    )
+    for query in ("tick=x", "tick=-1", "most=1.5"):
+        status, said = await ask(f"{url}/frames?{query}")
+        assert status == 400 and "is not a whole number" in said["error"]
+
+
+async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_down(
+    site: tuple[str, Runner], tmp_path: Path
+) -> None:
+    url, runner = site
+    status, _ = await ask(f"{url}/order", {"name": "pause", "id": "1"}, token="operator-1")
+    at = runner.life.tick
+    await asyncio.sleep(0.2)
+    assert status == 200 and runner.life.tick == at and runner.is_paused
+    status, said = await ask(f"{url}/order", {"name": "rain", "id": "2", "args": {"ticks": 30}}, token="operator-1")
+    assert status == 200 and said["said"] == "rain for 30 ticks"
+    status, again = await ask(f"{url}/order", {"name": "rain", "id": "2", "args": {"ticks": 30}}, token="operator-1")
+    assert again == said | {"again": True}
+    status, dry = await ask(f"{url}/order", {"name": "blackout", "dry_run": True}, token="operator-1")
+    assert dry["deeds"] and len(runner.life.commands) == 1
+    for body in ({"ticks_per_s": 0}, {"ticks_per_s": "fast"}, {}):
+        assert (await ask(f"{url}/order", {"name": "speed", "id": "3", "args": body}, token="operator-1"))[0] == 400
+    await ask(f"{url}/order", {"name": "speed", "id": "4", "args": {"ticks_per_s": 500}}, token="operator-1")
+    await ask(f"{url}/order", {"name": "resume", "id": "5"}, token="operator-1")
+    await until(lambda: runner.life.tick > at + 20)
+    assert runner.speed == 500
+    done = [(one["name"], one["who"]) for one in read_audit(tmp_path / "audit.jsonl") if "refused" not in one]
+    assert done == [("pause", "olga"), ("rain", "olga"), ("speed", "olga"), ("resume", "olga")]
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "status"),
+    [
+        ("rain", None, 403), ("rain", "wrong-token", 401), ("kill", "operator-1", 403), ("pause", None, 403),
+        ("inspect", None, 200), ("fly", "admin-token", 404), ("kill", "admin-token", 200),
+    ],
+)  # fmt: skip
+async def test_each_order_has_its_role(name: str, token: str | None, status: int, site: tuple[str, Runner]) -> None:
+    args = {"resident": 1} if name in ("kill", "inspect") else {}
+    assert (await ask(f"{site[0]}/order", {"name": name, "id": "1", "args": args}, token=token))[0] == status
+
+
+async def test_orders_come_as_small_json_only(site: tuple[str, Runner]) -> None:
+    url, _ = site
+    async with aiohttp.ClientSession() as session:
+        for data, kind, status in (
+            (b"{}", "text/plain", 415), (b"{", "application/json", 400), (b"x" * 70_000, "application/json", 413),
+        ):  # fmt: skip
+            async with session.post(f"{url}/order", data=data, headers={"Content-Type": kind}) as answer:
+                assert answer.status == status
+
+
+async def test_an_order_that_does_not_come_is_not_waited_for(rules: Rules, tmp_path: Path) -> None:
+    head = b"POST /order HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    with serving(rules, tmp_path, body_s=0.1) as (url, _):
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head)
+        async with asyncio.timeout(60):
+            said = await reader.read()  # and it is hung up
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 408 ") and b"the order did not come within 0.1 s" in said
+
+
+async def test_who_gives_too_many_orders_is_told_when_to_come_again(rules: Rules, tmp_path: Path) -> None:
+    with serving(rules, tmp_path, clock=lambda: 1000.0) as (url, runner):
+        many = [{"name": "inspect", "args": {"resident": 1}}] * int(observer.BURST)
+        await asyncio.gather(*(runner.take(one, Caller(label="olga", role=Role.OPERATOR)) for one in many))
+        how = {"headers": {"Authorization": "Bearer operator-1"}, "json": many[0]}
+        async with aiohttp.ClientSession() as session, session.post(f"{url}/order", **how) as answer:  # type: ignore[arg-type]
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+            assert (await answer.json())["error"] == "order: too many orders; try again in 1 s"
+        assert (await ask(f"{url}/order", many[0], token="admin-token"))[0] == 200
+
+
+async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_lives_on(
+    rules: Rules, tmp_path: Path
+) -> None:
+    gate = Gate()
+    order = {"name": "rain", "id": "1", "args": {"ticks": 30}}
+    with serving(rules, tmp_path, observe=gate.pass_by, answer_s=0.2) as (url, runner):
+        try:
+            await until(lambda: gate.is_held)
+            status, said = await ask(f"{url}/order", order, token="operator-1")
+            assert status == 503 and "town: is starting" in said["error"]
+            gate.is_shut = False
+            await until(lambda: runner.life.tick > 20)  # past the order that nobody waits for any more
+            assert len(runner.life.commands) == 0 and runner.error is None
+            gate.is_shut = True
+            await until(lambda: gate.is_held)
+            status, said = await ask(f"{url}/order", order, token="operator-1")
+            assert status == 503
+            assert said["error"] == "town: has no time for orders; send the order again, with the same id"
+        finally:
+            gate.is_shut = False
+        async with asyncio.timeout(60):
+            while (await ask(f"{url}/order", order, token="operator-1"))[0] != 200:
+                assert runner.error is None
+        assert len(runner.life.commands) == 1
+
+
+async def test_a_stream_ends_with_the_token_of_whoever_sees_it(rules: Rules, tmp_path: Path) -> None:
+    tokens = {str(role): f"badge-of-{role}" for role in Role}
+    badges = tuple(Badge(role=role, token=token) for role, token in tokens.items())
+    with open_store(tmp_path / "store.sqlite") as store, serving(rules, tmp_path, badges=badges) as (_, runner):
+        for is_paused in (False, True):  # frames come all the time, or none at all
+            runner.is_paused = is_paused
+            with room.serving(store, town=Town(app=app(runner, badges), badges=tokens)) as served:
+                headers = {"Authorization": f"Bearer {served.tokens['viewer']}"}
+                async with (
+                    asyncio.timeout(60),
+                    aiohttp.ClientSession(headers=headers) as session,
+                    session.get(f"{served.url}/town/live") as answer,
+                ):
+                    assert (await answer.content.readline()).startswith(b"data: ")
+                    found = store.tokens.find(digest(served.tokens["viewer"]))
+                    assert found is not None
+                    store.tokens.revoke(found.id, "ann", "lost", time.time()).result()
+                    async for _ in answer.content:
+                        pass  # until it ends
+
+
+async def test_a_page_of_elsewhere_that_points_at_this_machine_gets_nothing(site: tuple[str, Runner]) -> None:
+    url, _ = site
+    assert (await ask(f"{url}/status", Host="evil.example"))[0] == 403
+    assert (await ask(f"{url}/live", Host="evil.example"))[0] == 403
+    assert (await ask(f"{url}/status", Host="localhost"))[0] == 200
+
+
+async def test_with_a_viewers_token_nobody_sees_anything_without_one(rules: Rules, tmp_path: Path) -> None:
+    with serving(rules, tmp_path, badges=(*BADGES, VIEWER)) as (url, _):
+        for path in ("legend", "status", "live", "frames"):
+            assert (await ask(f"{url}/{path}"))[0] == 401
+            assert (await ask(f"{url}/{path}", token="guess-guess"))[0] == 401
+        assert (await ask(f"{url}/status", token="viewer-token", Host="town.example"))[1]["role"] == "viewer"
+        assert len(await frames(url, 2, token="operator-1")) == 2
+
+
+async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tuple[str, Runner]) -> None:
+    url, runner = site
+    runner.speed = FASTEST
+    await until(lambda: runner.life.tick > 760)
+    _, viewer = await ask(f"{url}/status")
+    _, admin = await ask(f"{url}/status", token="admin-token")
+    assert {one["name"] for one in viewer["commands"]} == {"inspect", "queues"}
+    assert {one["name"] for one in admin["commands"]} == set(townlife.COMMANDS)
+    assert viewer["kpis"]["residents"] == 12 and viewer["history"] and viewer["lines"]
+    assert (await ask(f"{url}/health"))[1] == {"status": "ok"}
+
+
+async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: Path) -> None:
+    names = {Life(rules, seed=3).name(seat) for seat in range(12)}
+    with serving(rules, tmp_path, veil=Veil(key=b"key" * 11)) as (url, runner):
+        runner.speed = FASTEST
+        await until(lambda: runner.life.tick > 400)
+        sent = [json.dumps(await frames(url, 5))]
+        paths = ("legend", "status", "frames?tick=1&most=600")
+        sent += [json.dumps((await ask(f"{url}/{path}"))[1]) for path in paths]
+        order = {"name": "kill", "id": "1", "args": {"resident": 2}}
+        sent.append(json.dumps((await ask(f"{url}/order", order, token="admin-token"))[1]))
+    sent += [(tmp_path / name).read_text() for name in ("town.frames", "audit.jsonl")]
+    words = set("".join(letter if letter.isalpha() else " " for letter in "\n".join(sent)).split())
+    assert not names & words
+
+
+# Backpressure -------------------------------------------------------------------------------------------------------
+
+
+def test_who_has_fallen_behind_begins_at_the_newest_key_frame() -> None:
+    hub = Hub()
+    assert hub.after(-1) is None
+    for seq in range(10):
+        hub.offer({"seq": seq, "key": seq in (0, 6)})
+    assert [found and found[0] for found in map(hub.after, (-1, 2, 5, 6, 8, 9))] == [6, 6, 6, 7, 9, None]
+
+
+async def test_a_slow_viewer_slows_nothing_and_gets_a_key_frame_next(site: tuple[str, Runner]) -> None:
+    url, runner = site
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")  # and then it reads nothing
+        await until(lambda: runner.life.tick > 100)
+        at = runner.life.tick
+        seen = None
+        for frame in await frames(url, 30):  # another one sees everything meanwhile
+            seen = townlife.fold(seen, frame)
+        assert runner.life.tick > at
+    kept = runner.hub._frames
+    assert len(kept) <= 60  # what is kept does not grow with who waits
+
+
+async def test_whom_an_app_around_it_has_let_in_is_who_asks(site: tuple[str, Runner]) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    caller = Caller(label="ann", role=Role.ADMIN)
+    scope = {"type": "http", "method": "GET", "path": "/status", "headers": [], "query_string": b"", "caller": caller}
+    await app(site[1], [VIEWER])(scope, receive, send)
+    assert sent[0]["status"] == 200 and json.loads(sent[1]["body"])["role"] == "admin"
