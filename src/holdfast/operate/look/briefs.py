@@ -228,6 +228,8 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     why = str(body.get("why") or "")
     if "add" in body:
         return f"{body['add']} was registered", str(body.get("source") or "")
+    if "accept" in body:
+        return f"{body['accept']} was accepted", reasons(decode(Decision, dict(body["decision"])).reasons)
     if "refuse" in body:
         decision = decode(Decision, dict(body["decision"]))
         return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
@@ -252,7 +254,8 @@ def outcome(decision: Decision) -> str:
 def decision_brief(entry: LedgerEntry) -> Brief:
     """{"sentence", "outcome", "at", "who", "seq", "codes", "reasons": [{"code", "text"}], "needs"}
 
-    `outcome`: "promoted", "held", "refused", "moved", "taken back", "restored" or "registered".
+    `outcome`: "accepted" (it stays where it is), "promoted", "held", "refused", "moved", "taken back", "restored" or
+    "registered".
     """
     what, why = happened(entry)
     made = entry.body.get("decision")
@@ -264,7 +267,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
     elif isinstance(entry.body.get("reasons"), list):
         found = [dict(one) for one in entry.body["reasons"]]
     sentence = f"{what}: {cut(why, LONGEST)}" if why else what
-    word = outcome(decision) if decision is not None else _word(entry.body)
+    word = _word(entry.body) if decision is None or "accept" in entry.body else outcome(decision)
     return {
         "sentence": sentence if sentence.endswith((".", "…")) else f"{sentence}.",
         "outcome": word,
@@ -278,7 +281,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
 
 
 def _word(body: Mapping[str, Any]) -> str:
-    words = {"add": "registered", "roll_back": "taken back", "restore": "restored"}
+    words = {"add": "registered", "accept": "accepted", "roll_back": "taken back", "restore": "restored"}
     return next((word for name, word in words.items() if name in body), "moved")
 
 
