@@ -24,11 +24,11 @@ from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
 from holdfast.operate.keeper import WHO, Looked, keep
 from holdfast.operate.service import Service, Speaker
+from holdfast.pipeline.versions import open_local, resolve
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
-from holdfast.pipeline.versions import open_local, resolve
 
 SLOTS = 64
 BEAT_S = 1.0
@@ -149,7 +149,7 @@ class News:
             for entry in await asyncio.to_thread(self._store.releases.history, self._policy):
                 if entry.seq > self._last:
                     self._last = entry.seq
-                    if not (entry.body.keys() & {"add", "refuse"} or (self._is_guarded and entry.who == WHO)):
+                    if not (entry.body.keys() & {"add", "refuse", "accept"} or (self._is_guarded and entry.who == WHO)):
                         what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
             await self._store.changes.after(RELEASES, seen)

@@ -267,9 +267,7 @@ def _input(task: TaskItem, path: str) -> Any:
     return {**given, "expected": task.expected}
 
 
-def unmeasured(
-    tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str
-) -> list[HeldOut]:
+def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
     """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
     seen, names = {canonical(one.input) for one in known}, {one.id for one in known}
     taught = {canonical(one) for one in learnt}

@@ -218,6 +218,8 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     if "refuse" in body:
         decision = decode(Decision, dict(body["decision"]))
         return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
+    if "accept" in body:
+        return f"{body['accept']} was accepted", reasons(decode(Decision, dict(body["decision"])).reasons)
     if "roll_back" in body:
         return f"{body['roll_back']} was taken back; {body['to']} is live", why
     if "restore" in body:
@@ -239,7 +241,7 @@ def outcome(decision: Decision) -> str:
 def decision_brief(entry: LedgerEntry) -> Brief:
     """{"sentence", "outcome", "at", "who", "seq", "codes", "reasons": [{"code", "text"}], "needs"}
 
-    `outcome`: "promoted", "held", "refused", "moved", "taken back", "restored" or "registered".
+    `outcome`: "promoted", "accepted", "held", "refused", "moved", "taken back", "restored" or "registered".
     """
     what, why = happened(entry)
     made = entry.body.get("decision")
@@ -251,7 +253,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
     elif isinstance(entry.body.get("reasons"), list):
         found = [dict(one) for one in entry.body["reasons"]]
     sentence = f"{what}: {cut(why, LONGEST)}" if why else what
-    word = outcome(decision) if decision is not None else _word(entry.body)
+    word = outcome(decision) if decision is not None and "accept" not in entry.body else _word(entry.body)
     return {
         "sentence": sentence if sentence.endswith((".", "…")) else f"{sentence}.",
         "outcome": word,
@@ -265,7 +267,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
 
 
 def _word(body: Mapping[str, Any]) -> str:
-    words = {"add": "registered", "roll_back": "taken back", "restore": "restored"}
+    words = {"add": "registered", "accept": "accepted", "roll_back": "taken back", "restore": "restored"}
     return next((word for name, word in words.items() if name in body), "moved")
 
 

@@ -180,9 +180,7 @@ def _engine(
 ) -> Models:
     if not any(isinstance(one, Model) for one in policies):
         return Endpoints(connect_to)
-    return LocalEngine(
-        slots=workers, seed=seed, deterministic=deterministic, folder=store.folder, endpoint=connect_to
-    )
+    return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, folder=store.folder, endpoint=connect_to)
 
 
 def _generated(source: str) -> Suite:
