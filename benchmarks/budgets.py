@@ -177,10 +177,10 @@ def judging(path: Path, n: int) -> float:
 
 
 def inferring(n: int) -> float:
+    from holdfast.policies import registry
     from holdfast.policies.local import Local
-    from holdfast.policies.sprout import shelf
 
-    model, manifest = shelf.load("sprout")
+    model, manifest = registry.load("sprout")
     local = Local(model, name="local/sprout", version=manifest.sha256[:12], slots=1, seed=0)
 
     async def ask() -> list[float]:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.store.updates import Updates
+from holdfast.workloads.practice import practise
+
 from holdfast.collect.agent import Context
 from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.seats import Home, Seat
@@ -27,8 +30,6 @@ from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.loop import Control, optimize
 from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
-from holdfast.store.updates import Updates
-from holdfast.workloads.practice import practise
 from holdfast.workloads.pupil import Pupil
 from tests.collect.scene import PACE, PATIENCE_S
 from tests.workloads.test_promotion import BETTER, POLICY, proposal

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.tooluse.course import Course, Quickstart
 
 from holdfast.collect.agent import Agent, Context, Score, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Standing, once
@@ -30,14 +31,13 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import StepRecord, RunState, Status, Wanted
+from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.loop import Control, assist, optimize
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.pupil import Pupil
 from holdfast.workloads.tooluse import agent as tooluse
-from holdfast.workloads.tooluse.course import Course, Quickstart
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent, until

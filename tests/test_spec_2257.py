@@ -18,7 +18,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import GaeBlock, PpoBlock, load_settings
 from holdfast.operate.status import read_status
-from holdfast.policies.sprout.shelf import load
+from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.store.store import open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input

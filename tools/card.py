@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.policies.local import Local
-from holdfast.policies.sprout.shelf import NAMES, SHELF, load
+from holdfast.policies.registry import HERE, NAMES, load
 from holdfast.policies.weights import Manifest
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.tooluse.exam import examine, summary
 from holdfast.workloads.tooluse.tasks import FAMILIES, generate
 
-CARD = SHELF / "card.md"
+CARD = HERE / "sprout" / "card.md"
 SEED = 4242  # of the tasks; training takes the places from 0 on, some millions of them
 ABOUT = {
     "sprout": "Has seen right behaviour: it calls the tools it needs, tries again, admits what it cannot know.",

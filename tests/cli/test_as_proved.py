@@ -16,8 +16,8 @@ import pytest
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate.capture import KIND
+from holdfast.policies import registry
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import STYLES, USE
 from holdfast.workloads.tooluse.tools import specs
@@ -53,7 +53,7 @@ REQUESTS = [
 @pytest.fixture(scope="module")
 def direct() -> list[ModelCall]:
     """The answers of the model itself, as an agent in a proof gets them."""
-    net, _ = shelf.load(MODEL)
+    net, _ = registry.load(MODEL)
     with Local(net) as local:
         return [asyncio.run(local(request["messages"], **_sampling(request))) for request in REQUESTS]
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.decide import _strict
 from holdfast.policies.lm import Shape, Transformer
-from holdfast.policies.sprout.shelf import folder_of
+from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import open_store

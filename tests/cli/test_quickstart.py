@@ -17,16 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from holdfast.workloads.tooluse.course import QUICK, Quickstart
 
 from holdfast.cli.quickstart import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.operate.status import read_status
-from holdfast.policies.sprout.shelf import load
+from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.tooluse.course import QUICK, Quickstart
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.results import turned
 from holdfast.workloads.tooluse.tasks import generate

@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.serving import banner
+from holdfast.cli.serving import banner, prompted
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND
 from holdfast.promote.release import Routing
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
+from tests.endpoint import Scripted
+from tests.endpoint import serving as upstream
 
 POLICY = "tiny"
 HELLO = {"model": POLICY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
@@ -185,3 +187,52 @@ def test_a_version_that_cannot_be_loaded_from_the_start_is_one_line(store: Store
         ran.stderr.startswith("holdfast: error: local model '/nowhere/2': is neither")
         and len(ran.stderr.splitlines()) == 1
     )
+
+
+@pytest.fixture
+def prompts(files: Files) -> Iterator[Store]:
+    """A live version of a prompt that was given to a model elsewhere."""
+    with open_store(files.fresh(), poll_s=0.01) as opened:
+        number = opened.versions.publish({"system_prompt": "Be kind."}, now=time.time()).result().version
+        opened.releases.add(
+            policy=POLICY,
+            kind=PolicyKind.PROMPT,
+            source=f"resources:{number}",
+            manifest={"model": "openai/gpt-tiny"},
+            who="test",
+            now=time.time(),
+        ).result()
+        go(opened, 1, Stage.LIVE, known_good=True)
+        yield opened
+
+
+def test_a_version_whose_model_is_elsewhere_is_served_by_passing_requests_on(
+    prompts: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    with upstream() as far, serving(prompts, "--upstream", far.url) as service:
+        (run,) = [one for one in prompts.runs.newest() if one.kind == KIND]
+        asked = {**HELLO, "user": "ann", "seed": 7, "response_format": {"type": "json_object"}}
+        status, answer = service.post("/chat/completions", asked)
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, "echo: hi")
+        assert service.tell(answer["id"], success=1) == 200
+        far.script.append(Scripted(status=400, body={"error": {"message": "no such format"}}))
+        refused, why = service.post("/chat/completions", asked)
+        code, _, _ = service.end(signal.SIGINT)
+    sent = {name: value for name, value in far.asked[0].body.items() if name not in ("return_token_ids", "logprobs")}
+    wanted = {name: value for name, value in asked.items() if name != "user"}
+    assert sent == {**wanted, "model": "gpt-tiny"}  # nothing is added, not even the version's own prompt
+    assert far.asked[0].headers["Authorization"] == "Bearer sk-ours"
+    assert (refused, code) == (400, 130) and "no such format" in why["error"]["message"]
+    (told,) = prompted(prompts, Routing(live="tiny@1"))
+    assert told == "  tiny@1 has prompts (resources:1): agents put them in, nothing is added here"
+    found = prompts.experiences.one(f"{run.id}/{answer['id']}")
+    assert found is not None and found.spans[0].model is not None
+    assert list(found.spans[0].model.messages) == HELLO["messages"]
+
+
+def test_without_an_upstream_it_says_what_is_missing(prompts: Store) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "release", "serve", "--port", "0", "--store", prompts.url]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "openai/gpt-tiny answers from an address; holdfast release serve tiny --upstream URL" in ran.stderr

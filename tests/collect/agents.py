@@ -115,6 +115,19 @@ async def _ask(task: Any, context: Context) -> str:
     return str(call.response["content"])
 
 
+def _use_sdks(task: Any, context: Context) -> list[str]:
+    """As an agent does that has never heard of us: address and key are the environment's."""
+    import anthropic
+    import openai
+
+    hello: Any = [{"role": "user", "content": "hello"}]
+    with openai.OpenAI() as client:
+        first = client.chat.completions.create(model="any", messages=hello).choices[0].message.content
+    with anthropic.Anthropic() as other:
+        second = other.messages.create(model="any", messages=hello, max_tokens=9).content[0]
+    return [first or "", second.text if second.type == "text" else ""]
+
+
 DEEDS = {
     "tell": _tell,
     "print": _print,
@@ -133,6 +146,7 @@ DEEDS = {
     "talker": _leave_a_talker,
     "threads": _talk_from_many_threads,
     "ask": _ask,
+    "sdk": _use_sdks,
     "where": lambda task, context: [
         context.base_url,
         *(os.environ.get(f"{house}_BASE_URL") for house in ("OPENAI", "ANTHROPIC")),

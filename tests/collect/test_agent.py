@@ -38,9 +38,14 @@ def context(spans: list[Span] | None = None, **fields: Any) -> Context:
 
 
 def test_the_base_url_is_the_proxys_with_the_attempts_own_identity() -> None:
-    assert context().base_url is None
     given = context(assignment=assignment(rollout="run-1/t 2", number=3), proxy_url="http://127.0.0.1:8788/")
     assert given.base_url == "http://127.0.0.1:8788/rollout/run-1%2Ft%202/attempt/3/v1"
+    assert given.anthropic_base_url == given.base_url.removesuffix("/v1")  # whose client adds it itself
+
+
+def test_a_context_that_no_pool_runs_has_no_address_and_no_vendors_either() -> None:
+    with pytest.raises(BadInput, match="has no address: no pool runs its agent; use ctx.ask"):
+        _ = context().base_url
 
 
 @pytest.fixture

@@ -253,7 +253,8 @@ async def test_a_failing_agent_is_tried_again_and_then_has_failed(bench: Bench) 
     assert bench.states() == ["failed", "failed"]
     rollout = bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.FAILED, None)
-    assert rollout.reason == "failed: ValueError: try 2 (attempt 2 of 2)"
+    line = failing.__code__.co_firstlineno + 1
+    assert rollout.reason == f"failed: ValueError: try 2 (test_pool.py:{line}, in failing) (attempt 2 of 2)"
     assert tally.failed == 2
 
 
@@ -266,7 +267,8 @@ async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> No
     assert bench.states() == ["fault", "fault"]
     rollout = bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
-    assert rollout.reason == "fault: scoring: ValueError: no judge (attempt 2 of 2)"
+    line = broken.__code__.co_firstlineno + 1
+    assert rollout.reason == f"fault: scoring: ValueError: no judge (test_pool.py:{line}, in broken) (attempt 2 of 2)"
 
 
 # Time

@@ -97,8 +97,9 @@ async def test_what_an_agent_raises_there_is_its_failure_and_its_process_goes_on
     booth = open_booth(recipe)
     before = (await booth.do("tell")).output["pid"]
     raised, left = await booth.do("raise"), await booth.do("leave")
-    assert (raised.state, raised.error) == (AttemptState.FAILED, "ZeroDivisionError: division by zero")
-    assert (left.state, left.error) == (AttemptState.FAILED, "SystemExit: 4")
+    assert raised.state is left.state is AttemptState.FAILED
+    assert (raised.error or "").startswith("ZeroDivisionError: division by zero (agents.py:")
+    assert (left.error or "").startswith("SystemExit: 4 (agents.py:")
     assert (await booth.do("tell")).output["pid"] == before
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.request import DEEPEST, KNOWN, read_request
+from holdfast.collect.request import DEEPEST, KNOWN, read_passing, read_request
 from holdfast.contracts.errors import BadInput
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -166,3 +166,29 @@ def test_no_request_breaks_the_reading(fields: dict[str, Any]) -> None:
         read_request(body(**fields))
     except BadInput as error:
         assert error.why
+
+
+def test_what_is_passed_on_keeps_all_that_shapes_the_answer_known_here_or_not() -> None:
+    shaping = {"response_format": {"type": "json_object"}, "tool_choice": "required", "tools": [CALC], "seed": 4}
+    asked = body(**shaping, n=2, stream=True, stream_options={"include_usage": True}, user="ann", temperature=None)
+    request = read_passing(asked)
+    assert request.sampling == {**shaping, "stream_options": {"include_usage": True}}
+    assert (request.choices, request.stream, request.usage, request.user) == (2, True, True, "ann")
+    assert [one["seed"] for one in request.samplings()] == [4, 5]
+    with pytest.raises(BadInput, match="response_format"):
+        read_request(asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ([], "request: is a list, not an object"),
+        ({"messages": HELLO}, "model: is missing"),
+        (body(messages=[]), "messages: is empty"),
+        (body(messages=["hi"]), r"messages\[0\]: is text"),
+        (body(n=0), "n = 0: is not possible"),
+    ],
+)
+def test_what_is_passed_on_must_still_be_a_request(wrong: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read_passing(wrong)

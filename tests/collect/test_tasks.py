@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from pathlib import Path
@@ -297,6 +298,14 @@ def test_a_set_is_written_and_read_without_loss(
 
 
 # Duplicates and leaks
+
+
+def test_a_file_of_one_input_is_one_task_and_soon_read() -> None:
+    begun = process_time()
+    tasks = load([{"question": "same"}] * 20_000)
+    assert process_time() - begun < 30.0  # naming the dropped ones by trial would take minutes
+    assert len(tasks) == 1 and tasks.report.dropped == len(set(tasks.report.duplicates[0].dropped)) == 19_999
+    assert gc.isenabled()
 
 
 def test_the_first_of_equal_inputs_is_kept_and_the_others_are_reported() -> None:

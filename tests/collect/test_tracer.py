@@ -188,3 +188,12 @@ class Mute(Exception):
 )
 def test_an_exception_is_told_in_one_text(error: BaseException, text: str) -> None:
     assert told(error) == text
+
+
+def test_what_another_thread_records_is_within_the_outermost_span(trace: Tracer, spans: list[Span]) -> None:
+    with trace.span("agent.run"):
+        thread = threading.Thread(target=lambda: trace.event("there"))
+        thread.start()
+        thread.join()
+    trace.event("after")
+    assert [(span.name, span.parent) for span in spans] == [("there", 1), ("agent.run", None), ("after", None)]

@@ -51,6 +51,7 @@ from holdfast.contracts.run import (
     Wanted,
     WorkerRecord,
 )
+from holdfast.contracts.task import TaskItem
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
 from holdfast.contracts.trial import Exposure, Served, Trial
 
@@ -221,6 +222,16 @@ tasks = st.builds(
     max_attempts=number,
     timeout_s=maybe(st.floats(0, 1e9, exclude_min=True)),
     resources=maybe(count),
+    metadata=mapping,
+)
+task_items = st.builds(
+    TaskItem,
+    id=name.filter(lambda text: text == text.strip() and "/" not in text),
+    input=json,
+    expected=json,
+    has_expected=st.booleans(),
+    split=maybe(st.sampled_from(Split)),
+    family=maybe(text),
     metadata=mapping,
 )
 rollouts = st.builds(
@@ -530,6 +541,7 @@ appointments = st.builds(Appointment, policy=name, judge=name, role=st.sampled_f
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
+    "task-item": task_items,
     "rollout": rollouts,
     "attempt": attempts,
     "span": spans(),

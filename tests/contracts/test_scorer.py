@@ -141,6 +141,11 @@ def test_a_finding_names_a_few_tasks_and_the_first_that_blocks_is_refused() -> N
     refuse_blocking([replace(gold, blocks=False)])
 
 
+def test_what_a_scorer_raises_is_told_with_its_place() -> None:
+    found = next(one for one in check_scorers([Made(raising)], TASKS) if one.check == "raises")
+    assert "KeyError: 't0' (test_scorer.py:" in found.examples[0]
+
+
 def test_one_odd_task_of_many_warns() -> None:
     odd = [*TASKS[:19], {**TASKS[19], "expected": "thirty-eight "}]
     assert checks(lambda task, answer: Reward(float(answer == task["expected"].strip())), odd) == {"gold": False}
@@ -181,7 +186,7 @@ def test_a_gold_answer_of_any_json_type_may_be_paid_as_value_or_as_text(expected
         wanted = task["expected"] if isinstance(task["expected"], str) else json.dumps(task["expected"])
         return Reward(float(answer.strip() == wanted))
 
-    assert "gold" not in checks(by_text, tasks)
+    assert checks(by_text, tasks) == {}  # all answers are tried in the form that it takes
 
 
 def test_shaping_may_pay_what_it_likes_but_must_be_sound() -> None:

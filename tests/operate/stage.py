@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from holdfast.workloads.promotion import promote
+from holdfast.workloads.proof import Case, propose
+
 from holdfast.contracts.access import Role
 from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.orders import Command
@@ -21,8 +24,6 @@ from holdfast.operate.service import Service, trial_of
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
-from holdfast.workloads.promotion import promote
-from holdfast.workloads.proof import Case, propose
 
 POLICY = "sprout"
 REQUEST: ContextVar[str] = ContextVar("request")

@@ -11,11 +11,11 @@ import pytest
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.release import PolicyKind
+from holdfast.pipeline.versions import Version, endpoint_model, from_record, open_local, resolve, source_of, to_record
 from holdfast.policies.lm import Shape, Transformer
-from holdfast.policies.sprout.shelf import SHELF
+from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.pipeline.versions import Version, from_record, open_local, resolve, source_of, to_record
 from tests.conftest import Files
 
 NOW = 5.0
@@ -47,7 +47,7 @@ def checkpoint(store: Store, identity: str, sha256: str) -> None:
 
 def test_a_model_of_the_package_is_found_by_name(store: Store) -> None:
     found = resolve(store, "sprout")
-    assert found == Version(name="sprout", weights="sprout", sha256=read(SHELF / "sprout").sha256)
+    assert found == Version(name="sprout", weights="sprout", sha256=read(folder_of("sprout")).sha256)
     assert from_record(to_record(found)) == found
 
 
@@ -84,7 +84,7 @@ def test_a_release_is_found_by_what_it_was_made_from(store: Store, tmp_path: Pat
     checkpoint(store, "run-1-1-ab", sha256)
     saved(tmp_path / "mine", seed=1)
     wanted = {
-        "shelf:sprout-weak": read(SHELF / "sprout-weak").sha256,
+        "shelf:sprout-weak": read(folder_of("sprout-weak")).sha256,
         "checkpoint:run-1-1-ab": sha256,
         f"weights:{tmp_path / 'mine'}": read(tmp_path / "mine").sha256,
     }
@@ -124,6 +124,21 @@ def test_a_release_is_registered_with_what_finds_the_same_bytes_again(store: Sto
         resolve(store, identity)
     with pytest.raises(BadInput, match="is a release already"):
         source_of(store, released(store, "shelf:sprout"))
+
+
+def test_prompts_may_be_given_to_a_model_that_answers_from_an_address(store: Store) -> None:
+    number = store.versions.publish({"system_prompt": "Be kind."}, now=NOW).result().version
+    source, manifest = source_of(store, f"resources:{number}", "openai/gpt-4o-mini")
+    far = store.releases.get(released(store, source, **manifest))
+    assert (manifest["model"], endpoint_model(store, far)) == ("openai/gpt-4o-mini", "gpt-4o-mini")
+    with pytest.raises(BadInput, match="answers from an address; holdfast release serve .* --upstream URL"):
+        resolve(store, far.id)
+    for model, wanted in (("org/model", "org/model"), ("gpt-4o-mini", "gpt-4o-mini"), ("sprout", None)):
+        number = store.versions.publish({"system_prompt": model}, now=NOW).result().version
+        found = store.releases.get(released(store, f"resources:{number}", model=model))
+        assert endpoint_model(store, found) == wanted
+    with pytest.raises(BadInput, match="version 'sprot': is no model"):  # a slip, not somebody's model
+        source_of(store, source, "sprot")
 
 
 def test_resources_are_registered_with_the_model_they_are_given_to(store: Store) -> None:

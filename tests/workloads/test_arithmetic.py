@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context
+from holdfast.collect.questions import exact_match
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import SpanKind
 from holdfast.reward.sheet import normalised
 from holdfast.workloads.arithmetic import agent
-from holdfast.collect.questions import exact_match
 from tests.collect.scene import assignment
 
 

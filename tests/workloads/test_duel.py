@@ -17,24 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from holdfast import loop
-from holdfast.collect.agent import Assignment, Context
-from holdfast.collect.plan import Lesson, Plan, Standing
-from holdfast.collect.tracer import Tracer
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Outcome
-from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.rollout import RolloutState, Split, Task
-from holdfast.contracts.run import StepRecord, RunState, Status
-from holdfast.contracts.trace import ModelCall
-from holdfast.policies.lm import Shape, Transformer
-from holdfast.policies.weights import Manifest, save_transformer
-from holdfast.prove.suite import Suite, to_document
-from holdfast.prove.weigh import Weighing
-from holdfast.store.store import Store, open_store
-from holdfast.workloads import duel as duels
 from holdfast.workloads.duel import (
     ARMS,
     Duel,
@@ -46,7 +28,25 @@ from holdfast.workloads.duel import (
     suite_of,
     weighed,
 )
+
+from holdfast import loop
+from holdfast.collect.agent import Assignment, Context
+from holdfast.collect.plan import Lesson, Plan, Standing
+from holdfast.collect.tracer import Tracer
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Outcome
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import RolloutState, Split, Task
+from holdfast.contracts.run import RunState, Status, StepRecord
+from holdfast.contracts.trace import ModelCall
 from holdfast.pipeline.versions import Version, resolve
+from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.prove.suite import Suite, to_document
+from holdfast.prove.weigh import Weighing
+from holdfast.store.store import Store, open_store
+from holdfast.workloads import duel as duels
 from tests.conftest import Files
 
 PATIENCE_S = 60.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from holdfast.workloads.episodes import episode, episodes, is_told
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.workloads.episodes import episode, episodes, is_told
 from tests.workloads.scene import attempt
 
 TASK = Task(name="t-0", input=1)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.plans import plan_for, rewards_of
 
 from holdfast.collect.plan import Lesson, Plan, Standing
+from holdfast.collect.questions import exact_match
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
@@ -19,8 +21,6 @@ from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import OptimizeSettings, load_settings
 from holdfast.workloads import plans
-from holdfast.workloads.plans import plan_for, rewards_of
-from holdfast.collect.questions import exact_match
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.scene import assignment
 from tests.endpoint import Endpoint, serving

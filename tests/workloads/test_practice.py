@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.practice import constraint_of, mean_reward, practise
 
 from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.errors import BadInput, Interrupted
@@ -19,7 +20,6 @@ from holdfast.contracts.settings import ConstraintBlock
 from holdfast.learn.constrain import Constraint
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.train import Settings, Trainer
-from holdfast.workloads.practice import constraint_of, mean_reward, practise
 from holdfast.workloads.pupil import Pupil
 from tests.workloads.scene import RUN, attempt, tiny
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.promotion import adopt, promote
+from holdfast.workloads.proof import Case, propose
 
 from holdfast.collect.agent import Context, no_model
 from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
@@ -33,8 +35,6 @@ from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.promotion import adopt, promote
-from holdfast.workloads.proof import Case, propose
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent
 from tests.conftest import Files
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.proof import Case, proof_of, propose, report_ids, summed
 
 from holdfast.contracts.evidence import Decision, Episode, Finding, Reason
 from holdfast.contracts.records import decode
@@ -18,7 +19,6 @@ from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
 from holdfast.store.blobs import sha256_of
-from holdfast.workloads.proof import Case, proof_of, propose, report_ids, summed
 
 WIDE = Spread(p_value=1.0, delta=1.0)
 CRITERIA = Criteria(min_reward_delta=0.1, max_seed_spread=WIDE, max_sample_spread=WIDE)

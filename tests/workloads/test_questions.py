@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context
+from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.checks import Answer, Case, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.sheet import normalised
-from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from tests.collect.scene import assignment
 
 

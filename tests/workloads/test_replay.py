@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from holdfast.workloads.duel import suite_of
+from holdfast.workloads.replay import Replay, plan_for
 
 from holdfast.collect.plan import Standing
 from holdfast.contracts.records import decode
 from holdfast.contracts.run import RunState
+from holdfast.pipeline.versions import resolve
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.golden import Golden, check
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.duel import suite_of
-from holdfast.workloads.replay import Replay, plan_for
-from holdfast.pipeline.versions import resolve
 from tests.conftest import Files
 from tests.workloads.test_duel import drive, short
 

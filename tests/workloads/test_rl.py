@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.workloads.plans import plan_for
+from holdfast.workloads.rl import rl_lesson
 
 from holdfast import loop
 from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import StepRecord, RunState, Status
+from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
-from holdfast.policies.sprout.shelf import folder_of
+from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import read
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.plans import plan_for
 from holdfast.workloads.pupil import where
-from holdfast.workloads.rl import rl_lesson
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.conftest import Files
 from tests.endpoint import completion, serving
@@ -169,8 +169,9 @@ def test_the_settings_reach_the_learner(channels: tuple[str, ...] | None, tmp_pa
 
 
 def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(tmp_path: Path) -> None:
-    from holdfast.learn.constrain import Constraint, Multiplier
     from holdfast.workloads.rl import _multiplier
+
+    from holdfast.learn.constrain import Constraint, Multiplier
 
     held = Multiplier().follow(0.7, Constraint()).follow(0.31, Constraint())
     bodies = [{"rl_optimizer": {"constraint": {"multiplier": held.to_dict()}}}, {"rl_optimizer": {}}, {"phase": "x"}]

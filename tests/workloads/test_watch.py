@@ -8,8 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from holdfast.workloads.plans import plan_for
+from holdfast.workloads.watch import Watched, watched
+
 from holdfast import loop
 from holdfast.collect.agent import Agent, Assignment, Context
+from holdfast.collect.questions import exact_match
 from holdfast.collect.seats import plainly
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Outcome, run_one
@@ -18,9 +22,6 @@ from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.settings import SafetyReward, settings_from
 from holdfast.reward.safety import SafetyPolicy
 from holdfast.store.store import open_store
-from holdfast.workloads.plans import plan_for
-from holdfast.collect.questions import exact_match
-from holdfast.workloads.watch import Watched, watched
 
 KEY = "sk-ant-" + "a1B2" * 8
 

@@ -108,10 +108,9 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
 
     with needing("learn"):
         from holdfast.learn.reread import reread
-        from holdfast.policies import hub
-        from holdfast.policies.sprout import shelf
+        from holdfast.policies import hub, registry
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, opened(model) as (complete, name, spell):
-        net = hub.load(model) if is_foreign(model) else shelf.load(model)[0]
+        net = hub.load(model) if is_foreign(model) else registry.load(model)[0]
         server = endpoint.server(endpoint.app(complete, name=name, spell=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

@@ -5,6 +5,7 @@ How a version's story is told is in `story`; `decide` has a file of its own.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,7 +89,10 @@ def add(
     ],
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="The line of versions it belongs to.")],
     parent: Annotated[str | None, typer.Option("--parent", metavar="VERSION", help="What it grew from.")] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="SOURCE", help="What resources are given to.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere."),
+    ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -353,6 +357,9 @@ def serve(
     guard: Annotated[
         bool, typer.Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
+    upstream: Annotated[
+        str | None, typer.Option("--upstream", metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
+    ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
 ) -> None:
@@ -360,16 +367,18 @@ def serve(
 
     An OpenAI-compatible address: a share of the callers is answered by the canary, and the shadow's answers are seen
     by nobody. What came of an answer is told to /v1/feedback, by the answer's id; /health says that it is up.
+    Requests for a version whose model is elsewhere are passed on to --upstream, with OPENAI_API_KEY as their key.
     """
     from holdfast.cli.sprout import needing
 
     with needing("serve"):
         from holdfast.collect import endpoint
     with needing("learn"):
-        from holdfast.cli.serving import run
+        from holdfast.cli.serving import How, run
     with existing(store, project) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
-        run(opened, name, listening, token=token, is_recorded=record, is_guarded=guard)
+        key = os.environ.get("OPENAI_API_KEY") or None
+        run(opened, name, listening, How(token=token, is_recorded=record, is_guarded=guard, upstream=upstream, key=key))
 
 
 def existing(store: str, project: str) -> Store:

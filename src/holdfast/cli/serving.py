@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,9 @@ from holdfast.cli.options import who
 from holdfast.cli.show import one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
+from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.relay import Relay
+from holdfast.collect.proxy.upstream import Remote, Upstreams
 from holdfast.collect.reply import spell_byte
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
@@ -24,40 +28,66 @@ from holdfast.contracts.run import RunState
 from holdfast.operate.capture import KIND, Capture
 from holdfast.operate.keeper import WHO, Looked, keep
 from holdfast.operate.service import Service, Speaker
-from holdfast.pipeline.versions import open_local, resolve
+from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import Limits
 from holdfast.store.changes import RELEASES
 from holdfast.store.store import Store
 
 SLOTS = 64
+UPSTREAM_S = 120.0  # silence of an upstream
 BEAT_S = 1.0
 AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
-def run(
-    store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What a service does besides answering."""
+
+    token: str | None
+    is_recorded: bool
+    is_guarded: bool
+    upstream: str | None = None  # the address that models elsewhere answer from
+    key: str | None = None  # what the upstream asks for
+
+
+def run(store: Store, policy: str, listening: socket.socket, how: How) -> None:
     def terminate(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
     try:
-        asyncio.run(_serve(store, policy, listening, token=token, is_recorded=is_recorded, is_guarded=is_guarded))
+        asyncio.run(_serve(store, policy, listening, how))
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _serve(
-    store: Store, policy: str, listening: socket.socket, *, token: str | None, is_recorded: bool, is_guarded: bool
-) -> None:
+def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], Speaker]:
+    """How a version is made ready: its weights are loaded, or requests for its model are passed on."""
+
     def load(release: Release) -> Speaker:
+        model = None if upstreams is None else endpoint_model(store, release)
+        if upstreams is not None and model is not None:
+            return Relay(upstreams, model, key=release.id)
         return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number, folder=store.folder)
 
+    return load
+
+
+def _upstreams(how: How) -> Upstreams | None:
+    if how.upstream is None:
+        return None
+    keys = {} if how.key is None else {Chat.key_variable: how.key}
+    return Upstreams([Remote(how.upstream, keys=keys, timeout_s=UPSTREAM_S)])
+
+
+async def _serve(store: Store, policy: str, listening: socket.socket, how: How) -> None:
+    upstreams = _upstreams(how)
+    load = loader(store, upstreams)
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
     await service.refresh()
     capture, run_id, driver = None, None, 0
-    if is_recorded:
+    if how.is_recorded:
         begun = await store.runs.begin(
             kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=time.time()
         )
@@ -74,21 +104,23 @@ async def _serve(
         service.choose_version(""),
         name=policy,
         choose_version=service.choose_version,
-        token=token,
+        token=how.token,
         feedback=feedback,
-        spell=spell_byte,
+        spell=spell_byte if upstreams is None else None,
+        is_passed_on=upstreams is not None,
     )
     beside = [asyncio.create_task(_go_on("versions", service.run))]
-    if is_guarded:
+    if how.is_guarded:
         watching = partial(keep, store, policy, Limits(), clock=time.time, observe=_tell)
         beside.append(asyncio.create_task(_go_on("guard", watching)))
-    news = News(store, policy, is_guarded=is_guarded)
+    news = News(store, policy, is_guarded=how.is_guarded)
     beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     told = banner(service.routing, f"http://{shown}:{port}/v1", policy, run_id)
+    told += prompted(store, service.routing)
     print("\n".join(told), flush=True)
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
     try:
@@ -100,6 +132,8 @@ async def _serve(
             task.cancel()
         await asyncio.gather(serving, *beside, return_exceptions=True)
         await service.close()
+        if upstreams is not None:
+            await upstreams.close()
         if run_id is not None:
             await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
 
@@ -115,6 +149,17 @@ def banner(routing: Routing, address: str, policy: str, run: str | None) -> list
     if run is not None:
         told.append(f"  conversations with feedback go to {run}")
     return told
+
+
+def prompted(store: Store, routing: Routing) -> list[str]:
+    """A line for each version whose prompts its callers have to bring: the service adds nothing to a request."""
+    versions = filter(None, (routing.live, routing.canary, routing.shadow))
+    sources = ((version, store.releases.get(version).source) for version in versions)
+    return [
+        f"  {version} has prompts ({source}): agents put them in, nothing is added here"
+        for version, source in sources
+        if source.startswith("resources:")
+    ]
 
 
 async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

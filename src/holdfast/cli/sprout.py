@@ -101,8 +101,8 @@ def chat(
 def card() -> None:
     """Print the card of the models in the package: what they can do, and how they were made."""
     with needing("learn"):
-        from holdfast.policies.sprout import shelf
-    print(shelf.card().rstrip())
+        from holdfast.policies import registry
+    print(registry.card().rstrip())
 
 
 @app.command()
@@ -236,8 +236,8 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     from holdfast.collect.reply import spell_byte
 
     with needing("learn"):
+        from holdfast.policies import registry
         from holdfast.policies.local import Local
-        from holdfast.policies.sprout import shelf
 
     net: Transformer | Hub
     if is_foreign(model):
@@ -246,7 +246,7 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
         net = found = hub.load(model)
         version, spell = "0", found.voice.spell
     else:
-        net, manifest = shelf.load(model)
+        net, manifest = registry.load(model)
         version, spell = manifest.sha256[:12], spell_byte
     name = Path(model).resolve().name
     with Local(net, name=name, version=version) as local:

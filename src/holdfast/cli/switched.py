@@ -23,7 +23,7 @@ AGAIN = Off(
 def stopped(store: Store, run: str, begun: Mapping[str, Off], wanted: Iterable[str]) -> list[Off]:
     """Those of the wanted features that were off when the run began; learning, where it was off before any lesson."""
     found = [begun[feature] for feature in wanted if feature in begun and feature != LEARNING]
-    if any(update.body.get("skipped") for update in store.updates.of_run(run)):
+    if any(update.body.get("skipped") for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(key_of(run))
         found.insert(0, now.get(LEARNING, AGAIN))
     return found
@@ -31,10 +31,10 @@ def stopped(store: Store, run: str, begun: Mapping[str, Off], wanted: Iterable[s
 
 def wanted(settings: OptimizeSettings) -> list[str]:
     """The features that a run with these settings would use, besides learning."""
-    from holdfast.workloads.plans import TOOLUSE
+    from holdfast.collect.agent import load_agent
 
-    is_tooluse = (settings.agent or "").partition(":")[0] == TOOLUSE
-    return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_tooluse else ())]
+    is_shaped = settings.agent is not None and hasattr(load_agent(settings.agent), "scorer")
+    return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_shaped else ())]
 
 
 def lines(off: Sequence[Off], at: str) -> list[str]:

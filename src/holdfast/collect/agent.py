@@ -9,28 +9,30 @@ import asyncio
 import hashlib
 import importlib
 import inspect
+import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import redirect_stdout
+from contextlib import aclosing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from holdfast.collect.access import Access
 from holdfast.collect.budget import thinking_tokens
 from holdfast.collect.proxy import identity
 from holdfast.collect.purse import Purse, mode_of
 from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer, told
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.trace import ModelCall, Span
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 
 T = TypeVar("T")
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
@@ -87,6 +89,7 @@ class Context:
     cancelled: threading.Event = field(default_factory=threading.Event)  # set when the work is no longer wanted
     loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
     proxy_url: str | None = None  # of the capture proxy, when the run has one
+    access: Access | None = None  # to the gateway, where no proxy is; None: nobody runs this one
     budget: Purse | None = None  # what it may think, when the run has thinking budgets
 
     @property
@@ -127,11 +130,35 @@ class Context:
             raise Interrupted("cancelled")
 
     @property
-    def base_url(self) -> str | None:
-        """For any client of OpenAI's API: calls that go there are kept as this attempt's own. None without a proxy."""
-        if self.proxy_url is None:
-            return None
-        return f"{identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)}/v1"
+    def base_url(self) -> str:
+        """For any client of OpenAI's API, and for Anthropic's: what is asked there is asked, and kept, as by `ask`."""
+        return f"{self.anthropic_base_url}/v1"
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """The same address without `/v1`, which Anthropic's client adds itself."""
+        if self.proxy_url is not None:
+            return identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
+        if self.access is None:
+            raise BadInput("this context", why="has no address: no pool runs its agent", remedy="use ctx.ask")
+        return self.access.url(self)
+
+    @property
+    def api_key(self) -> str:
+        """For `base_url`. A capture proxy may pass the key on to its upstream: there it is the environment's."""
+        if self.proxy_url is not None or self.access is None:
+            return os.environ.get("OPENAI_API_KEY") or "none"
+        return self.access.key
+
+    def cancel(self) -> None:
+        """The work is no longer wanted: `check` says so, and calls of the model are dropped."""
+        self.cancelled.set()
+        self.close()
+
+    def close(self) -> None:
+        """The attempt has ended: its address answers no more."""
+        if self.access is not None:
+            self.access.close()
 
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
         """Call the model and record the call as a decision.
@@ -139,34 +166,63 @@ class Context:
         `thinking=` is how many tokens it may think. With thinking budgets it is all that is left of this attempt's, or
         as much of that as is asked for.
         """
+        complete = self._model()
+        with self._recorded(messages, sampling) as answer:
+            asked, given = _limited(complete, messages, sampling)
+            answer.call = _held(await complete(asked, **given), complete, sampling)
+        return answer.call
+
+    async def stream(
+        self, messages: Sequence[Mapping[str, Any]], **sampling: Any
+    ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
+        """The same while the answer is made: its pieces, and the finished call last, for a model that has a `stream`.
+
+        Whoever stops listening ends the call: what had come until then is recorded as partial, and never learnt from.
+        """
+        complete = self._model()
+        with self._recorded(messages, sampling) as answer:
+            asked, given = _limited(complete, messages, sampling)
+            async with aclosing(complete.stream(asked, **given)) as news:  # type: ignore[attr-defined]
+                async for new in news:
+                    if isinstance(new, ModelCall):
+                        answer.call = _held(new, complete, sampling)
+                        break
+                    answer.pieces.append(new)
+                    yield new
+            if answer.call is None:
+                raise Fault("model", why="its stream broke off", remedy="ask again")
+        yield answer.call
+
+    def _model(self) -> Complete:
         if self.complete is None:
             raise BadInput("this agent", why="needs a model and none was given", remedy="give --model and --base-url")
-        started_at, granted = self.trace.clock(), 0
-        call: ModelCall | None = None
+        return self.complete
+
+    @contextmanager
+    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[Answer]:
+        """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
+        started_at, granted, answer = self.trace.clock(), 0, Answer()
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
-        thought: dict[str, Any] = {}
+        thought, notes = dict[str, Any](), dict[str, Any]()
         try:
-            call = await self._limited(self.complete, messages, sampling)
+            yield answer
+        except BaseException as error:
+            if answer.pieces and not (self.access is not None and self.access.is_closed):
+                answer.call = answer.so_far(self.model, messages, sampling)
+                has_left = isinstance(error, GeneratorExit | asyncio.CancelledError)
+                notes = {PARTIAL: "nobody listened to its end" if has_left else told(error)}
+            raise
         finally:
             if self.budget is not None:
-                thought = self.budget.settle(granted, call)
-        if not thought and (mode := mode_of(call)) is not None:
-            thought = {"granted": sampling.get("thinking"), "mode": mode.value, "used": thinking_tokens(call)}
-        self.trace.model(call, started_at=started_at, **({"thinking": thought} if thought else {}))
-        return call
-
-    async def _limited(
-        self, complete: Complete, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]
-    ) -> ModelCall:
-        """A model that cannot be held to a number of tokens is asked to keep to it."""
-        limit = sampling.get("thinking")
-        if limit is None or getattr(complete, "limits_thinking", True):
-            return await complete(messages, **sampling)
-        rest = {name: value for name, value in sampling.items() if name != "thinking"}
-        call = await complete(hinted(messages, limit), **rest)
-        return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
+                thought = self.budget.settle(granted, answer.call)
+            if answer.call is not None:
+                if not thought and (mode := mode_of(answer.call)) is not None:
+                    used = thinking_tokens(answer.call)
+                    thought = {"granted": sampling.get("thinking"), "mode": mode.value, "used": used}
+                notes |= {"thinking": thought} if thought else {}
+                self.trace.model(answer.call, started_at=started_at, **notes)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""
@@ -185,6 +241,49 @@ class Context:
             return future.result()
         finally:
             future.cancel()  # when we are interrupted here, what we waited for must not go on
+
+
+@dataclass(slots=True)
+class Answer:
+    """A call of the model while it is under way."""
+
+    call: ModelCall | None = None  # the finished one
+    pieces: list[Mapping[str, Any]] = field(default_factory=list)  # of a stream, so far
+
+    def so_far(self, model: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
+        """What has come of an answer that nobody will hear to its end."""
+        message: dict[str, Any] = {"role": "assistant"}
+        for name in ("content", "reasoning_content"):
+            message[name] = "".join(piece.get(name) or "" for piece in self.pieces)
+        ids = tuple(token for piece in self.pieces for token in piece.get("token_ids") or ())
+        logprobs = tuple(one for piece in self.pieces for one in piece.get("logprobs") or ())
+        return ModelCall(
+            model=model,
+            messages=tuple(messages),
+            response={name: text for name, text in message.items() if text},
+            completion_tokens=len(ids) or None,
+            completion_ids=ids or None,
+            logprobs=logprobs if ids and len(ids) == len(logprobs) else None,
+            sampling=dict(sampling),
+        )
+
+
+def _limited(
+    complete: Complete, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
+) -> tuple[Sequence[Mapping[str, Any]], dict[str, Any]]:
+    """What is asked for: a model that cannot be held to a number of tokens is told to keep to it."""
+    limit = sampling.get("thinking")
+    if limit is None or getattr(complete, "limits_thinking", True):
+        return messages, dict(sampling)
+    return hinted(messages, limit), {name: value for name, value in sampling.items() if name != "thinking"}
+
+
+def _held(call: ModelCall, complete: Complete, sampling: Mapping[str, Any]) -> ModelCall:
+    """The call with the limit that it was only told of."""
+    limit = sampling.get("thinking")
+    if limit is None or getattr(complete, "limits_thinking", True):
+        return call
+    return replace(call, sampling={**call.sampling, "thinking": limit, "thinking_mode": Mode.HINT.value})
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:

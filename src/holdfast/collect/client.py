@@ -33,6 +33,8 @@ class ModelRefused(HoldfastError):
 
 
 class Client:
+    any_sampling = True  # what it does not know is passed on, and is the endpoint's to take or to refuse
+
     def __init__(
         self,
         model: str,

@@ -27,13 +27,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect import forms
 from holdfast.collect.openapi import Place, described
 from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
-from holdfast.collect.request import KNOWN, Request, read_request
+from holdfast.collect.request import KNOWN, Request, read_passing, read_request
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
@@ -44,7 +44,7 @@ LARGEST = 8 * 2**20  # bytes of a request
 WAIT_S = 30.0  # for the head of a request, and for its body
 GRACE_S = 0.5  # what calls under way have to end, when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
-CODES = {401: "invalid_api_key", 404: "not_found", 413: "too_large"}
+CODES = {401: "invalid_api_key", 404: "not_found", 410: "attempt_over", 413: "too_large"}
 NOBODY = 499  # the status of an answer that nobody reads: the client is gone
 FIELD = re.compile(r"(?:sampling\.)?(([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*)(?: = .*)?", re.DOTALL)
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORECASE)
@@ -64,6 +64,7 @@ def app(
     token: str | None = None,
     feedback: Told | None = None,
     spell: Spell | None = None,
+    is_passed_on: bool = False,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
     wait_s: float = WAIT_S,
@@ -72,9 +73,11 @@ def app(
 
     `choose_version` is asked once a request for what answers it, with the request's `user` or a key of its own: a call
     that has begun ends with the version it began with. `feedback` is told what came of an answer, where a caller says
-    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs.
+    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs. `is_passed_on`: what answers is another
+    server, which may know fields that models here do not.
     """
-    door = Door(name=name, token=token, largest=largest, wait_s=wait_s)
+    read = read_passing if is_passed_on else read_request
+    door = Door(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
 
     async def chat(asked: Asked) -> Response:
         request = await door.read(asked)
@@ -124,8 +127,16 @@ def app(
 class Door:
     """Who may ask, and for what."""
 
-    def __init__(self, *, name: str, token: str | None, largest: int, wait_s: float) -> None:
-        self._name, self._largest, self._wait_s = name, largest, wait_s
+    def __init__(
+        self,
+        *,
+        name: str,
+        token: str | None,
+        largest: int,
+        wait_s: float,
+        read: Callable[[Any], Request] = read_request,
+    ) -> None:
+        self._name, self._largest, self._wait_s, self._read = name, largest, wait_s, read
         self._token = None if token is None else f"Bearer {token}".encode()
 
     def admit(self, asked: Asked) -> None:
@@ -137,7 +148,7 @@ class Door:
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     async def read(self, asked: Asked) -> Request:
-        request = read_request(await self.json(asked))
+        request = self._read(await self.json(asked))
         if request.model != self._name:
             raise HTTPException(404, f"model {request.model[:100]!r}: is not served here; there is {self._name!r}")
         return request
@@ -244,7 +255,7 @@ async def _events(first: Numbered, answers: AsyncGenerator[Numbered, None], chun
             for chunk in chunks.close():
                 yield _event(chunk)
         except Exception as error:
-            yield _event(_error(_status(error), _says(error)))
+            yield _event(error_form(status_of(error), says(error)))
             if not isinstance(error, HoldfastError):
                 raise
     yield b"data: [DONE]\n\n"
@@ -388,7 +399,7 @@ class Server(uvicorn.Server):
                 connection.transport.abort()
 
 
-def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
+def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
     """`server(app).run(sockets=[listen(…)])` serves until it is told to end by a signal, or by `should_exit`."""
     return Server(
         uvicorn.Config(
@@ -407,31 +418,35 @@ def server(application: Starlette, *, wait_s: float = WAIT_S) -> uvicorn.Server:
     )
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
     """A record that breaks its own contract was made by what answers, whatever was asked."""
     statuses = ((BadRecord, 500), (BadInput, 400), (Conflict, 409), (Fault, 503))
     return next((status for kind, status in statuses if isinstance(error, kind)), 500)
 
 
-def _says(error: Exception) -> str:
+def says(error: Exception) -> str:
     """Our own errors are written for people; of others no more than the kind is told to strangers."""
     return str(error) if isinstance(error, HoldfastError) else f"the model failed: {type(error).__name__}"
 
 
-def _error(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+def error_form(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": CODES.get(status)}}
 
 
+def param_of(error: Exception) -> str | None:
+    """The field of a request that is wrong, where it is one."""
+    field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
+    return field[1] if field and field[2] in KNOWN else None
+
+
 async def _refused(asked: Asked, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json(_error(error.status_code, error.detail), error.status_code, error.headers)
+    return _json(error_form(error.status_code, error.detail), error.status_code, error.headers)
 
 
 async def _failed(asked: Asked, error: Exception) -> Response:
-    field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
-    param = field[1] if field and field[2] in KNOWN else None
-    return _json(_error(_status(error), _says(error), param), _status(error))
+    return _json(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
 async def _left(asked: Asked, error: Exception) -> Response:

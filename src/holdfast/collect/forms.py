@@ -116,6 +116,9 @@ FIELDS: Mapping[str, Schema] = {
     "response_format": {"const": {"type": "text"}},
     "parallel_tool_calls": FLAG,
     "modalities": {"const": ["text"]},
+    "min_p": {"const": 0},
+    "repetition_penalty": {"const": 1},
+    "verbosity": {"const": "medium"},
 }
 REQUEST = {
     "type": "object",

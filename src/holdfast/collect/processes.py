@@ -23,7 +23,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from holdfast.collect.agent import Assignment, Connect, Score, is_async, load_agent
+from holdfast.collect.agent import Assignment, Connect, Context, Score, is_async, load_agent
 from holdfast.collect.seats import Home, Record, Report, finish_now, plainly
 from holdfast.collect.worker import Outcome, run_one
 from holdfast.contracts.budget import BudgetChange
@@ -174,17 +174,20 @@ def _outcome(home: Home, assignment: Assignment, record: Record) -> Outcome:
         context = home.context(assignment, record)
     except Fault as fault:  # nobody answers for its version: nothing was begun
         return Outcome(state=AttemptState.FAULT, error=str(fault))
-    _point_clients(context.base_url)
+    _point_clients(context)
     if not is_async(home.agent):
         return finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
     return asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop).result()
 
 
-def _point_clients(base_url: str | None) -> None:
+def _point_clients(context: Context) -> None:
     """An agent that knows nothing of us asks where its environment says; a process has one attempt at a time."""
-    if base_url is not None:
-        os.environ["OPENAI_BASE_URL"] = base_url
-        os.environ["ANTHROPIC_BASE_URL"] = base_url.removesuffix("/v1")  # whose client adds it itself
+    os.environ["OPENAI_BASE_URL"] = context.base_url
+    os.environ["ANTHROPIC_BASE_URL"] = context.anthropic_base_url
+    if context.access is not None:  # behind a capture proxy the keys are those of its upstreams
+        os.environ["OPENAI_API_KEY"] = os.environ["ANTHROPIC_API_KEY"] = context.api_key
+        # One of its frameworks sends traces to its vendor as soon as there is a key, and this one is only ours.
+        os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
 
 
 def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:

@@ -18,6 +18,7 @@ DEEPEST = 100  # levels of a request
 MOST_CHOICES = 128
 ROLES = ("system", "developer", "user", "assistant", "tool")
 UNUSED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+OURS = frozenset({"model", "messages", "n", "stream", "user", "logprobs", "top_logprobs", "return_token_ids"})
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change nothing
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -25,6 +26,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change no
     "response_format": ({"type": "text"},),
     "parallel_tool_calls": (True, False),  # one call after the other is what models here do anyway
     "modalities": (["text"],),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "verbosity": ("medium",),
 }
 
 
@@ -45,18 +49,14 @@ class Request:
 
     def samplings(self) -> list[Mapping[str, Any]]:
         """One for each choice. A seed is counted up, as in vLLM: several times the same answer is of no use."""
-        if "seed" not in self.sampling:
+        if not isinstance(self.sampling.get("seed"), int):
             return [self.sampling] * self.choices
         return [{**self.sampling, "seed": self.sampling["seed"] + number} for number in range(self.choices)]
 
 
 def read_request(body: Any) -> Request:
     """The request in a decoded body; BadInput names the field that is wrong."""
-    if not isinstance(body, dict):
-        raise BadInput("request", why=f"is {_kind(body)}, not an object", remedy="send a JSON object")
-    if _deeper_than(body, DEEPEST):
-        raise BadInput("request", why=f"is nested deeper than {DEEPEST} levels", remedy="send it flatter")
-    given = {name: value for name, value in body.items() if value is not None}
+    given = _given(body)
     _refuse_unknown(given)
     stream = _flag(given, "stream")
     options = _object(given.get("stream_options", {}), "stream_options")
@@ -77,6 +77,36 @@ def read_request(body: Any) -> Request:
         usage=_flag(options, "include_usage", "stream_options."),
         user=_text(given["user"], "user") if "user" in given else None,
     )
+
+
+def read_passing(body: Any) -> Request:
+    """The same of a body that is passed on to another server: that one knows what it takes, and we look at no more
+    than we need. What shapes the answer goes on as it came."""
+    given = _given(body)
+    messages = _list(given.get("messages"), "messages")
+    if not messages:
+        raise BadInput("messages", why="is empty", remedy="give at least one")
+    return Request(
+        model=_text(given.get("model"), "model"),
+        messages=tuple(_object(message, f"messages[{place}]") for place, message in enumerate(messages)),
+        sampling={name: value for name, value in given.items() if name not in OURS},
+        choices=_whole(given.get("n", 1), "n", 1, MOST_CHOICES),
+        logprobs=_flag(given, "logprobs"),
+        top_logprobs=_whole(given.get("top_logprobs", 0), "top_logprobs", 0, 20),
+        token_ids=_flag(given, "return_token_ids"),
+        stream=_flag(given, "stream"),
+        usage=_flag(_object(given.get("stream_options", {}), "stream_options"), "include_usage", "stream_options."),
+        user=_text(given["user"], "user") if "user" in given else None,
+    )
+
+
+def _given(body: Any) -> dict[str, Any]:
+    """The fields that say something."""
+    if not isinstance(body, dict):
+        raise BadInput("request", why=f"is {_kind(body)}, not an object", remedy="send a JSON object")
+    if _deeper_than(body, DEEPEST):
+        raise BadInput("request", why=f"is nested deeper than {DEEPEST} levels", remedy="send it flatter")
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _refuse_unknown(given: Mapping[str, Any]) -> None:

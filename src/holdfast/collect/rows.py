@@ -15,7 +15,7 @@ from importlib import import_module
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
@@ -41,8 +41,7 @@ class Origin:
         return f"{self.name} {self.unit} {number}" if number else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(NamedTuple):
     """One object of a source, as it stood there."""
 
     origin: Origin

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.collect.agent import Agent, Assignment, Connect, Context, Score, is_async
+from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.purse import Purse
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import Clock, Outcome, run_one
@@ -181,11 +182,14 @@ class Home:
         connect: Connect,
         clock: Clock,
         *,
+        gateway: ModelGateway | None = None,
         proxy_url: str | None = None,
         has_budgets: bool = False,
     ) -> None:
+        """`connect` must be quick: it is called for each attempt. A gateway that is given is its owner's to stop."""
         self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
         self.has_budgets = has_budgets  # for thinking
+        self._gateway, self._owns_gateway = gateway or ModelGateway(clock), gateway is None
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
 
@@ -200,6 +204,7 @@ class Home:
             complete=self.connect(assignment.version),
             loop=self.current.loop,
             proxy_url=self.proxy_url,
+            access=self._gateway.access() if self.proxy_url is None else None,
             budget=Purse(assignment.attempt, assignment.input, record, self.clock) if self.has_budgets else None,
         )
 
@@ -219,6 +224,8 @@ class Home:
             guest.send_away()
         self.current.leave()
         self.current.thread.join(GRACE_S)
+        if self._owns_gateway:
+            self._gateway.stop()
 
 
 class InProcess:
@@ -262,7 +269,7 @@ class Guest:
         self._host.loop.call_soon_threadsafe(self._start)
 
     def measures(self) -> Iterator[None]:
-        self._context.cancelled.set()
+        self._context.cancel()
         self._host.call(self._cancel)
         yield
         if self._host.at_work() is self:
@@ -286,7 +293,7 @@ class Guest:
         return answer
 
     def send_away(self) -> None:
-        self._context.cancelled.set()
+        self._context.cancel()
         self._host.call(self._cancel)
         self._leave()
         self._report(None, None)
@@ -330,7 +337,7 @@ class ThreadPlace(InProcess):
             report(outcome, error)
 
         def measures() -> Iterator[None]:
-            context.cancelled.set()
+            context.cancel()
             break_into(thread)
             yield
             home.left_behind += thread.is_alive()

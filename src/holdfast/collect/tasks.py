@@ -6,9 +6,11 @@ Reading the files is `rows`; running the tasks is the caller's business.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -277,7 +279,8 @@ def load(
     _check_options(held_out, seed, leaks)
     name = _source_name(source)
     columns = _Columns({"id": id, "expected": expected, "split": split, "family": family}, input)
-    drafts = [columns.draft(row, held_out, seed) for row in read_rows(source)]
+    with _no_collections():
+        drafts = [columns.draft(row, held_out, seed) for row in read_rows(source)]
     if not drafts:
         raise BadInput(name, why="has no tasks", remedy="give at least one")
     columns.check_named(name)
@@ -291,6 +294,18 @@ def load(
         tuple(draft.task for draft in kept if draft.task.split is not Split.TRAIN),
         _Findings(duplicates, same, near, columns.gold_in_sight()),
     )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A million new objects and no garbage: the collector would walk them again and again for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_options(held_out: object, seed: object, leaks: object) -> None:
@@ -338,8 +353,9 @@ class _Columns:
         self._input = input if input is None or isinstance(input, str) else tuple(input)
         self._input_is_known = input is not None
         self._first: dict[str, tuple[Origin, int]] = {}  # id → where it was met
+        self._numbers: defaultdict[str, int] = defaultdict(lambda: 1)  # made id → how often it was made
         self._columns: dict[str, None] = {}  # all that were met, in their order
-        self._gold: dict[str, None] = {}
+        self._keys: set[str] = set()  # of the inputs
         self._mirrors: set[str] | None = None  # keys of the input that equal the expected answer in every task so far
         self._answers: list[Any] = []  # up to two different ones
 
@@ -412,17 +428,15 @@ class _Columns:
     def _made_id(self, digest: Digest, row: SourceRow) -> str:
         """An id that is the same in every file and order; a second task with the same input gets a number."""
         start = name = f"task-{digest.hex()[:16]}"
-        number = 1
         while name in self._first:
-            number += 1
-            name = f"{start}-{number}"
+            self._numbers[start] += 1
+            name = f"{start}-{self._numbers[start]}"
         self._first[name] = (row.origin, row.number)
         return name
 
     def _watch_for_gold(self, value: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        for key in value:
-            if key.lower() in GOLD_NAMES:
-                self._gold[key] = None
+        if not value.keys() <= self._keys:
+            self._keys.update(value)
         if "expected" in found and self._mirrors != set():
             answer = found["expected"]
             if len(self._answers) < 2 and answer not in self._answers:
@@ -433,7 +447,7 @@ class _Columns:
     def gold_in_sight(self) -> tuple[str, ...]:
         """Keys of the input that are called like an answer, or equal it in every task and are no constant."""
         mirrors = self._mirrors if self._mirrors and len(self._answers) > 1 else set()
-        return tuple(dict.fromkeys([*self._gold, *sorted(mirrors)]))
+        return tuple(sorted(mirrors | {key for key in self._keys if key.lower() in GOLD_NAMES}))
 
     def check_named(self, source: str) -> None:
         for name in sorted(self._named - self._columns.keys()):
@@ -530,7 +544,7 @@ def _check_splits(drafts: Sequence[_Draft], share: float | None, seed: int, sour
 
 
 def _digest(value: Any) -> Digest:
-    return _hash(canonical(value))
+    return sha256(canonical(value).encode()).digest()
 
 
 def _row_digest(value: Any, row: SourceRow) -> Digest:
@@ -538,10 +552,6 @@ def _row_digest(value: Any, row: SourceRow) -> Digest:
         return _digest(value)
     except RecursionError as error:
         raise BadInput(row.place, why="is nested too deeply", remedy="make it flatter") from error
-
-
-def _hash(text: str) -> Digest:
-    return sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def _without_duplicates(drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Duplicate, ...]]:
@@ -573,7 +583,7 @@ def _leaks(drafts: Sequence[_Draft]) -> tuple[tuple[Leak, ...], tuple[Leak, ...]
     if not (train and held_out):
         return (), ()
     same = _groups(train, held_out, lambda draft: draft.digest)
-    near = _groups(train, held_out, lambda draft: _hash(_normal(draft.task.input)))
+    near = _groups(train, held_out, lambda draft: _normal(draft.task.input))
     # A group of one input is no near duplicate: it is a leak, and stands there already.
     near = [group for group in near if len({draft.digest for side in group for draft in side}) > 1]
     return _as_leaks(same), _as_leaks(near)
@@ -582,8 +592,8 @@ def _leaks(drafts: Sequence[_Draft]) -> tuple[tuple[Leak, ...], tuple[Leak, ...]
 _Group = tuple[list[_Draft], list[_Draft]]  # train, held out
 
 
-def _groups(train: list[_Draft], held_out: list[_Draft], key: Callable[[_Draft], Digest]) -> list[_Group]:
-    groups: dict[Digest, _Group] = {}
+def _groups(train: list[_Draft], held_out: list[_Draft], key: Callable[[_Draft], Hashable]) -> list[_Group]:
+    groups: dict[Hashable, _Group] = {}
     for draft in held_out:
         groups.setdefault(key(draft), ([], []))[1].append(draft)
     for draft in train:

@@ -33,6 +33,7 @@ class Tracer:
     def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
         self._record, self.clock = record, clock
         self._numbers = itertools.count(1)
+        self._root: int | None = None  # the outermost span: around what other threads record, which know of no span
         self.spans: list[Span] = []
         self.signals: list[Signal] = []
 
@@ -47,12 +48,16 @@ class Tracer:
         seq, started_at = next(self._numbers), self.clock()
         parent, notes = _parent.get(), dict(attributes)
         token = _parent.set(seq)
+        if parent is None:
+            self._root = seq
         try:
             yield notes
         except BaseException as error:
             notes |= failure(error) if parent is None else {"error": told(error)}  # the whole of it once
             raise
         finally:
+            if parent is None:
+                self._root = None
             with suppress(ValueError):  # an agent that is thrown away may end in another context
                 _parent.reset(token)
             self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
@@ -81,7 +86,8 @@ class Tracer:
 
     def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
         started = self.clock() if started_at is None else started_at
-        self._add(next(self._numbers), kind, name, started, _parent.get(), **rest)
+        inner = _parent.get()
+        self._add(next(self._numbers), kind, name, started, self._root if inner is None else inner, **rest)
 
     def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
         ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span

@@ -55,7 +55,11 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
+        if context.access is not None and context.access.fault is not None:  # as an agent's own client told it
+            return _ended(AttemptState.FAULT, str(context.access.fault))
         return _failed(failure(error)["error"], context, score)
+    finally:
+        context.close()  # before it is scored: what still runs of the agent adds nothing to its trace
     try:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):

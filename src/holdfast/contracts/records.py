@@ -36,6 +36,7 @@ from holdfast.contracts.reward import Scoring, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, Rollout, Task
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, Status, WorkerRecord
 from holdfast.contracts.shapes import Shape, Unfit, not_a, shape
+from holdfast.contracts.task import TaskItem
 from holdfast.contracts.trace import ModelCall, Span, ToolCall, Turn
 from holdfast.contracts.trial import Exposure, Served, Trial
 
@@ -46,6 +47,7 @@ VERSION = "schema_version"
 
 PUBLISHED: Mapping[str, type] = {
     "task": Task,
+    "task-item": TaskItem,
     "rollout": Rollout,
     "attempt": Attempt,
     "span": Span,

@@ -15,11 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Literal, Protocol
 
 from holdfast.contracts import adapt
 from holdfast.contracts.checks import Case
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
 
@@ -102,6 +104,15 @@ def resolve(value: Any) -> Any:
         return asyncio.run(wait())
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, wait()).result()
+
+
+def told_error(error: BaseException) -> str:
+    """An exception of a scorer in one line, with the file and line that raised it; our own errors say enough."""
+    if isinstance(error, HoldfastError):
+        return str(error)
+    frames = extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 # The kit for whoever writes a scorer
@@ -233,7 +244,8 @@ class _Trial:
             return self._told("not_checkable", False, f"pays 1 to no expected answer; {why}", count.examples)
         is_rare = check in ("gold", "other", "prompt") and count.failed <= TOLERATED * count.tried
         is_excused = check == "raises" and self.takes_trace  # a real attempt has a trace, and these have none
-        counted = f"{text} on {count.failed} of {count.tried} tasks" if check != "silent" else text
+        unit = "answers" if check in ("raises", "range", "cost") else "tasks"
+        counted = f"{text} on {count.failed} of {count.tried} {unit}" if check != "silent" else text
         return self._told(check, not (is_rare or is_excused), counted, count.examples, remedy)
 
     def _is_unfair(self) -> bool:
@@ -250,16 +262,16 @@ class _Trial:
         before = deepcopy(task)
         label = label_of(task, place)
         golds = self._golds(task)
-        paid = self._gold(task, golds, label) if golds else None
+        form = self._gold(task, golds, label) if golds else 0
         self._bait("empty", task, "", label, skip=_same(expected_of(task), ""))
         if self.is_gate and golds:
-            other = next((one for one in self._others(place) if not _same(one, golds[0])), None)
+            is_text = isinstance(golds[form], str)
+            other = next((one for one in self._others(place, is_text) if not _same(one, golds[0])), None)
             self._bait("other", task, other, label, skip=other is None)
             prompt = prompt_of(task)
             self._bait("prompt", task, prompt, label, skip=prompt is None or _same(prompt, golds[0]))
-        answer = golds[0] if paid is None and golds else paid
         if golds:
-            first, again = self._ask(task, answer, label), self._ask(task, answer, label)
+            first, again = (self._ask(task, golds[form], label) for _ in range(2))
             self.counts["deterministic"].add(first != again, lambda: f"{label}: {_said(first)}, then {_said(again)}")
         self.counts["changes"].add(before != task, lambda: label)
 
@@ -270,23 +282,25 @@ class _Trial:
             return []
         return [expected] if isinstance(expected, str) else [expected, json.dumps(expected)]
 
-    def _others(self, place: int) -> Iterator[Any]:
+    def _others(self, place: int, is_text: bool) -> Iterator[Any]:
+        """The other tasks' gold answers, as text where this one is taken as text."""
         for task in (*self.tasks[place + 1 :], *self.tasks[:place]):
-            yield from self._golds(task)[:1]
+            yield from self._golds(task)[-1:] if is_text else self._golds(task)[:1]
 
-    def _gold(self, task: Any, golds: Sequence[Any], label: str) -> Any:
-        """The form of the gold answer that the scorer pays; None where it pays none."""
+    def _gold(self, task: Any, golds: Sequence[Any], label: str) -> int:
+        """Which form of the gold answer the scorer pays most."""
         given = [self._ask(task, gold, label, counts=False) for gold in golds]
-        rewards = [one for one in given if isinstance(one, Reward)]
-        if not rewards:  # all forms raise, or nothing is measured: then that is what is told
-            self._ask(task, golds[0], label)
-            return None
-        best = max(rewards, key=lambda one: one.value)
+        worth = [one.value if isinstance(one, Reward) else None for one in given]
+        told = [value for value in worth if value is not None]
+        if not told:  # all forms raise, or nothing is measured: the tries that count will tell
+            return 0
+        best = max(told)
+        form = worth.index(best)
         self._number(best, label)
         self.measured += 1
         if self.is_gate:
-            self.counts["gold"].add(best.value < RIGHT, lambda: f"{label}: {_cut(golds[0])} earns {best.value:g}")
-        return golds[given.index(best)]
+            self.counts["gold"].add(best < RIGHT, lambda: f"{label}: {_cut(golds[form])} earns {best:g}")
+        return form
 
     def _bait(self, check: Check, task: Any, answer: Any, label: str, *, skip: bool) -> None:
         if skip:
@@ -294,16 +308,15 @@ class _Trial:
         given = self._ask(task, answer, label)
         if isinstance(given, Reward):
             self.measured += 1
-            self._number(given, label)
+            self._number(given.value, label)
             is_paid = self.is_gate and given.value >= RIGHT
             self.counts[check].add(is_paid, lambda: f"{label}: {_cut(answer)} earns {given.value:g}")
 
-    def _number(self, given: Reward, label: str) -> None:
+    def _number(self, value: float, label: str) -> None:
         if self.is_gate:
-            is_off = not 0.0 <= given.value <= 2.0 - RIGHT
-            self.counts["range"].add(is_off, lambda: f"{label}: {given.value:g}")
+            self.counts["range"].add(not 0.0 <= value <= 2.0 - RIGHT, lambda: f"{label}: {value:g}")
         if self.is_safety:
-            self.counts["cost"].add(given.value < 0.0, lambda: f"{label}: {given.value:g}")
+            self.counts["cost"].add(value < 0.0, lambda: f"{label}: {value:g}")
 
     def _ask(self, task: Any, answer: Any, label: str, *, counts: bool = True) -> Reward | str | None:
         """What it gives, or the text of what it raised."""
@@ -311,7 +324,7 @@ class _Trial:
             given = resolve(self.scorer(task, answer, Trace()))
             raised = None if given is None or isinstance(given, Reward) else f"gives {type(given).__name__}, no Reward"
         except Exception as error:  # foreign code may raise anything
-            given, raised = None, f"{type(error).__name__}: {error}" if not isinstance(error, BadInput) else str(error)
+            given, raised = None, told_error(error)
         if counts:
             self.counts["raises"].add(raised is not None, lambda: f"{label}, answer {_cut(answer)}: {raised}")
             if self.is_safety and raised is None:

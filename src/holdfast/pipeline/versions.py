@@ -16,11 +16,10 @@ from typing import Any
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy, policy_from, policy_record
 from holdfast.contracts.release import Release
-from holdfast.policies import weights
+from holdfast.policies import registry, weights
 from holdfast.policies.loading import HUB, is_hub, load, sha256_of
 from holdfast.policies.local import Local
 from holdfast.policies.model import FOLDER, Model
-from holdfast.policies.sprout import shelf
 from holdfast.store import versions
 from holdfast.store.store import Store
 
@@ -46,13 +45,33 @@ class Version:
 
 def resolve(store: Store, name: str) -> Version:
     """The version, found and readable; its weights are hashed when they are loaded."""
-    if name in shelf.NAMES:
+    if name in registry.NAMES:
         return _at(name, name)
     if "@" in name and not Path(name).is_dir():
         return _release(store, store.releases.get(name))
     if Path(name).is_dir():
         return _at(name, str(Path(name).absolute()))
     return _checkpoint(store, name, name)
+
+
+def endpoint_model(store: Store, release: Release) -> str | None:
+    """The model of a release of resources that answers from an address; None where it is one of this machine."""
+    model = release.manifest.get("model")
+    if not release.source.startswith("resources:") or not isinstance(model, str) or is_near(store, model):
+        return None
+    provider, _, name = model.partition("/")
+    return name if provider == "openai" and name else model  # only that is a mere prefix
+
+
+def is_near(store: Store, model: str) -> bool:
+    """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
+    if model in registry.NAMES or Path(model).is_dir() or "@" in model:
+        return True
+    try:
+        store.checkpoints.get(model)
+    except NotFound:
+        return False
+    return True
 
 
 def policy_for(store: Store, version: Version) -> Policy:
@@ -100,7 +119,7 @@ def from_record(record: Mapping[str, Any]) -> Version:
 
 
 def _at(name: str, place: str) -> Version:
-    folder = shelf.folder_of(place)
+    folder = registry.folder_of(place)
     if is_hub(folder):
         return Version(name=name, weights=place, sha256=sha256_of(folder))
     manifest = weights.read(folder)
@@ -118,9 +137,9 @@ def _checkpoint(store: Store, name: str, identity: str) -> Version:
         found = store.checkpoints.get(identity)
     except NotFound:
         why = "is no model of the package, no folder, no checkpoint and no release"
-        remedy = f"use {' or '.join(shelf.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
+        remedy = f"use {' or '.join(registry.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
         raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
-    folder = shelf.folder_of(str((store.folder / FOLDER / found.id).absolute()))
+    folder = registry.folder_of(str((store.folder / FOLDER / found.id).absolute()))
     manifest = weights.read(folder)
     if manifest.kind == HUB:  # what was trained, over the Hugging Face folder that it came from
         policy = Model(str(manifest.shape["base"]), checkpoint=found.id, lora=int(manifest.shape["lora"]))
@@ -151,6 +170,9 @@ def _release(store: Store, release: Release) -> Version:
     if not isinstance(model, str):
         remedy = "register it with the model that its resources are given to"
         raise BadInput(f"release {release.id}", why="its manifest names no model", remedy=remedy)
+    if endpoint_model(store, release) is not None:
+        remedy = f"holdfast release serve {release.policy} --upstream URL"
+        raise BadInput(f"release {release.id}", why=f"its model {model} answers from an address", remedy=remedy)
     base, number = resolve(store, model), store.versions.get(int(rest)).version
     return replace(base, name=release.id, resources=number)
 
@@ -188,12 +210,14 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         number = versions.number(text)
         if number is None:
             raise NotFound(f"source {name}", why=f"there is none in project {store.project!r}")
-        return name, {"model": resolve(store, model).name, "resources": store.versions.get(number).sha256}
+        is_far = "/" in model and not is_near(store, model)  # as in openai/gpt-4o-mini
+        given_to = model if is_far else resolve(store, model).name
+        return name, {"model": given_to, "resources": store.versions.get(number).sha256}
     if "@" in name and not Path(name).is_dir():
         raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)
     manifest: dict[str, Any] = {"sha256": version.sha256}
-    if name in shelf.NAMES:
+    if name in registry.NAMES:
         return f"shelf:{name}", manifest
     if Path(name).is_dir():
         return f"weights:{version.weights}", manifest

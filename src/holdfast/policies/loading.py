@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies import hub, weights
+from holdfast.policies import hub, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
-from holdfast.policies.sprout import shelf
 from holdfast.policies.weights import Manifest
 
 HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
@@ -32,7 +31,7 @@ def is_hub(folder: Path) -> bool:
 
 def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
     """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint."""
-    origin = shelf.folder_of(policy.name)
+    origin = registry.folder_of(policy.name)
     if policy.checkpoint is not None and store is None:
         raise BadInput(f"checkpoint {policy.checkpoint}", why="lies in a store, and none is open")
     if not is_hub(origin):
@@ -66,7 +65,7 @@ def export(policy: Model, store: Path | None, folder: Path) -> Path:
         return hub.save(hub.merge(model) if model.is_adapted else model, folder)
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
-    _, before = weights.load(shelf.folder_of(policy.name) if store is None else policy.folder(store))
+    _, before = weights.load(registry.folder_of(policy.name) if store is None else policy.folder(store))
     weights.save_transformer(folder, model, replace(before, parent=sha256))
     return folder
 

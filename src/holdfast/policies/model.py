@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Actor, Engine
 from holdfast.contracts.release import PolicyKind
-from holdfast.policies.sprout import shelf
+from holdfast.policies import registry
 
 BASE = "0"  # the version of the weights that a model came with
 FOLDER = "checkpoints"  # of a store
@@ -49,7 +49,7 @@ class Model:
     def source(self) -> str:
         if self.checkpoint is not None:
             return f"checkpoint:{self.checkpoint}"
-        return f"shelf:{self.name}" if self.name in shelf.NAMES else f"weights:{Path(self.name).absolute()}"
+        return f"shelf:{self.name}" if self.name in registry.NAMES else f"weights:{Path(self.name).absolute()}"
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Model:
@@ -66,7 +66,7 @@ class Model:
 
     def folder(self, store: Path) -> Path:
         """Where its weights lie."""
-        return shelf.folder_of(self.name) if self.checkpoint is None else store / FOLDER / self.checkpoint
+        return registry.folder_of(self.name) if self.checkpoint is None else store / FOLDER / self.checkpoint
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.scorer import RIGHT, resolve
+from holdfast.contracts.scorer import RIGHT, resolve, told_error
 from holdfast.contracts.trace import Span
 from holdfast.reward.judges.calibration import agreement
 from holdfast.reward.scorers import SUCCESS, Combined
@@ -127,8 +127,7 @@ def _settled(one: StoredRollout, given: Any, close: Any) -> Rescored:
 
 
 def _failed(one: StoredRollout, error: BaseException) -> Rescored:
-    text = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-    return Rescored(id=one.id, error=text[:MOST_ERROR])
+    return Rescored(id=one.id, error=told_error(error)[:MOST_ERROR])
 
 
 def _closed(one: StoredRollout, given: Sequence[Signal], close: Any) -> Rescored:
@@ -232,19 +231,10 @@ def compare_scorings(
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: Sheet(signals=tuple(signals)) for one, signals in old.items()}
     after = {one: Sheet(signals=tuple(new.get(one, ()))) for one in old}
-    rows = [
-        Changed(
-            id=one,
-            old=before[one].total,
-            new=after[one].total,
-            was_right=is_right(before[one].signals),
-            is_right=is_right(after[one].signals),
-        )
-        for one in old
-    ]
+    rows = [_row(one, before[one], after[one]) for one in old]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
-    gaps = [_gap(row) for row in both]
+    gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
     return ScoringComparison(
         rollouts=len(both),
         only_old=sum(row.old is not None and row.new is None for row in rows),
@@ -258,10 +248,13 @@ def compare_scorings(
         new_mean=_mean([row.new for row in both if row.new is not None]),
         mean_change=_mean(gaps),
         changed=tuple(sorted(filter(_has_changed, rows), key=lambda row: (-abs(_gap(row)), row.id))),
-        arms=None
-        if arms is None
-        else _arms(_measures(before, after, primary, failed), arms, baseline, candidate, primary),
+        arms=None if arms is None else _arms(measures, arms, baseline, candidate, primary),
     )
+
+
+def _row(rollout: str, before: Sheet, after: Sheet) -> Changed:
+    was, now = is_right(before.signals), is_right(after.signals)
+    return Changed(id=rollout, old=before.total, new=after.total, was_right=was, is_right=now)
 
 
 def _gap(row: Changed) -> float:

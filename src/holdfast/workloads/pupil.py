@@ -27,7 +27,7 @@ from holdfast.learn.train import Trainer
 from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
 from holdfast.policies.local import Local
-from holdfast.policies.sprout.shelf import load
+from holdfast.policies.registry import load
 from holdfast.policies.weights import Manifest, save_transformer, sync, transformer
 
 FOLDER = "checkpoints"

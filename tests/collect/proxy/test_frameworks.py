@@ -24,8 +24,8 @@ from holdfast.collect.proxy.upstream import Remote
 from holdfast.collect.reply import spell_byte
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
+from holdfast.policies import registry
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from holdfast.store.store import Store
 from tests.collect.proxy.street import running, served
 
@@ -39,7 +39,7 @@ def attempt(file_store: Store) -> Attempt:
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[str]:
-    net, manifest = shelf.load("sprout")
+    net, manifest = registry.load("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
         served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.local import Local
-from holdfast.policies.sprout.shelf import load
+from holdfast.policies.registry import load
 from holdfast.policies.tokens import END, THINK, UNTHINK
 from holdfast.workloads.tooluse.exam import Mark, examine, mark, summary
 from holdfast.workloads.tooluse.tasks import Dials, generate

@@ -22,9 +22,8 @@ from holdfast.contracts.judgement import Artefact, Label, Maker
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span
-from holdfast.policies import verifier
+from holdfast.policies import registry, verifier
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from holdfast.policies.verifier import Conversation, Verifier
 from holdfast.policies.weights import Manifest
 from holdfast.workloads.tooluse.agent import agent
@@ -88,14 +87,14 @@ def answered(
     first: int,
     made: float = 0.35,
     temperature: float = 1.0,
-    models: Sequence[str] = shelf.NAMES,
+    models: Sequence[str] = registry.NAMES,
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Answered]:
     """What each model answers to the first n tasks of a seed, and the twins that are made of it."""
     found: list[Answered] = []
     tasks = generate(split, first, n)
     for name in models:
-        net, manifest = shelf.load(name)
+        net, manifest = registry.load(name)
         with Local(net, name=name, version=manifest.sha256[:12]) as local:
             found += asyncio.run(_gather(local, tasks, name, temperature, done))
     chance = Random(f"{split} {first} {n}")
@@ -212,7 +211,7 @@ def plant(
     found: Sequence[Answered], folder: Path, recipe: Recipe, *, created_at: float, model: str = "sprout"
 ) -> Manifest:
     """Learn from the answers, and put the head into the folder with what it was made from."""
-    net, below = shelf.load(model)
+    net, below = registry.load(model)
     read, kept = verifier.features(net, [one.conversation for one in found])
     right = [found[place].is_right for place in kept]
     head = verifier.fit(read, right, groups=[found[place].author for place in kept], seed=recipe.seed)

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import SPROUT, Shape, Transformer
-from holdfast.policies.sprout.shelf import NAMES, SHELF, card, folder_of, load
+from holdfast.policies.registry import HERE, NAMES, card, folder_of, load
 from holdfast.policies.weights import Manifest, read, save_transformer
 
 MOST = 8_000_000  # bytes of all that ships
@@ -33,7 +33,7 @@ def test_the_shipped_models_differ() -> None:
 def test_all_that_ships_is_small_and_nothing_else_lies_beside_it() -> None:
     files = [path for name in NAMES for path in folder_of(name).iterdir()]
     assert len(files) == 2 * len(NAMES)  # each its weights and its manifest
-    assert sum(path.stat().st_size for path in SHELF.rglob("*") if path.suffix != ".pyc") <= MOST
+    assert sum(path.stat().st_size for path in (HERE / "sprout").rglob("*") if path.suffix != ".pyc") <= MOST
 
 
 def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_model(
 ) -> None:
     (tmp_path / "sprout").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert folder_of("sprout") == SHELF / "sprout"
+    assert folder_of("sprout") == HERE / "sprout" / "sprout"
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
