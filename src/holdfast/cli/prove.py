@@ -220,7 +220,8 @@ def _print(store: Store, run: Run, taken: list[StepRecord], found: Weighed | Non
         print("\nnothing to compare yet")
     else:
         missing = f", {len(found.missing)} left out" if found.missing else ""
-        looks = count(int(taken[-1].body["look"]), "look")
+        last = taken[-1].body["look"] if taken else run.settings["continues"]["looks"]
+        looks = count(int(last), "look")
         print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
         for reason in found.verdict.reasons:
             print("\n".join(folded(reason, "  ")))
