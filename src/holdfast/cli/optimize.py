@@ -104,7 +104,7 @@ def optimize(
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
-            settings = override(settings_of(run), **flags)
+            settings = override(settings_of(opened, run), **flags)
             flags_now, key = snapshot_of(opened, clock=time.time, environment=os.environ), key_of(run.id)
             spec = optimize_spec(settings, flags_now.features(key))
             _drive(opened, spec, flags_now.off(key), wanted(settings), json, resume=run.id)

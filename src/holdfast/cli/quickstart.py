@@ -242,7 +242,7 @@ def _onward(
     if weights is not None:
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
-    seen = right[0][1] if right else f"{status.run_id}/prove-0-candidate-0-0"
+    seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
     print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
     print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
 

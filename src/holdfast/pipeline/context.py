@@ -110,7 +110,9 @@ class StepContext:
         return version.version
 
     def _task(self, work: Work, resources: int | None, max_attempts: int, timeout_s: float | None) -> Task:
-        metadata: dict[str, Any] = {"group": work.group}
+        metadata: dict[str, Any] = {}
+        if work.group != work.name:
+            metadata["group"] = work.group
         if work.seed is not None:
             metadata["seed"] = work.seed
         return Task(

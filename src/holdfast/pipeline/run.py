@@ -277,7 +277,7 @@ async def drive(
         record = await store.runs.begin(
             kind=spec.kind,
             model_ref=spec.model_ref,
-            settings=spec.settings,
+            settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
             salt=salt,
             who=who,
             now=clock(),
@@ -346,6 +346,9 @@ async def _program(run: Run) -> None:
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
+    # What no step asks for any more: left by a version before durable steps, or requeued after its step was over.
+    while await run.store.queue.cancel_open(run.id, now=run.clock(), why="no step asks for it"):
+        continue
     run.is_over = True
 
 
