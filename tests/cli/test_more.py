@@ -1,9 +1,10 @@
-"""`holdfast prove more`: what is held gets more episodes, the evidence of all runs counts, and the gate is asked again."""
+"""`holdfast prove more`: what is held gets more episodes, all runs count together, and the gate is asked again."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,12 @@ def test_what_cannot_be_measured_further_is_one_line(cli: Cli, at: tuple[object,
     assert "is of the kind optimize, and compared nothing" in refused(cli("prove", "more", other.id, *at))
 
 
+def lines(tasks: list[dict[str, Any]]) -> str:
+    """As a file of tasks has them."""
+    split = [({name: one[name] for name in one if name != "expected"}, one["expected"]) for one in tasks]
+    return "\n".join(json.dumps({"input": given, "expected": expected}) for given, expected in split)
+
+
 def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,15 +140,14 @@ def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(
     assert ran.code == 0, ran.err
     assert "holdfast prove more tools@2 --store s.db" in ran.out
     run = ran.lines[0].split()[0]
-    lines = [{**one, "id": f"more-{place}"} for place, one in enumerate([*items("test", 5), items("val", 1)[0]])]
-    Path("more.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    Path("more.jsonl").write_text(lines([*items("test", 5), items("val", 1)[0]]))
     more = cli("prove", "more", "tools@2", "--tasks", "more.jsonl", *at)
     assert more.code == 1, more.err
     found, _ = evidence(at)
     assert (found.episodes, found.baseline) == (9, "tools@1")  # one of them was measured before
     assert found.audit is not None  # what it learnt from was looked at by the run that made it
     assert cli("release", "explain", "tools@2", "--json", *at).json["agrees"]
-    Path("learnt.jsonl").write_text(json.dumps(items("train", 1)[0]))
+    Path("learnt.jsonl").write_text(lines(items("train", 1)))
     assert "is one that it learnt from" in refused(cli("prove", "more", run, "--tasks", "learnt.jsonl", *at))
     alone = cli("release", "decide", "tools@2", "--run", run, *at)  # a run of kind improve compared something, too
     assert alone.code == 1 and "population_below_minimum" in alone.out
