@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.comparison import tell
 from holdfast.cli.onward import place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
 from holdfast.contracts.errors import BadInput
@@ -46,7 +47,6 @@ def more(
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
     """
     from holdfast.cli.drive import drive, new_salt
-    from holdfast.cli.prove import tell
     from holdfast.cli.sprout import needing
 
     if tasks is not None and seeds is not None:
@@ -158,10 +158,10 @@ def _is_decided(store: Store, release: Release, found: Compared) -> bool:
 
 
 def _decide(store: Store, release: Release, found: Compared, at: str, json: bool) -> None:
-    from holdfast.cli.decide import tell
+    from holdfast.cli import decide
     from holdfast.pipeline.more import request_again
     from holdfast.pipeline.promote import promote
 
     request = request_again(store, release, found, now=time.time())
     told = asyncio.run(promote(store, request, clock=time.time, who=who()))
-    tell({"run": found.run, **told}, store.releases.get(release.id), at, json)
+    decide.tell({"run": found.run, **told}, store.releases.get(release.id), at, json)
