@@ -9,8 +9,8 @@ import pytest
 from holdfast.cli.story import happened
 from holdfast.contracts.run import LedgerEntry
 
-OPEN: dict[str, Any] = {"open": True, "reasons": [{"code": "c", "text": "all hold"}], "needs": None, "schema_version": 2}
 CLOSED: dict[str, Any] = {"open": False, "reasons": [{"code": "c", "text": "t"}], "needs": None, "schema_version": 2}
+OPEN = {**CLOSED, "open": True, "reasons": [{"code": "c", "text": "all hold"}]}
 
 
 def entry(body: dict[str, Any]) -> LedgerEntry:

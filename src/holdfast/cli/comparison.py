@@ -1,4 +1,4 @@
-"""What a run has proved about two versions, for 80 columns or for programs: every look, and what all episodes come to."""
+"""What a run has proved about two versions: every look, and what all episodes come to."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def _whereabouts(decision: Decision, now: Release | None) -> str:
     return f"; it is {now.stage} by now" if serves is None else f" to {now.stage}; {serves.format(share=now.share)}"
 
 
-def told(
-    release: str, decision: Decision, now: Release | None = None, indent: str = "", at: str = ""
-) -> Iterator[str]:
+def told(release: str, decision: Decision, now: Release | None = None, indent: str = "", at: str = "") -> Iterator[str]:
     """The headline and the reasons; of what is held, the command that adds what is missing. `at` finds the store."""
     yield from folded(headline(release, decision, now), indent)
     yield from lines(decision.reasons, f"{indent}  ")
