@@ -223,10 +223,12 @@ def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
     ]
 
 
-async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, now: float = 50.0) -> dict[str, Any]:
+async def proposed(
+    store: Store, *, rate: float = 1.0, to: Stage | None = Stage.LIVE, now: float = 50.0
+) -> dict[str, Any]:
     """A candidate with real evidence, brought before the gate as a run does it; the live one solves three of ten."""
     audit = (Finding(name="no_secrets", severity="critical", count=0, of=200),)
-    case = Candidate(
+    candidate = Candidate(
         run="run-1-ab12",
         policy=POLICY,
         suite=("small", "1", "3f2a" * 16),
@@ -237,9 +239,8 @@ async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, n
         planned=len(episodes(rate)),
         audit=audit,
     )
-    share = 5 if to is Stage.CANARY else None
     request = PromotionRequest(
-        candidate=case, how=Weighing(), criteria=Criteria(), reports=store.reports, now=now, to=to, share=share
+        candidate=candidate, how=Weighing(), criteria=Criteria(), reports=store.reports, now=now, to=to
     )
     return await promote(store, request, clock=lambda: now, who="loop")
 

@@ -146,7 +146,7 @@ def _tell(
             print(f"  {body['why']}")
             continue
         decision = decode(Decision, body["decision"])
-        print("\n".join(told(body["release"], decision, now[body["release"]], "  ")))
+        print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
     if made := [body["release"] for body, _ in decided if "release" in body]:

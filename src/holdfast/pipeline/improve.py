@@ -33,8 +33,6 @@ from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, pro
 from holdfast.pipeline.run import Run
 from holdfast.promote.gate import Criteria
 
-CANARY_SHARE = 5  # percent, to begin with
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -258,7 +256,6 @@ def request_of(
         reports=ctx.store.reports,
         now=ctx.now(),
         to=spec.stage,
-        share=CANARY_SHARE if spec.stage is Stage.CANARY else None,
     )
 
 

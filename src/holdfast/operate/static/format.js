@@ -53,7 +53,7 @@ export const plain = value => typeof value === "string" ? value : value === null
 
 // How good or bad a state is, by its word: the same colour wherever it stands.
 const KINDS = {
-  good: ["right", "healthy", "live", "promote", "promoted", "completed", "pass", "on", "met"],
+  good: ["right", "healthy", "live", "promote", "promoted", "accepted", "completed", "pass", "on", "met"],
   bad: ["failed", "no_answer", "failing", "dead", "critical", "reject", "rejected", "rolled_back", "refused", "killed", "fault",
     "unresponsive", "timed_out"],
   warn: ["wrong", "degraded", "warning", "hold", "held", "paused", "frozen", "draining", "requeuing", "timeout", "cancelled", "blocked",

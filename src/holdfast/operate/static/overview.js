@@ -14,7 +14,7 @@ const SAYS = { healthy: "All is well", degraded: "Something is off", failing: "I
 
 // A decision in one sentence: of many reasons the first, for the others have a page of their own.
 function why({ sentence, reasons, outcome, needs }) {
-  if (outcome === "promoted" || reasons.length < 2) return sentence;
+  if (outcome === "promoted" || outcome === "accepted" || reasons.length < 2) return sentence;
   const more = needs ? `; about ${count(needs)} more episodes may open the gate`
     : `; and ${count(reasons.length - 1)} more reasons`;
   return `${sentence.split(": ")[0]}: ${reasons[0].text}${more}.`;
