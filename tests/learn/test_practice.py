@@ -197,9 +197,7 @@ def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> 
 
 def test_a_task_that_is_held_out_is_found_and_not_learnt_from(base: Model, tmp_path: Path) -> None:
     asked = ["1?", "1?", "1?", "  2 \n?"]
-    given = [
-        attempt(task, n, float(n == 3), version=base.version, asked=asked[n]) for n, task in enumerate(tasks(4))
-    ]
+    given = [attempt(task, n, float(n == 3), version=base.version, asked=asked[n]) for n, task in enumerate(tasks(4))]
     algorithm = GRPO(held_out=[{"prompt": "2 ?"}, {"prompt": "3?"}])
     state = Telling(tmp_path).tell(algorithm, State(base=base), given)
     (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
