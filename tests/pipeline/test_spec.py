@@ -131,6 +131,14 @@ async def test_agents_are_told_where_the_proxy_is(kind: str) -> None:
     assert found.output[0] == "http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/1/v1"
 
 
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_the_endpoint_of_a_run_is_what_an_agents_own_client_reaches(kind: str, endpoint: Endpoint) -> None:
+    agent = "tests.collect.agents:do"
+    plan = planned(agent=agent, worker_kind=kind, model="tiny", base_url=endpoint.url)
+    found = await outcome(plan, {"do": "client"})
+    assert (found.output, endpoint.asked[0].body["model"]) == ("echo: hello", "tiny")
+
+
 async def test_a_model_of_another_house_keeps_its_whole_name(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
