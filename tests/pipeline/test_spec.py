@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.workloads.plans import plan_for, rewards_of
 
-from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.collect.questions import exact_match
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
