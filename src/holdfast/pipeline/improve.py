@@ -194,7 +194,7 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
 
 
 def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
-    """Nothing was learnt: what was switched off or taken back, and how many rollouts taught nothing for which reason."""
+    """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [one.body for one in done if one.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
     why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
