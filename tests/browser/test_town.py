@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.operate.test_townpage import serving
+from tests.workloads.test_townpage import serving
 
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Veil
