@@ -205,7 +205,7 @@ class Context:
         started_at, granted, answer = self.trace.clock(), 0, Answer()
         if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
             # By the attempt and the call: the same chance again after a fault, and for both versions of a proof.
-            sampling["seed"] = (self.seed + self.trace.calls * SEED_STEP) % 2**63
+            sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
