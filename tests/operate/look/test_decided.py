@@ -60,7 +60,17 @@ def history(*bodies: dict[str, Any]) -> list[LedgerEntry]:
         ([FIRST, GATE, GUARD, BACK], "s@1", "s@1 is live again since ann took s@2 back: it slips.", None),
         ([FIRST, GUARD, BACK, AGAIN], "s@2", "s@2 was restored by ann in place of s@1: it was right.", None),
     ],
-    ids=["first", "registered", "held", "canary taken back", "guard", "accepted, then guard", "accepted", "taken back", "restored"],
+    ids=[
+        "first",
+        "registered",
+        "held",
+        "canary taken back",
+        "guard",
+        "accepted, then guard",
+        "accepted",
+        "taken back",
+        "restored",
+    ],
 )
 def test_what_put_a_version_live_is_told_of_it_and_of_no_other(
     bodies: list[dict[str, Any]], live: str, sentence: str, news: str | None
