@@ -69,7 +69,6 @@ OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="all
         ({"add": "s@1", "source": "shelf:1"}, "s@1 was registered: shelf:1.", "registered"),
         ({"accept": "s@2", "decision": encode(OPENED)}, "s@2 was accepted: all 9 checks hold.", "accepted"),
         ({"refuse": "s@2", "decision": encode(CLOSED)}, "s@2 was refused: p 0.2 > 0.05; few.", "refused"),
-        ({"accept": "s@2", "decision": encode(OPENED)}, "s@2 was accepted: all 9 checks hold.", "accepted"),
         (
             {"move": "s@2", "from": "candidate", "to": "canary", "share": 5, "why": "", "decision": encode(OPENED)},
             "s@2 went from candidate to canary with 5 %: all 9 checks hold.",
