@@ -183,7 +183,7 @@ def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
         yield _check(f"killed while {phase}: it was taken up", back is not None, (found,))
     for run in sorted({str(mark.facts["run"]) for mark in killed}):
         own = [one for one in facts.entries if one.run == run]
-        steps = [one.body.get("step") for one in own if one.kind == "update"]
+        steps = [one.body.get("step") for one in own if one.kind in ("update", "step")]
         is_whole = bool(steps) and steps == list(range(1, len(steps) + 1))
         yield _check(f"{run}: every step is there once", is_whole, (f"{len(steps)} steps",))
         ends = [str(one.body["end"]) for one in own if one.kind == "run" and "end" in one.body]
