@@ -21,6 +21,7 @@ from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutSt
 from holdfast.contracts.run import LedgerEntry, Run
 from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, Mark
 from holdfast.store.check import check
+from holdfast.store.older import as_before
 from holdfast.store.store import Store, open_store
 
 EVENTS, HEALTH, MANIFEST, ANSWERS = "events.jsonl", "health.json", "running-manifest.json", "answers.jsonl"
@@ -218,9 +219,10 @@ def _disk(facts: Facts) -> Iterator[Check]:
 
 
 def _upgrade(facts: Facts) -> Iterator[Check]:
-    """All that the older store held is there after the upgrade, to the letter."""
+    """All that the older store could hold is there after the upgrade, to the letter."""
     before, after = (  # but for the first line, which tells of the export itself
-        (facts.folder / name).read_text(encoding="utf-8").splitlines()[1:] for name in (BEFORE, AFTER)
+        [held for line in lines[1:] if (held := as_before(line)) is not None]
+        for lines in ((facts.folder / name).read_text(encoding="utf-8").splitlines() for name in (BEFORE, AFTER))
     )
     changed = len(set(before) ^ set(after))
     found = f"{len(before)} records, {changed} differ"
