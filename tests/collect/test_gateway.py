@@ -28,9 +28,8 @@ from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies import tokens
+from holdfast.policies import registry, tokens
 from holdfast.policies.local import Local
-from holdfast.policies import registry
 from tests.collect.agents import no_score
 from tests.collect.clients import (
     CLIENTS,
