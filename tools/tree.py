@@ -24,10 +24,8 @@ def sentence(path: Path) -> str:
 
 def lines(folder: Path, depth: int = 0) -> list[str]:
     """The folder's own files first, then its folders."""
-    found = []
-    for path in sorted(folder.glob("*.py")):
-        if path.name not in ("__init__.py", "__main__.py"):
-            found.append(_line(path.name, sentence(path), depth))
+    files = [path for path in sorted(folder.glob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
+    found = [_line(path.name, sentence(path), depth) for path in files]
     for path in sorted(one for one in folder.iterdir() if (one / "__init__.py").is_file() and one.name != "versions"):
         found += [_line(f"{path.name}/", sentence(path / "__init__.py"), depth), *lines(path, depth + 1)]
     return found
