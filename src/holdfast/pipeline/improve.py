@@ -33,7 +33,6 @@ from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, pro
 from holdfast.pipeline.run import Run
 from holdfast.promote.gate import Criteria
 
-CANARY_SHARE = 5  # percent, to begin with
 NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
@@ -195,7 +194,7 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
 
 
 def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
-    """Nothing was learnt: what was switched off or taken back, and how many rollouts taught nothing for which reason."""
+    """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [one.body for one in done if one.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
     why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
@@ -277,7 +276,6 @@ def request_of(
         reports=ctx.store.reports,
         now=ctx.now(),
         to=spec.stage,
-        share=CANARY_SHARE if spec.stage is Stage.CANARY else None,
     )
 
 

@@ -152,7 +152,7 @@ def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
     told: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
-        some = [one.id for one in rollouts if one.name.startswith(f"prove-0-{arm}-")]
+        some = [one.id for one in rollouts if one.name.startswith(f"proof-0-{arm}-")]
         told[arm] = summary(marked(ctx.store.experiences.of(some)))
     return told if rollouts else {"tries": tries}
 
