@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.api.service import Accepted, promote
 from holdfast.api.show import Block, Grid, Shown
 from holdfast.api.stored import Run, decided_of, task_key
 from holdfast.contracts.errors import BadInput
@@ -120,9 +121,18 @@ class Result(Shown):
 
         `shadow=True` lets it answer copies of requests that nobody sees. Called again, it goes on from where it is.
         """
-        from holdfast.api.service import promote
-
-        return promote(self, canary=canary, shadow=shadow, why=why)
+        if self.version is None or self.proof is None:
+            held = self.missing[0] if self.missing else "nothing was proved"
+            remedy = "only what is accepted goes further"
+            raise BadInput("promote", why=f"the candidate is held: {held}", remedy=remedy)
+        accepted = Accepted(
+            version=self.version,
+            baseline=self.proof.evidence.baseline,
+            decision=self.decision,
+            evidence=str(self.details["evidence"]),
+            proof=self.details.get("proof_sha256"),
+        )
+        return promote(self.run.place, accepted, canary=canary, shadow=shadow, why=why)
 
     def blocks(self) -> Sequence[Block]:
         if self.is_accepted:
@@ -211,9 +221,7 @@ class Comparison(Shown):
         return [*told, *_waived(self.waived)]
 
 
-def comparison_of(
-    store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None
-) -> Comparison:
+def comparison_of(store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None) -> Comparison:
     """Of a run that compared two things."""
     steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
     looks = looks_in(steps)
@@ -225,9 +233,7 @@ def comparison_of(
     return Comparison(names, _weighed(before, after, how, names), how, unfinished=lost, waived=waived, run=run)
 
 
-def _weighed(
-    before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]
-) -> Weighed:
+def _weighed(before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]) -> Weighed:
     if len(pairs(before, after, how.primary)[0]) < 2:
         why = f"fewer than two tasks have a measured {how.primary} on both sides"
         raise BadInput(f"{names[1]} against {names[0]}", why=why, remedy="score them, or measure more tasks")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +176,10 @@ class Table(list[dict[str, Any]], Shown):
         return tuple(self[0]) if self else COLUMNS
 
     def to_pandas(self) -> Any:
-        import pandas
-
-        return pandas.DataFrame(list(self), columns=list(self.columns))
+        return import_module("pandas").DataFrame(list(self), columns=list(self.columns))
 
     def to_polars(self) -> Any:
-        import polars
-
-        return polars.DataFrame(list(self), infer_schema_length=None)
+        return import_module("polars").DataFrame(list(self), infer_schema_length=None)
 
     def blocks(self) -> Sequence[Block]:
         names = [name for name in ("task", "split", "outcome", "reward", "answer", "error") if name in self.columns]
@@ -300,8 +297,7 @@ def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
         sides = [_test(one, columns) for one in (node.left, *node.comparators)]
         signs = [COMPARE[type(one)] for one in node.ops]
         return lambda row: all(
-            _quietly(sign, one(row), other(row))
-            for sign, one, other in zip(signs, sides, sides[1:], strict=False)
+            _quietly(sign, one(row), other(row)) for sign, one, other in zip(signs, sides, sides[1:], strict=False)
         )
     what = ast.unparse(node)
     raise BadInput(what, why="is not allowed in a condition", remedy="compare columns with values, and join by and, or")
