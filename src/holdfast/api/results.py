@@ -15,16 +15,13 @@ import numpy as np
 
 from holdfast.api.service import Accepted, promote
 from holdfast.api.show import Block, Grid, Shown
-from holdfast.api.stored import Run, decided_of, task_key
+from holdfast.api.stored import Run, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Comparison as Compared
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
-from holdfast.contracts.experience import Decided as DecidedRollout
-from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
-from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Rollout
 from holdfast.pipeline.episodes import episode, missing
 from holdfast.pipeline.improve import Decided
@@ -287,7 +284,9 @@ def _measured(run: Run) -> _Side:
         seen[task] = seed + 1
         keys.add((task, seed))
         rollout = decided.get(one.id)
-        made = None if rollout is None else episode(_experience(rollout, run.id), task=task, seed=seed)
+        made = (
+            None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
+        )
         if made is not None:
             found.append(made)
     return _Side(frozenset(keys), found)
@@ -298,20 +297,6 @@ def _rollouts(store: Store, run: str) -> list[Rollout]:
     while page := store.views.rollouts(run, most=500, after=found[-1].name if found else None):
         found += page
     return found
-
-
-def _experience(one: DecidedRollout, run: str) -> Experience:
-    return Experience(
-        rollout=one.rollout,
-        run=run,
-        task=one.rollout,
-        split=one.split,
-        is_final=True,
-        state=one.status,
-        spans=one.spans,
-        sheet=Sheet(signals=one.signals),
-        input=one.input,
-    )
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:
