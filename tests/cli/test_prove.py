@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from holdfast.workloads.duel import episodes_of
 
 from holdfast.contracts.run import RunState
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.duel import episodes_of
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 
