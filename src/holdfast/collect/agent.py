@@ -293,11 +293,16 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-def scored_by(scorer: Callable[[Features], Score], rewards: tuple[float, float] = (0.0, 1.0)) -> Callable[[T], T]:
-    """Marks an agent with the scorer that it brings along, and the least and the most that this one pays."""
+def scored_by(
+    scorer: Callable[[Features], Score],
+    rewards: tuple[float, float] = (0.0, 1.0),
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Callable[[T], T]:
+    """Marks an agent with what it brings along: its scorer, the least and the most that this one pays, and the tools
+    that its tasks may name."""
 
     def mark(agent: T) -> T:
-        vars(agent).update(scorer=scorer, rewards=rewards)
+        vars(agent).update(scorer=scorer, rewards=rewards, tools=tuple(tools))
         return agent
 
     return mark

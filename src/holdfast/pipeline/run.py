@@ -277,7 +277,7 @@ async def drive(
         record = await store.runs.begin(
             kind=spec.kind,
             model_ref=spec.model_ref,
-            settings=spec.settings,
+            settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
             salt=salt,
             who=who,
             now=clock(),
@@ -342,7 +342,8 @@ async def _work_through(run: Run, control: Control) -> tuple[RunState, str | Non
 
 async def _program(run: Run) -> None:
     try:
-        await run.step("begin", begin, {"pipeline": VERSION, "spec": run.spec.sha256()})
+        spec = {"pipeline": VERSION, "spec": run.spec.sha256()}
+        await run.step("begin", partial(begin, run.spec.runtime.tools), spec)
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
@@ -352,9 +353,11 @@ async def _program(run: Run) -> None:
     run.is_over = True
 
 
-def begin(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The first step: whoever resumes the run with another pipeline or other settings is refused before any work."""
-    return dict(spec)
+def begin(tools: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The first step: whoever resumes the run with another pipeline or other settings is refused before any work.
+
+    The tools that tasks may name are kept for those who look at how they were used."""
+    return {**spec, **({"tools": list(tools)} if tools else {})}
 
 
 async def _beside(

@@ -248,7 +248,8 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
     """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
     was expected is compared with what was answered."""
-    beside, score = getattr(agent, "scorer", None), questions.exact_match
+    beside = getattr(agent, "scorer", None)
+    score: Score = questions.exact_match
     if settings.scorers is not None:
         items = (*settings.train, *settings.val)
         score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))

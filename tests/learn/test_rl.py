@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.collect.plan import Learnt, Standing
 from holdfast.workloads.plans import plan_for
+from holdfast.workloads.pupil import where
 from holdfast.workloads.rl import rl_lesson
 
 from holdfast import loop
-from holdfast.collect.plan import Learnt, Standing
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import read
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.pupil import where
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.conftest import Files
 from tests.endpoint import completion, serving

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-
 from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
+from holdfast.loop import Control
+from tests.workloads.test_promotion import begun, plan_of, ran
+
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.run import RunState
-from holdfast.loop import Control
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
 from tests.conftest import Files
-from tests.workloads.test_promotion import begun, plan_of, ran
 
 
 @dataclass

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.workloads.plans import plan_for, rewards_of
 
-from holdfast.collect.plan import Lesson, Plan, Standing
 from holdfast.collect.questions import exact_match
 from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
@@ -129,6 +129,14 @@ async def test_agents_are_told_where_the_proxy_is(kind: str) -> None:
     plan = planned(agent="tests.collect.agents:do", worker_kind=kind, proxy_url="http://127.0.0.1:8788")
     found = await outcome(plan, {"do": "where"})
     assert found.output[0] == "http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/1/v1"
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_the_endpoint_of_a_run_is_what_an_agents_own_client_reaches(kind: str, endpoint: Endpoint) -> None:
+    agent = "tests.collect.agents:do"
+    plan = planned(agent=agent, worker_kind=kind, model="tiny", base_url=endpoint.url)
+    found = await outcome(plan, {"do": "client"})
+    assert (found.output, endpoint.asked[0].body["model"]) == ("echo: hello", "tiny")
 
 
 async def test_a_model_of_another_house_keeps_its_whole_name(

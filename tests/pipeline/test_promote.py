@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
+from holdfast.loop import Control, optimize
 from holdfast.workloads.promotion import adopt, promote
 from holdfast.workloads.proof import Case, propose
 
 from holdfast.collect.agent import Context, no_model
-from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import StaleLease
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
@@ -30,7 +31,6 @@ from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, Status
-from holdfast.loop import Control, optimize
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
