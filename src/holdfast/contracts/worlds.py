@@ -54,6 +54,14 @@ class StepResult:
     cost: NDArray[np.float64] | None = None  # [B], what the step cost beside its reward; None: there are no costs
 
 
+class Choose(Protocol):
+    """Who acts in all environments at once."""
+
+    def __call__(self, observation: Observation, first: Bools, /) -> NDArray[Any]:
+        """Actions [B]; `first` [B] is True where an episode begins with this observation."""
+        ...
+
+
 class VectorEnv(Protocol):
     """Environments of one kind, side by side."""
 

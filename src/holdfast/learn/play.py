@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import Bools, Floats, Observation, VectorEnv, packed, unpacked
-from holdfast.policies.nets import ActorCritic, Choice, Gaussian
+from holdfast.contracts.worlds import Bools, Floats, VectorEnv, packed, unpacked
+from holdfast.policies.nets import ActorCritic, look
 
 RECENT = 100  # episodes that the mean return is taken over
 
@@ -131,17 +131,6 @@ class Player:
             self._recent.extend(ended.tolist())
             self.episodes += ended.size
             self._so_far[self._first] = 0.0
-
-
-def look(net: ActorCritic, view: Observation, hidden: Tensor, first: Bools) -> tuple[Choice | Gaussian, Tensor]:
-    """What the net would do now, and what it remembers after having seen this."""
-    device = hidden.device
-    seen = torch.from_numpy(view.values).to(device)
-    mask = None if view.mask is None else torch.from_numpy(view.mask).to(device)
-    if net.gru is None:
-        return net.decide(seen, mask), hidden
-    features, states = net.remember(seen[None], hidden, torch.from_numpy(first).to(device)[None])
-    return net.decide(features[0], mask), states[0]
 
 
 def evaluate(worlds: VectorEnv, net: ActorCritic, episodes: int, *, seed: int) -> NDArray[np.float64]:
