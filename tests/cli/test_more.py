@@ -73,6 +73,7 @@ def test_further_tasks_are_added_and_the_gate_decides_on_all_of_them(cli: Cli, a
         assert len({(one.task, one.seed) for one in both}) == len(both) == 16
     shown = cli("prove", "show", second, *at)
     assert shown.lines[3] == "HOLD after 8 tasks, 2 looks"
+    assert cli("prove", "run", "--resume", second, *at).lines[3] == shown.lines[3]  # what is done is read
     explained = cli("release", "explain", "tools@2", "--json", *at)
     assert explained.code == 0 and explained.json["agrees"]
     assert len(explained.json["history"]) == 3  # registered, and decided about twice
@@ -147,6 +148,8 @@ def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(
     assert (found.episodes, found.baseline) == (9, "tools@1")  # one of them was measured before
     assert found.audit is not None  # what it learnt from was looked at by the run that made it
     assert cli("release", "explain", "tools@2", "--json", *at).json["agrees"]
+    again = cli("prove", "run", "--resume", "run-2", *at)  # it is made from its settings, and what is done is read
+    assert again.code == 0 and again.lines[3] == "HOLD after 9 tasks, 3 looks", again.err
     Path("learnt.jsonl").write_text(lines(items("train", 1)))
     assert "is one that it learnt from" in refused(cli("prove", "more", run, "--tasks", "learnt.jsonl", *at))
     alone = cli("release", "decide", "tools@2", "--run", run, *at)  # a run of kind improve compared something, too

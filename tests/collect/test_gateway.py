@@ -28,9 +28,8 @@ from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies import tokens
+from holdfast.policies import registry, tokens
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from tests.collect.agents import no_score
 from tests.collect.clients import (
     CLIENTS,
@@ -55,7 +54,7 @@ SUM = "What is 417 * 23? Use the tool."
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[Local]:
-    net, manifest = shelf.load("sprout")
+    net, manifest = registry.load("sprout")
     with Local(net, name="sprout", version=manifest.sha256[:12], deterministic=True) as local:
         yield local
 

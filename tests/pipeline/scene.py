@@ -1,96 +1,108 @@
-"""Runs of the pipeline without a model: a policy is a text, the agent says it, and what it says is right or wrong."""
+"""Whole runs of the pipeline, small: of settings, or of a program with a scripted agent and a scripted engine."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from holdfast.collect.agent import Context
-from holdfast.contracts.policy import policy_record
+from holdfast.collect.agent import Agent, Context
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.run import Status
-from holdfast.contracts.trace import Span
-from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of
-from holdfast.pipeline.prove import HeldOut
-from holdfast.pipeline.run import Control, RunSpec
-from holdfast.pipeline.run import drive as drive_run
-from holdfast.pipeline.runtime import Endpoints, Runtime
-from holdfast.pipeline.versions import Version
-from holdfast.policies.prompt import Prompt
-from holdfast.prove.weigh import Weighing
+from holdfast.contracts.trace import ModelCall
+from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.policies import tokens
 from holdfast.store.store import Store
-
-RIGHT, WRONG, UNSCORED, RAISES = "right", "wrong", "unscored", "raises"
-LAX = Weighing(max_safety_regression=0.9)  # so that a few tasks decide
-EVIDENCE = ("letters", "1", "ab" * 32)
+from tests.collect.scene import PACE, PATIENCE_S
 
 
-async def agent(task: Any, context: Context) -> str:
-    said = task.get("always") or context.prompt("says")
-    if said == RAISES:
-        raise ValueError("it cannot")
-    return str(said)
-
-
-def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
-    if output == UNSCORED:
-        return ()
-    return (Signal(name="success", value=float(output == RIGHT), source="rule"),)
-
-
-def version(name: str, says: str) -> Version:
-    record = policy_record(Prompt({"says": says}))
-    return Version(name=name, weights="", sha256=name.ljust(64, "0"), policy=record)
-
-
-def tasks(count: int, first: int = 0) -> tuple[HeldOut, ...]:
-    return tuple(HeldOut(id=f"t{place}", input={"prompt": f"task {place}"}) for place in range(first, first + count))
-
-
-def evaluation(before: str = WRONG, after: str = RIGHT, **given: Any) -> PairedEvaluation:
-    made = PairedEvaluation(
-        tasks=tasks(6),
-        seeds=(1, 2),
-        suite=EVIDENCE,
-        baseline=version("old", before),
-        candidate=version("new", after),
-        how=LAX,
-        batch=4,
-        workers=4,
-    )
-    return replace(made, **given)
-
-
-def spec(store: Store, made: PairedEvaluation) -> RunSpec:
-    return paired_spec(made, policies_of(store, made), Runtime(agent, score, Endpoints()))
-
-
-def drive(
+async def ran(
     store: Store,
     spec: RunSpec,
+    control: Control | None = None,
     *,
     resume: str | None = None,
-    control: Control | None = None,
-    later_s: float = 0.0,
+    features: Features = ALL_ON,
+    clock: Callable[[], float] = time.time,
 ) -> Status:
-    async def main() -> Status:
-        return await drive_run(
-            store,
-            spec,
-            control or Control(),
-            clock=lambda: time.time() + later_s,
-            observe=lambda status: None,
-            who="ada",
-            salt="aa",
-            resume=resume,
-        )
+    """The spec, driven to its end."""
+    going = drive(
+        store,
+        spec,
+        control or Control(),
+        clock=clock,
+        observe=lambda status: None,
+        who="test",
+        salt="ab",
+        resume=resume,
+        features=lambda done: features,
+    )
+    return await asyncio.wait_for(going, PATIENCE_S)
 
-    return asyncio.run(main())
+
+@dataclass
+class Script:
+    """An engine whose models say what was asked of them; each call carries the version that answered."""
+
+    opened: list[str] = field(default_factory=list)
+    folder: Path | None = None
+
+    def open_model(self, policy: Any) -> Complete:
+        self.opened.append(policy.version)
+
+        async def complete(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+            said = str(messages[-1]["content"])
+            completion = (*said.encode(), tokens.END)
+            return ModelCall(
+                model=policy.version,
+                messages=tuple(messages),
+                response={"role": "assistant", "content": said},
+                finish_reason="stop",
+                prompt_ids=tuple(tokens.prompt(messages)),
+                completion_ids=completion,
+                logprobs=(-5.0,) * len(completion),
+                sampling={"temperature": 1.0},
+            )
+
+        return complete
+
+    def open_endpoint(self, model: str) -> Complete | None:
+        return None
+
+    def close(self) -> None:
+        pass
 
 
-def compared(store: Store, made: PairedEvaluation) -> str:
-    """The run that it made."""
-    return drive(store, spec(store, made)).run_id
+async def echo(task: Any, context: Context) -> Any:
+    return task
+
+
+def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    return (Signal(name="worth", value=float(output), source="rule:test"),)
+
+
+def success(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    return (Signal(name="success", value=float(output), source="rule:test"),)
+
+
+def spec_of(
+    program: Callable[..., Any], agent: Agent = echo, score: Any = worth, engine: Models | None = None, **fields: Any
+) -> RunSpec:
+    given: dict[str, Any] = {
+        "kind": "test",
+        "program": program,
+        "model_ref": "agent/test",
+        "settings": {},
+        "runtime": Runtime(agent, score, engine or Endpoints()),
+        "workers": 2,
+        "pace": PACE,
+        "report_s": 0.05,
+        "look_s": 0.01,
+    }
+    return RunSpec(**{**given, **fields})

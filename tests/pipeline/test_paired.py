@@ -26,7 +26,7 @@ from holdfast.pipeline.paired import (
 from holdfast.pipeline.prove import ARMS, Look
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
-from tests.pipeline.scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
+from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
 
 
 @pytest.fixture

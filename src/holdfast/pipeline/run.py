@@ -25,7 +25,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.records import encode
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import Run as RunRecord
 from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.pipeline.context import StepContext
@@ -245,6 +245,7 @@ class Run:
             running=counts[RolloutState.RUNNING],
             waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
             rewards=self.store.views.rewards(self.id),
+            outcomes={str(k): n for k, n in self.store.views.outcomes(self.id).items() if k in ANSWERED},
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,

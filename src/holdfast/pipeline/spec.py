@@ -132,7 +132,8 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None
         await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
 
 
-def learn_turns(algorithm: TurnPPO, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
     told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
     return told
 

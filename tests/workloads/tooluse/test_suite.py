@@ -24,7 +24,7 @@ from holdfast.prove.suite import Suite, to_document
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.suite import evaluation_from, evaluation_of, evaluation_spec, held_out, suite_of
 from tests.conftest import Files
-from tests.pipeline.scene import LAX, drive
+from tests.pipeline.paired_scene import LAX, drive
 
 PATIENCE_S = 60.0
 SHIPPED = Path(__file__).resolve().parents[3] / "examples/suites"

@@ -233,8 +233,6 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     if "refuse" in body:
         decision = decode(Decision, dict(body["decision"]))
         return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
-    if "accept" in body:
-        return f"{body['accept']} was accepted", reasons(decode(Decision, dict(body["decision"])).reasons)
     if "roll_back" in body:
         return f"{body['roll_back']} was taken back; {body['to']} is live", why
     if "restore" in body:
