@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.collect.agent import Agent, Score
+from holdfast.collect.episodes import EpisodePlayer
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import Fault
@@ -58,8 +59,9 @@ class Runtime:
         recipe: Recipe | None = None,  # agents run in processes of their own, which make all they need from it
         proxy_url: str | None = None,
         has_budgets: bool = False,
+        player: EpisodePlayer | None = None,  # policies that act in environments play there
     ) -> None:
-        self.engine, self.score, self._recipe = engine, score, recipe
+        self.engine, self.score, self._recipe, self.player = engine, score, recipe, player
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
