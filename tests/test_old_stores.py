@@ -127,12 +127,14 @@ class Old:
         return open_store(self.url)
 
     def rollouts(self, run: str) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.json("rollouts", run, "--limit", 1000)}
+        found = self.json("rollouts", run, "--limit", 1000)
+        return {one["name"]: {key: one[key] for key in one if key not in ASKED_BY} for one in found}
 
     def stages(self) -> dict[str, str]:
         return {one["id"]: one["stage"] for one in self.json("release", "list")}
 
 
+ASKED_BY = ("step", "version")  # which step asks for a rollout: one that is resumed takes in what is there
 Unpack = Callable[[Known], Old]
 
 

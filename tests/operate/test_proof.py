@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast.contracts.evidence import Decision, Reason
-from holdfast.operate.curves import AFTER, BEFORE, COURSES, INK
 from holdfast.operate.exhibit import Course, Task
 from holdfast.operate.proof import course, paired, render
+from holdfast.workloads.tooluse.curves import AFTER, BEFORE, COURSES, INK
 from tests.operate.views import OUTCOMES, comparison, view
 
 HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</title></style>]]>-->"""

@@ -37,7 +37,7 @@ from holdfast.store.store import Store, open_store
 from tests.collect.agents import ones
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent, until
 from tests.conftest import Files
-from tests.pipeline.scene import (
+from tests.pipeline.driving import (
     ASLEEP,
     SCHOOL,
     Gate,
@@ -87,7 +87,7 @@ async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None
     assert watched.told() == [RunState.RUNNING, RunState.FAILED]
     assert (status.failed, status.dead) == (3, 0)
     line = failing.__code__.co_firstlineno + 1
-    why = f"t0: failed: ValueError: no (scene.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
+    why = f"t0: failed: ValueError: no (driving.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
     assert status.error == f"no rollout succeeded; {why}"
     assert watched.ended() == (RunState.FAILED, status.error)
 
@@ -239,7 +239,7 @@ async def test_a_run_whose_process_died_is_finished_by_another(store: Store) -> 
     run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="d", who="test", now=now).result()
     given: dict[str, Any] = {"max_attempts": 3, "max_faults": 5}
     splits = (Split.TRAIN, Split.TRAIN, Split.VAL)
-    todo = [Task(name=f"t{n}", input=n, split=splits[n % 3], metadata={"group": f"t{n}"}, **given) for n in range(5)]
+    todo = [Task(name=f"t{n}", input=n, split=splits[n % 3], **given) for n in range(5)]
     await store.queue.enqueue(run.id, todo, now=now)
     done, _ = await store.queue.claim(run.id, "dead", now=now, lease_s=1.0, most=2)
     await store.queue.finish(done.attempt, AttemptState.SUCCEEDED, now=now)

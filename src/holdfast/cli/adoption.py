@@ -70,14 +70,15 @@ def adoption(
 
 def _records(store: Store, run: str) -> Iterator[Record]:
     """Of the attempts that decided their rollouts."""
-    from holdfast.operate.look.usage import record
+    from holdfast.operate.look.usage import catalog, record
 
+    tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:
         for rollout in _rollouts(store, run):
             advance()
             experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
-                yield record(rollout, experience.spans)
+                yield record(rollout, experience.spans, tools)
 
 
 def _rollouts(store: Store, run: str) -> Iterator[Rollout]:

@@ -54,7 +54,9 @@ def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
     folder = _folder(kind, out)
     with show.progress(f"drill {kind}", None) as advance:
         began = time.monotonic()
-        artifact = perform(kind, folder, quick=quick, clock=time.time, say=lambda text: advance(now=text))
+        artifact = perform(
+            kind, folder, quick=quick, clock=time.time, say=lambda text: advance(now=text), practice=_practice()
+        )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)
     if json:
@@ -63,6 +65,19 @@ def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
         _print(told, problems, f" in {show.span_of_time(took_s)}")
         print("\n".join(["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]))
     raise typer.Exit(1 if problems else 0)
+
+
+def _practice() -> dict[str, Any]:
+    """A run of the tool-use workload that learns."""
+    from holdfast.workloads.tooluse.tasks import generate, to_input
+
+    asked = {"sampling": {"temperature": 1.0, "max_tokens": 60}, "max_turns": 4}
+    return {
+        "agent": "holdfast.workloads.tooluse.agent:agent",
+        "model": "local/sprout-weak",
+        "optimize": [{**to_input(one), **asked} for one in generate("train", 0, 8)],
+        "validate": [{**to_input(one), **asked} for one in generate("test", 0, 16)],
+    }
 
 
 @app.command()

@@ -85,10 +85,10 @@ def hacking(
     import numpy as np
 
     from holdfast.cli.show import print_json
-    from holdfast.operate.rivals import draw
     from holdfast.store.store import open_store
     from holdfast.workloads.hacking import ARMS, KIND, Trial, outcome, spec_for, weigh
     from holdfast.workloads.hacking import quick as quickly
+    from holdfast.workloads.rivals import draw
 
     trials = [Trial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
@@ -141,9 +141,9 @@ def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], qui
     """At most 80 columns."""
     from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table
-    from holdfast.operate.curves import blocks
-    from holdfast.operate.rivals import course
     from holdfast.workloads.hacking import CARELESS, GUARDED
+    from holdfast.workloads.rivals import course
+    from holdfast.workloads.tooluse.curves import blocks
 
     print(f"{count(len(weighed.seeds), 'seed')}, {weighed.rollouts} held-out rollouts of each arm, 95 % intervals\n")
     rows = (("rollouts that cheat", "cheats", weighed.cheats), ("tasks solved", "success", weighed.success))

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from holdfast.contracts.run import Run, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.promote.features import Off
+    from holdfast.store.store import Store
 
 
 def improve(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
     model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
     iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
     follow: Annotated[
@@ -68,7 +69,7 @@ def improve(
     with open_store(store, project=project, create=is_new) as opened:
         if settings is None:
             run = opened.runs.get(str(resume))
-            settings, resume, key = _of(run), run.id, key_of(run.id)
+            settings, resume, key = _of(opened, run), run.id, key_of(run.id)
         spec = spec or improve_spec(settings, flags_now.features(key))
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
@@ -102,12 +103,12 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
     return override(settings, model=model, agent=agent, improve=block)
 
 
-def _of(run: Run) -> OptimizeSettings:
+def _of(store: Store, run: Run) -> OptimizeSettings:
     from holdfast.contracts.settings import settings_from
 
     if run.kind != "improve":
         raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
-    return settings_from(run.settings, f"settings of {run.id}")
+    return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 
 def _followed(settings: OptimizeSettings) -> str | None:
@@ -145,7 +146,7 @@ def _tell(
             print(f"  {body['why']}")
             continue
         decision = decode(Decision, body["decision"])
-        print("\n".join(told(body["release"], decision, now[body["release"]], "  ")))
+        print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
     if made := [body["release"] for body, _ in decided if "release" in body]:

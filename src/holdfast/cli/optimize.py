@@ -47,7 +47,7 @@ def optimize(
     json: JsonReport = False,
     model: Annotated[str | None, typer.Option(metavar="PROVIDER/NAME", help="The model that answers.")] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     project: Project = "default",
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     state_dir: Annotated[
@@ -104,7 +104,7 @@ def optimize(
     else:
         with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
             run = opened.runs.get(str(resume))
-            settings = override(settings_of(run), **flags)
+            settings = override(settings_of(opened, run), **flags)
             flags_now, key = snapshot_of(opened, clock=time.time, environment=os.environ), key_of(run.id)
             spec = optimize_spec(settings, flags_now.features(key))
             _drive(opened, spec, flags_now.off(key), wanted(settings), json, resume=run.id)

@@ -35,14 +35,14 @@ def existing(store: str, project: str = "default") -> Store:
     return open_store(store, project=project, create=False, migrate=False)
 
 
-def settings_of(run: Run) -> OptimizeSettings:
+def settings_of(store: Store, run: Run) -> OptimizeSettings:
     """What an `optimize` run was started with."""
     from holdfast.contracts.settings import settings_from
 
     if run.kind != "optimize":
         why = f"is a {run.kind}, which is driven by its own command"
         raise BadInput(f"run {run.id}", why=why, remedy=f"call 'holdfast {run.kind}' again")
-    return settings_from(run.settings, f"settings of {run.id}")
+    return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 
 def who() -> str:

@@ -115,7 +115,7 @@ def _unfinished(store: Store, settings: Quickstart) -> str | None:
 def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
     import numpy as np
 
-    from holdfast.operate.curves import draw
+    from holdfast.workloads.tooluse.curves import draw
     from holdfast.workloads.tooluse.results import results
 
     found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
@@ -186,7 +186,7 @@ def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     from holdfast.cli.show import print_table
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
-    from holdfast.operate.curves import blocks
+    from holdfast.workloads.tooluse.curves import blocks
     from holdfast.workloads.tooluse.results import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
@@ -242,7 +242,7 @@ def _onward(
     if weights is not None:
         print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
     print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
-    seen = right[0][1] if right else f"{status.run_id}/prove-0-candidate-0-0"
+    seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
     print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
     print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
 

@@ -36,10 +36,10 @@ def safety(
     """
     check("safety", output)
     from holdfast.cli.show import print_json
-    from holdfast.operate.temptation import draw
     from holdfast.store.store import open_store
     from holdfast.workloads.safety import ARMS, KIND, Trial, outcome, spec_for, weigh
     from holdfast.workloads.safety import quick as quickly
+    from holdfast.workloads.temptation import draw
 
     trials = [Trial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
@@ -85,8 +85,8 @@ def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], qui
     """At most 80 columns."""
     from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table
-    from holdfast.operate.curves import blocks
-    from holdfast.operate.temptation import course
+    from holdfast.workloads.temptation import course
+    from holdfast.workloads.tooluse.curves import blocks
 
     print(f"{count(len(weighed.seeds), 'seed')}, {weighed.attempts} held-out attempts of each arm; ", end="")
     print(f"budget {weighed.budget:g} unsafe calls an attempt\n")

@@ -105,11 +105,11 @@ def _town(folder: Path) -> Iterator[Town]:
     import secrets
     import tempfile
 
-    from holdfast.operate.observer import Audit, Badge
     from holdfast.operate.serve.app import Town
-    from holdfast.operate.townpage import Runner
-    from holdfast.operate.townpage import app as page
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
+    from holdfast.workloads.townobserver import Audit, Badge
+    from holdfast.workloads.townpage import Runner
+    from holdfast.workloads.townpage import app as page
 
     if is_cold():
         typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)

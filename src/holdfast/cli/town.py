@@ -16,8 +16,8 @@ from holdfast.contracts.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.operate.observer import Audit
     from holdfast.workloads.townlife import Life, Recording, Rules
+    from holdfast.workloads.townobserver import Audit
 
 HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
@@ -75,8 +75,8 @@ def run(
     from dataclasses import asdict
 
     from holdfast.cli.show import print_json, progress
-    from holdfast.operate.observer import Watch
     from holdfast.workloads.townlife import faults, new_recording, read_rules, rounded
+    from holdfast.workloads.townobserver import Watch
 
     audit, allowed = _stages(stages, unlock, why)
     told = read_rules(rules, residents=residents, unlocked=allowed)
@@ -130,7 +130,7 @@ def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[Audit | No
     import time
 
     from holdfast.cli.options import who
-    from holdfast.operate import observer
+    from holdfast.workloads import townobserver as observer
     from holdfast.workloads.townlife import STAGES, read_rules
 
     audit = observer.Audit(path)
@@ -142,8 +142,8 @@ def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[Audit | No
 def _note(audit: Audit, rules: Rules, window: Mapping[str, float | None]) -> None:
     import time
 
-    from holdfast.operate.observer import note_window
     from holdfast.workloads.townlife import faults
+    from holdfast.workloads.townobserver import note_window
 
     note_window(audit, stage=rules["stages"]["on"][-1], reasons=faults(window), at=time.time())
 

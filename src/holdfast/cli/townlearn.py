@@ -57,7 +57,7 @@ def learn(
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):
-        from holdfast.operate import schooling
+        from holdfast.workloads import schooling
         from holdfast.workloads.townlife import read_rules
         from holdfast.workloads.townschool import School
 
@@ -161,7 +161,7 @@ def _keep(lesson: Lesson, out: Path, picture: Path | None) -> None:
     import json
 
     from holdfast.cli.files import written_whole
-    from holdfast.operate import schooling
+    from holdfast.workloads import schooling
 
     with written_whole(out / NUMBERS) as file:
         file.write(json.dumps(lesson.plain(), indent=2) + "\n")

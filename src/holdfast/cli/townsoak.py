@@ -27,7 +27,7 @@ def soak(
 
     from holdfast.cli.files import written_whole
     from holdfast.cli.show import print_json, print_table, progress
-    from holdfast.operate import townsoak
+    from holdfast.workloads import townsoak
     from holdfast.workloads.townlife import Life, read_rules
 
     told = read_rules(rules)

@@ -10,15 +10,15 @@ from holdfast.contracts.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.operate.observer import Badge, Watch
     from holdfast.workloads.townlife import Life
+    from holdfast.workloads.townobserver import Badge, Watch
 
 
 def badges(tokens: dict[str, str | None]) -> tuple[list[Badge], str]:
     """Whom to let in, and the token for the link that is printed; an operator's is made up where none is given."""
     import secrets
 
-    from holdfast.operate.observer import Badge
+    from holdfast.workloads.townobserver import Badge
 
     made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(12)
     if not (tokens["admin"] or tokens["operator"]):
@@ -42,9 +42,9 @@ def serve(
 
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.operate.observer import Audit
-        from holdfast.operate.townpage import Runner
-        from holdfast.operate.townpage import app as page
+        from holdfast.workloads.townobserver import Audit
+        from holdfast.workloads.townpage import Runner
+        from holdfast.workloads.townpage import app as page
     from holdfast.workloads.townlife import new_recording
 
     if tokens["viewer"] is None and not endpoint.is_loopback(address[0]):
@@ -82,8 +82,8 @@ def look(life: Life, record: Path | None, *, speed: float, ticks: int | None) ->
 
     from rich.console import Console
 
-    from holdfast.operate.observer import Watch
     from holdfast.workloads.townlife import new_recording
+    from holdfast.workloads.townobserver import Watch
 
     alarms = Watch()
     console = Console(highlight=False)

@@ -30,7 +30,7 @@ def work(
 
     with open_store(store, project=project, create=False) as opened:
         found = opened.runs.get(run)
-        settings = settings_of(found)
+        settings = settings_of(opened, found)
         if found.state is not RunState.RUNNING:
             remedy = f"'holdfast optimize --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)

@@ -41,6 +41,7 @@ Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequen
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
+SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two calls draw the same numbers
 UNNAMED = "default"  # what a model is called that has no name of its own
 
 
@@ -202,6 +203,9 @@ class Context:
     def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[Answer]:
         """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
         started_at, granted, answer = self.trace.clock(), 0, Answer()
+        if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
+            # By the attempt and the call: the same chance again after a fault, and for both versions of a proof.
+            sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
@@ -293,11 +297,16 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-def scored_by(scorer: Callable[[Features], Score], rewards: tuple[float, float] = (0.0, 1.0)) -> Callable[[T], T]:
-    """Marks an agent with the scorer that it brings along, and the least and the most that this one pays."""
+def scored_by(
+    scorer: Callable[[Features], Score],
+    rewards: tuple[float, float] = (0.0, 1.0),
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Callable[[T], T]:
+    """Marks an agent with what it brings along: its scorer, the least and the most that this one pays, and the tools
+    that its tasks may name."""
 
     def mark(agent: T) -> T:
-        vars(agent).update(scorer=scorer, rewards=rewards)
+        vars(agent).update(scorer=scorer, rewards=rewards, tools=tuple(tools))
         return agent
 
     return mark

@@ -55,11 +55,12 @@ class Learner:
         """A new trainer where the phase begins, else the one at work, or the one that was saved with the checkpoint."""
         assert self._policy is not None
         if is_new or self.trainer is None or self._phase != phase:
-            self.trainer, self._phase = make(self.model), phase
+            trainer = make(self.model)
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
                 with loading.found(self._policy.checkpoint):
-                    self.trainer.load(self._policy.folder(folder) / TRAINER)
+                    trainer.load(self._policy.folder(folder) / TRAINER)
+            self.trainer, self._phase = trainer, phase
         return self.trainer
 
     def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:

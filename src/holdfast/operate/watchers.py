@@ -22,7 +22,7 @@ from holdfast.contracts.run import Run, RunState
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, Rule, State, step
 from holdfast.operate.look import views
 from holdfast.operate.look.lessons import point
-from holdfast.operate.look.usage import record
+from holdfast.operate.look.usage import catalog, record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.adoption import Record, drop, tally
 from holdfast.reward.safety import GATE
@@ -262,9 +262,10 @@ class _Tools:
 
     def read_on(self, store: Store, run: str) -> None:
         new = [one for one in store.figures.decided(run, READ_ON) if one[0].id not in self.known]
+        tools = catalog(store, run) if new else ()
         for rollout, token in reversed(new):
             self.known.append(rollout.id)
-            self.records.append(record(rollout, store.traces.spans(token)))
+            self.records.append(record(rollout, store.traces.spans(token), tools))
 
     def drop(self) -> Value:
         """The largest certain fall of any tool, and on how many tasks of either half it rests."""

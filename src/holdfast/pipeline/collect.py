@@ -43,8 +43,9 @@ async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
         least = asked.update_interval_rollouts or tail.least
         most = asked.max_rollouts_per_update or least * STEPS
         if asked.enabled is not False:
-            arrived = (await asyncio.to_thread(_arrived, store, tail.run, taken, max(least, most)))[:most]
+            arrived = await asyncio.to_thread(_arrived, store, tail.run, taken, max(least, most))
             if is_over or len(arrived) >= least:
+                arrived = arrived[:most]
                 blob = await asyncio.to_thread(ctx.keep, arrived)
                 return Batch(run=tail.run, step=ctx.name, count=len(arrived), ids=blob)
         pending = [asyncio.ensure_future(store.changes.after(topic, at)) for topic, at in seen.items()]

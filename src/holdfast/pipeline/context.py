@@ -10,28 +10,60 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.rollout import Task
+from holdfast.contracts.run import Run
+from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import FINISHED, ROOM
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
-
-if TYPE_CHECKING:
-    from holdfast.pipeline.run import Run
 
 T = TypeVar("T")
 CHUNK = 500
 
 
+class Pacing(Protocol):
+    """What steps take from a run's spec."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def max_faults(self) -> int: ...
+    @property
+    def look_s(self) -> float: ...
+    @property
+    def runtime(self) -> Runtime: ...
+
+
+class Driven(Protocol):
+    """The run that a step belongs to, as the step sees it."""
+
+    store: Store
+    planned: int
+    resources_id: str | None
+    who: str
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> Pacing: ...
+    @property
+    def record(self) -> Run: ...
+    def clock(self) -> float: ...
+    def features(self) -> Features: ...
+    def check(self) -> None: ...
+    async def go_on(self) -> None: ...
+
+
 class StepContext:
     """One per step that is computed."""
 
-    def __init__(self, run: Run, name: str, *, is_again: bool = False) -> None:
+    def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
         self._is_again = is_again  # what it made is damaged, and is made anew
         self.effects: list[Callable[[Transaction], None]] = []
@@ -112,7 +144,9 @@ class StepContext:
         return version.version
 
     def _task(self, work: Work, resources: int | None, max_attempts: int, timeout_s: float | None) -> Task:
-        metadata: dict[str, Any] = {"group": work.group}
+        metadata: dict[str, Any] = {}
+        if work.group != work.name:
+            metadata["group"] = work.group
         if work.seed is not None:
             metadata["seed"] = work.seed
         return Task(

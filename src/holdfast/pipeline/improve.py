@@ -33,7 +33,7 @@ from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, pro
 from holdfast.pipeline.run import Run
 from holdfast.promote.gate import Criteria
 
-CANARY_SHARE = 5  # percent, to begin with
+NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,19 +194,37 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
 
 
 def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
-    """Nothing was learnt: the reasons, by how many rollouts each of them kept from teaching."""
+    """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [one.body for one in done if one.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
-    silent: Counter[str] = Counter()
+    why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
+    return Decided(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
+
+
+def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
+    updates = [body.get("update") or body.get("rl_optimizer") or {} for body in bodies]
+    restored = [str(update["restored"]) for update in updates if update.get("restored")]
+    reasons = list(dict.fromkeys(str(one["skipped_reason"]) for one in updates if one.get("skipped_reason")))
+    told = [reason.replace("_", " ") for reason in reasons]
+    if restored:
+        told.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
+    return told
+
+
+def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
+    counts: Counter[str] = Counter()
     for body in bodies:
-        silent.update((body.get("audit") or {}).get("counts", {}))
-        silent.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
-    why = "nothing was learnt, so there is nothing to prove"
-    if skipped:
-        why += f": {skipped[-1]}"
-    elif silent:
-        why += ": " + ", ".join(f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in silent.most_common())
-    return Decided(iteration=iteration, why=why)
+        counts.update((body.get("audit") or {}).get("counts", {}))
+        counts.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
+        counts.update({one["name"]: one["count"] for one in body.get("quality", ()) if one["name"] == "put_aside"})
+    return [f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in counts.most_common() if n]
+
+
+def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:
+    """Those that nobody decided."""
+    steps = [one for one in done if one.name.startswith(f"{iteration}/") and one.name.endswith("/collect")]
+    lost = sum(one.body["rollouts"] for one in steps) - sum(body.get("rollouts", 0) for body in bodies)
+    return [f"{lost} rollouts never came back"] if lost > 0 else []
 
 
 async def decide(
@@ -258,7 +276,6 @@ def request_of(
         reports=ctx.store.reports,
         now=ctx.now(),
         to=spec.stage,
-        share=CANARY_SHARE if spec.stage is Stage.CANARY else None,
     )
 
 

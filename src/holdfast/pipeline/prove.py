@@ -129,7 +129,7 @@ async def prove(
     """
     title = ""
     if iteration is not None:
-        prefix, title = f"prove-{iteration}-", f"iteration {iteration + 1}: "
+        prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
     found, parts = before, range(0, len(tasks), config.batch)
     for number, first in list(enumerate(parts))[done:]:
         if found is not None and config.stop_early and found.is_decided:

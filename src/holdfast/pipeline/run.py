@@ -25,7 +25,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.records import encode
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import Run as RunRecord
 from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.pipeline.context import StepContext
@@ -252,6 +252,7 @@ class Run:
             running=counts[RolloutState.RUNNING],
             waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
             rewards=self.store.views.rewards(self.id),
+            outcomes={str(k): n for k, n in self.store.views.outcomes(self.id).items() if k in ANSWERED},
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
@@ -311,7 +312,7 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
-        settings=spec.settings,
+        settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
         salt=salt,
         who=who,
         now=clock(),
@@ -369,16 +370,21 @@ async def _work_through(run: Run, control: Control) -> tuple[RunState, str | Non
 
 async def _program(run: Run) -> None:
     try:
-        await run.step(BEGIN, begin, _identity(run.spec))
+        await run.step(BEGIN, partial(begin, run.spec.runtime.tools), _identity(run.spec))
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
+    # What no step asks for any more: left by a version before durable steps, or requeued after its step was over.
+    while await run.store.queue.cancel_open(run.id, now=run.clock(), why="no step asks for it"):
+        continue
     run.is_over = True
 
 
-def begin(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The first step: whoever resumes the run with another pipeline or other settings is refused before any work."""
-    return dict(spec)
+def begin(tools: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The first step: whoever resumes the run with another pipeline or other settings is refused before any work.
+
+    The tools that tasks may name are kept for those who look at how they were used."""
+    return {**spec, **({"tools": list(tools)} if tools else {})}
 
 
 def _identity(spec: RunSpec) -> dict[str, Any]:

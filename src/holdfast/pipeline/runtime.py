@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +60,7 @@ class Runtime:
         has_budgets: bool = False,
     ) -> None:
         self.engine, self.score, self._recipe = engine, score, recipe
+        self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
         self._home = Home(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)

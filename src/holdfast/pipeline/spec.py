@@ -132,7 +132,8 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None
         await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
 
 
-def learn_turns(algorithm: TurnPPO, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
     told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
     return told
 
@@ -248,7 +249,8 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
 def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
     """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
     was expected is compared with what was answered."""
-    beside, score = getattr(agent, "scorer", None), questions.exact_match
+    beside = getattr(agent, "scorer", None)
+    score: Score = questions.exact_match
     if settings.scorers is not None:
         items = (*settings.train, *settings.val)
         score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))

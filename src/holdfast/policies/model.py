@@ -30,6 +30,9 @@ class Model:
     def __post_init__(self) -> None:
         if self.lora < 0:
             raise BadInput(f"lora = {self.lora}", why="must not be negative", remedy="give a rank, as in lora=16")
+        if self.name not in registry.NAMES and Path(self.name).is_dir():
+            # The record of a policy outlives the folder that a process was started in.
+            object.__setattr__(self, "name", str(Path(self.name).absolute()))
 
     @property
     def manifest(self) -> dict[str, Any]:

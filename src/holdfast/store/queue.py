@@ -91,7 +91,7 @@ class Queue:
         With `versions`, only those that carry one of them: others are left to whoever can answer for them.
         """
         key = self._runs.key(run)
-        given = {"run": key, "most": most, "now": now}
+        given: dict[str, Any] = {"run": key, "most": most, "now": now}
         if versions is not None:
             given |= {"versions": f"{moves.MARK}{moves.MARK.join(versions)}{moves.MARK}", "mark": moves.MARK}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.store.alerts import Alerts
@@ -24,6 +26,7 @@ from holdfast.store.releases import Releases
 from holdfast.store.rewards import Rewards
 from holdfast.store.runs import Runs
 from holdfast.store.scorings import Scorings
+from holdfast.store.sql import from_json, to_json
 from holdfast.store.sqlite import SQLite
 from holdfast.store.steps import Steps
 from holdfast.store.tokens import Tokens
@@ -34,6 +37,8 @@ from holdfast.store.views import Views
 from holdfast.store.workers import Workers
 
 STATE_FOLDER = Path(".holdfast")
+LONG = 16 * 1024  # bytes of a list in the settings of a run, from which on it is kept apart
+APART = "blob"  # the key of what stands in its place
 
 
 class Store:
@@ -73,6 +78,22 @@ class Store:
         self.blobs = Blobs(db, self.folder / "blobs")
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"
+
+    def apart(self, settings: Mapping[str, Any], *, now: float) -> dict[str, Any]:
+        """Settings as a run keeps them: long lists, as of tasks, lie in blobs, so that looking at a run stays cheap."""
+        kept: dict[str, Any] = {}
+        for key, value in settings.items():
+            text = to_json(value) if isinstance(value, list | tuple) else ""
+            is_long = len(text) > LONG
+            kept[key] = {APART: self.blobs.put(text.encode(), now=now), "count": len(value)} if is_long else value
+        return kept
+
+    def whole(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings with their long lists in place."""
+        return {
+            key: from_json(self.blobs.get(value[APART])) if isinstance(value, dict) and APART in value else value
+            for key, value in settings.items()
+        }
 
     def close(self) -> None:
         """Finish what was handed over, then let go of the file."""

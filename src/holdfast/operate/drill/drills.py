@@ -73,10 +73,14 @@ def perform(
     clock: Clock,
     say: Callable[[str], None],
     limits: Mapping[str, float] = LIMITS,
+    practice: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Go through with a drill in an empty folder; where its artifact lies. Broken: that was not possible."""
+    """Go through with a drill in an empty folder; where its artifact lies. Broken: that was not possible.
+
+    `practice` are the agent, the model and the tasks of a run that learns, for drills that kill one in each phase.
+    """
     began = clock()
-    with Scratch(folder, clock=clock, say=say) as scratch:
+    with Scratch(folder, clock=clock, say=say, practice=practice) as scratch:
         told = DRILLS[kind](scratch, quick)
     return write_up(kind, folder, told, scratch.marks, limits, began=began)
 
@@ -95,27 +99,17 @@ def crash(scratch: Scratch, quick: bool) -> Story:
         driver = _taken_up(scratch, run)
     told = _ended(scratch, run, driver, killed)
     if not quick:
-        _phases(scratch)
+        if scratch.practice is not None:
+            _phases(scratch, scratch.practice)
         _serving(scratch)
     return told
 
 
-def _phases(scratch: Scratch) -> None:
+def _phases(scratch: Scratch, practice: Mapping[str, Any]) -> None:
     """A run that practises, learns and proves, killed in each of these."""
-    from holdfast.workloads.tooluse.tasks import generate, to_input
-
     proof = {"seeds": 2, "batch": 8, "reward_range": [0, 1.1]}
     block = {"policy": POLICY, "iterations": 1, "steps": 2, "step_tasks": 4, "samples": 4, "prove": proof}
-    asked = {"sampling": {"temperature": 1.0, "max_tokens": 60}, "max_turns": 4}
-    config = {
-        "agent": "holdfast.workloads.tooluse.agent:agent",
-        "model": "local/sprout-weak",
-        "worker_count": 8,
-        "lease_secs": 5.0,
-        "improve": block,
-        "optimize": [{**to_input(one), **asked} for one in generate("train", 0, 8)],
-        "validate": [{**to_input(one), **asked} for one in generate("test", 0, 16)],
-    }
+    config = {**practice, "worker_count": 8, "lease_secs": 5.0, "improve": block}
     write(scratch.folder / PRACTICE, config)
     driver = scratch.begin("improve", PRACTICE, "--store", str(scratch.store))
     scratch.wait("the run that learns begins", lambda: driver.has_ended() or _newest(scratch).kind == "improve")
@@ -176,7 +170,7 @@ def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
 def _is_learning(scratch: Scratch, run: str) -> bool:
     """All that it practised on is done, and what it learnt from it is not on record yet."""
     with scratch.opened() as store:
-        steps = len(store.steps.of_run(run))
+        steps = sum("learning_s" in one.body for one in store.steps.of_run(run))
     left, done = _open(scratch, run, "train")
     return left == 0 and done > 0 and steps < 2 and done == (steps + 1) * 16
 

@@ -94,8 +94,11 @@ class Running:
 class Scratch:
     """Use as a context: whatever happens inside, nobody is left when it ends."""
 
-    def __init__(self, folder: Path, *, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, *, clock: Clock, say: Callable[[str], None], practice: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder, self.store, self.say = folder, folder / STORE, say
+        self.practice = practice  # the agent, the model and the tasks of a run that learns
         self.marks: list[Mark] = []
         self._clock, self._running = clock, list[Running]()
         (folder / "output").mkdir()

@@ -15,15 +15,25 @@ from holdfast.reward.adoption import Record, of_version
 from holdfast.reward.tools import marks, schemas_of
 from holdfast.store.store import Store
 
+Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them
+
 
 def records(store: Store, rollouts: Iterable[tuple[Rollout, int]]) -> list[Record]:
     """One for each, from the spans of the attempt that decided it, whose token is given."""
-    return [record(rollout, store.traces.spans(token)) for rollout, token in rollouts]
+    found = [(rollout, store.traces.spans(token)) for rollout, token in rollouts]
+    known = {run: catalog(store, run) for run in {rollout.run for rollout, _ in found}}
+    return [record(rollout, spans, known[rollout.run]) for rollout, spans in found]
 
 
-def record(rollout: Rollout, spans: Sequence[Span]) -> Record:
+def catalog(store: Store, run: str) -> Tools:
+    """The tools that the tasks of a run may name: what its agent brought along."""
+    begun = store.steps.get(run, "begin")
+    return () if begun is None else tuple(begun.body.get("tools", ()))
+
+
+def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> Record:
     task = rollout.input if isinstance(rollout.input, Mapping) else {}
-    needs, schemas, offered = names(task.get("needs")), schemas_in(task), names(task.get("tools"))
+    needs, schemas, offered = names(task.get("needs")), schemas_in(task, tools), names(task.get("tools"))
     models = {span.model.model for span in spans if span.model is not None}
     made = Record(
         task=f"{rollout.run}/{rollout.metadata.get('group', rollout.name)}",
@@ -44,17 +54,13 @@ def names(given: Any) -> tuple[str, ...] | None:
     return None
 
 
-def schemas_in(task: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
-    """Of the tools that the task offers: written out in it, or those of the tool-use workload; None where unknown."""
+def schemas_in(task: Mapping[str, Any], catalog: Tools = ()) -> Mapping[str, Mapping[str, Any]] | None:
+    """Of the tools that the task offers: written out in it, or named there and known; None where unknown."""
     tools = task.get("tools")
     if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
         try:
             return schemas_of(tools)
         except BadInput:
             return None
-    known = names(tools)
-    if known and "world" in task and "form" in task:  # the workload's own tasks: others may have such names
-        from holdfast.workloads.tooluse.tools import NAMES, specs
-
-        return schemas_of(specs(NAMES)) if set(known) <= set(NAMES) else None
-    return None
+    known, schemas = names(tools), schemas_of(catalog)
+    return schemas if known and set(known) <= set(schemas) else None

@@ -54,7 +54,7 @@ def assets() -> Mapping[str, File]:
 @cache
 def shell() -> File:
     """The one page, with all its modules named, so that a browser asks for them at once and not one after another."""
-    names = sorted(name for name in assets() if name.endswith(".js") and name not in (*WAY_IN, "town.js", "serve.js"))
+    names = sorted(name for name in assets() if name.endswith(".js") and name not in (*WAY_IN, "serve.js"))
     links = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in names)
     return _file(_template("serve.html").replace(MODULES, links).encode(), "text/html")
 

@@ -14,13 +14,13 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ToolCall
 from holdfast.workloads.tooluse.score import MOST, scorer
 from holdfast.workloads.tooluse.tasks import Task, from_input
-from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, Toolbox, is_error, read_arguments, specs
+from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, NAMES, Toolbox, is_error, read_arguments, specs
 
 MAX_TURNS = 6
 SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two turns draw the same numbers
 
 
-@scored_by(scorer, (0.0, MOST))
+@scored_by(scorer, (0.0, MOST), specs(NAMES))
 async def agent(task: Any, context: Context) -> str:
     """The final answer; empty where the model was still calling tools when its turns were over.
 

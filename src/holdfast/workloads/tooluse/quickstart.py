@@ -152,7 +152,7 @@ def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
     told: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
-        some = [one.id for one in rollouts if one.name.startswith(f"prove-0-{arm}-")]
+        some = [one.id for one in rollouts if one.name.startswith(f"proof-0-{arm}-")]
         told[arm] = summary(marked(ctx.store.experiences.of(some)))
     return told if rollouts else {"tries": tries}
 
@@ -246,6 +246,7 @@ class WarmUp:
         found = summary(marked(experiences))
         right, of = found["success"]
         told: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
+        told["rollouts"] = len(experiences)
         if (bool(of) and right >= settings.warm_up_target * of) or state.step >= settings.warm_up_rounds:
             return state.next(metrics=told, is_warm=True)
         if not ctx.features.learning:

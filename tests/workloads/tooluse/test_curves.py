@@ -10,8 +10,8 @@ import pytest
 from matplotlib import image
 
 from holdfast.contracts.evidence import Interval
-from holdfast.operate.curves import AFTER, BEFORE, COURSES, blocks, draw
 from holdfast.prove.estimate import wilson
+from holdfast.workloads.tooluse.curves import AFTER, BEFORE, COURSES, blocks, draw
 from holdfast.workloads.tooluse.results import RATES, Change, Point, Rate, Results
 
 

@@ -31,8 +31,8 @@ from holdfast.collect.endpoint import HOST, Events, is_loopback
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.operate.auth import Caller
-from holdfast.operate.observer import Audit, Badge, Desk, TooMany, Watch, role_of
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Moment, Recording, described, faults, rounded
+from holdfast.workloads.townobserver import Audit, Badge, Desk, TooMany, Watch, role_of
 
 FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
 FASTEST = 4096.0  # ticks a second
@@ -385,7 +385,7 @@ def _number(asked: Request, name: str, default: int) -> int:
 
 
 def _file(path: str, kind: str) -> Response:
-    data = files("holdfast.operate").joinpath(path).read_bytes()
+    data = files("holdfast.workloads").joinpath(path).read_bytes()
     return Response(data, media_type=kind, headers=SAFE | {"Cache-Control": "no-cache"})
 
 

@@ -17,14 +17,14 @@ import pytest
 
 from holdfast.collect import endpoint
 from holdfast.contracts.access import Role
-from holdfast.operate import observer
 from holdfast.operate.auth import Caller, digest
-from holdfast.operate.observer import Audit, Badge, read_audit
 from holdfast.operate.serve.app import Town
-from holdfast.operate.townpage import FASTEST, Hub, Runner, app
 from holdfast.store.store import open_store
 from holdfast.workloads import townlife
+from holdfast.workloads import townobserver as observer
 from holdfast.workloads.townlife import Life, Rules, Veil
+from holdfast.workloads.townobserver import Audit, Badge, read_audit
+from holdfast.workloads.townpage import FASTEST, Hub, Runner, app
 from tests.operate import room
 
 BADGES = (Badge(role="operator", token="operator-1", label="olga"), Badge(role="admin", token="admin-token"))

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.workloads.improve import Course, plan_for, weighing
-
 from holdfast.collect.plan import Follow, Learnt, Lesson, Standing
+from holdfast.workloads.improve import Course, plan_for, weighing
+from holdfast.workloads.pupil import Pupil, where
+
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.release import PolicyKind, Release, Stage
@@ -24,7 +25,6 @@ from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings
 from holdfast.policies.weights import transformer
-from holdfast.workloads.pupil import Pupil, where
 from tests.workloads.scene import RUN, attempt, tiny
 
 SHELF = "shelf:"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.operate.temptation import course, draw
 from holdfast.workloads.safety import ARMS, CONSTRAINED, Outcome, Trial, weigh
+from holdfast.workloads.temptation import course, draw
 
 
 def made(arm: str, seed: int, costs: list[float | None]) -> Outcome:

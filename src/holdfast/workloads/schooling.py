@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.curves import blocks
 from holdfast.store.blobs import write_atomically
+from holdfast.workloads.tooluse.curves import blocks
 from holdfast.workloads.townschool import Lesson
 
 INK, GREY = "#1b2a33", "#6f7c84"

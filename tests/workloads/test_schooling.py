@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
-from holdfast.operate.schooling import check_picture, draw, line_of
+from holdfast.workloads.schooling import check_picture, draw, line_of
 from holdfast.workloads.townschool import Lesson, Point, Score
 
 WAY = (-20.0, -12.0, -4.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.operate.rivals import course, draw
 from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Outcome, Trial, weigh
+from holdfast.workloads.rivals import course, draw
 
 
 def came_to(arm: str, seed: int, cheats: list[float | None]) -> Outcome:

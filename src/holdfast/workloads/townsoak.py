@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.operate.observer import Watch
 from holdfast.workloads.townlife import Left, Life, faults
+from holdfast.workloads.townobserver import Watch
 
 FRAME_EVERY = 60  # ticks: as if somebody looked now and then
 

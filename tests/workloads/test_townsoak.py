@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from holdfast.operate.townsoak import Soak, page, soak
 from holdfast.workloads.townlife import Life, read_rules
+from holdfast.workloads.townsoak import Soak, page, soak
 
 
 def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:

@@ -14,10 +14,10 @@ import pytest
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreError
 from holdfast.contracts.orders import Severity
-from holdfast.operate import observer
 from holdfast.operate.auth import Caller
-from holdfast.operate.observer import Audit, Badge, Desk, Order, TooMany, Watch
+from holdfast.workloads import townobserver as observer
 from holdfast.workloads.townlife import LIMITS, ROLES
+from holdfast.workloads.townobserver import Audit, Badge, Desk, Order, TooMany, Watch
 from tests.conftest import Clock
 
 TORN = b'{"n": 1, "what": "b", "se'
