@@ -18,7 +18,7 @@ from holdfast.collect.worker import Outcome
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Actor, Checkpoint
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import RolloutState, Task
@@ -69,8 +69,9 @@ class Driven(Protocol):
 class StepContext:
     """One per step that is computed."""
 
-    def __init__(self, run: Driven, name: str) -> None:
+    def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
+        self._is_again = is_again  # what it made is damaged, and is made anew
         self.effects: list[Callable[[Transaction], None]] = []
         self.held_s = 0.0  # waited for a paused run
 
@@ -100,7 +101,8 @@ class StepContext:
 
     @property
     def features(self) -> Features:
-        return self._run.features()
+        """As they are now; as they were, where a step that has learnt is computed again."""
+        return ALL_ON if self._is_again else self._run.features()
 
     def now(self) -> float:
         return self._run.clock()
