@@ -167,6 +167,7 @@ class Acting:
 
     def __init__(self, net: ActorCritic, spaces: Spaces) -> None:
         self._net, self._spaces = net, spaces
+        self._first: Bools = np.ones(1, np.bool_)
         self.reset()
 
     def __call__(self, observation: Any, mask: Any = None) -> Any:
