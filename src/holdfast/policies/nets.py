@@ -198,7 +198,8 @@ class Acting:
         """An observation of any shape as the network sees it; one of n things is a one among zeros."""
         size = self._spaces.observation
         if np.ndim(observation) == 0 and size > 1:
-            return np.eye(size, dtype=np.float32)[int(observation)]
+            one: NDArray[np.float32] = np.eye(size, dtype=np.float32)[int(observation)]
+            return one
         try:
             vector = np.asarray(observation, np.float32).ravel()
         except (TypeError, ValueError):
