@@ -362,9 +362,7 @@ def _module(what: str, source: str) -> ModuleType:
         with redirect_stdout(sys.stderr):  # stdout is the report's
             return importlib.import_module(source) if file is None else _from_file(file)
     except ImportError as error:
-        raise BadInput(
-            what, why=f"cannot import {source}: {error}", remedy="check the name and the folder"
-        ) from error
+        raise BadInput(what, why=f"cannot import {source}: {error}", remedy="check the name and the folder") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything

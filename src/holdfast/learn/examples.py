@@ -60,7 +60,7 @@ class Skipped:
 
     @property
     def summary(self) -> str:
-        """"3: it has no reward; 1: …", the commonest first."""
+        """ "3: it has no reward; 1: …", the commonest first."""
         return "; ".join(f"{count}: {reason}" for reason, count in Counter(self.counts).most_common())
 
     def and_also(self, other: Skipped) -> Skipped:
@@ -386,4 +386,3 @@ def _from_text(voice: Voice, calls: Sequence[ModelCall], longest: int) -> list[T
     except BadInput as error:
         return f"{error.what} {error.why}"
     return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"
-
