@@ -6,6 +6,7 @@ With HOLDFAST_PICTURES=FOLDER the pages are kept there as pictures, in both them
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,6 +170,26 @@ def test_a_run_leads_to_its_rollouts_a_rollout_to_its_tokens_and_its_group(show:
     page.click("text=Its group, side by side")
     expect(page.locator(".abreast .card")).to_have_count(8)
     assert "advantage" in page.locator(".abreast .card").first.inner_text()
+
+
+def test_what_came_of_the_rollouts_comes_before_their_status_and_wrong_is_not_green(show: Show) -> None:
+    page = show(f"run/{RUN}")
+    keys = page.locator(".parts .keys span")
+    assert [re.sub(r"^[\d\s]+", "", text) for text in keys.all_inner_texts()][:5] == [
+        "right", "wrong", "not checked", "failed", "no answer"
+    ]  # fmt: skip
+    page.select_option("#choose-Outcome", "wrong")
+    page.wait_for_url("**outcome=wrong*")
+    page.wait_for_selector("#main[aria-busy=false] td .chip:text-is('wrong') >> nth=49")
+    cell = page.locator("tbody tr", has=page.locator(".chip")).last.locator("td").nth(1)
+    expect(cell).to_have_text("wrong succeeded")
+    chip, right = cell.locator(".chip"), page.locator(".parts .keys i").first
+    wrong = chip.evaluate("one => getComputedStyle(one).color")
+    assert wrong != right.evaluate("one => getComputedStyle(one).backgroundColor")
+    assert page.locator("td .chip.good").count() == 0
+    go(page, "runs")
+    titles = page.locator("thead th").all_inner_texts()
+    assert titles.index("Right") < titles.index("Ran to the end")
 
 
 def test_the_keyboard_leads_everywhere_and_the_theme_is_kept(show: Show) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.operate.test_townpage import serving
 
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Veil
 from holdfast.workloads.townpage import Runner
 from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
+from tests.workloads.test_townpage import serving
 
 Show = Callable[..., Page]
 # How many pixels of the map differ from before; the first call only looks.

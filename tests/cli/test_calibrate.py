@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from holdfast.cli.calibrate import page
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.records import decode, encode
+from holdfast.pipeline.prove import Look
 from holdfast.prove.calibrate import Calibration, Null
 from holdfast.prove.simulate import NULLS, binary
 from holdfast.prove.weigh import Weighing
@@ -92,7 +94,10 @@ def kept(
     with open_store(url) as store:
         began = store.runs.begin(kind=kind, model_ref="m", settings=settings, salt="a", who="test", now=clock.now)
         run = began.result().id
-        store.updates.add(run, 0, {"episodes": episodes}, now=clock.now).result()
+        blob = store.blobs.put(json.dumps(episodes).encode(), now=clock.now)
+        none = {"baseline": 0, "candidate": 0}
+        look = Look(look=1, iteration=0, tasks=tasks, planned=tasks * seeds, missing=none, episodes=blob)
+        store.steps.add(run, "prove/0", look.record(), function="look", now=clock.now).result()
     return "prove", "null", run, "--store", url
 
 

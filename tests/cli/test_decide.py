@@ -1,4 +1,4 @@
-"""`holdfast release decide`: what a duel proved brings a candidate before the gate, and nothing else does."""
+"""`holdfast release decide`: what a run proved brings a candidate before the gate, and nothing else does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at(tmp_path: Path, cli: Cli) -> tuple[object, ...]:
     return store
 
 
-def duel(cli: Cli, at: tuple[object, ...], *words: object) -> str:
+def compared(cli: Cli, at: tuple[object, ...], *words: object) -> str:
     ran = cli("prove", "run", *words, *at)
     assert ran.code == 0, ran.err
     return ran.lines[0].split()[0]
@@ -42,7 +42,7 @@ def refused(ran: Answer) -> str:
 
 
 def test_a_proved_candidate_goes_a_step_and_explain_agrees(cli: Cli, at: tuple[object, ...]) -> None:
-    run = duel(cli, at, "tooluse:60", "--baseline", "too@1", "--candidate", "tools@2", *AMPLE)
+    run = compared(cli, at, "tooluse:60", "--baseline", "too@1", "--candidate", "tools@2", *AMPLE)
     shown = " ".join(cli("prove", "show", run, *at).out.replace("\\\n", " ").split())
     assert f"# let the gate decide holdfast release decide tools@2 --run {run} --untrained" in shown
     closed = cli("release", "decide", "tools@2", "--run", run, *at)
@@ -59,11 +59,11 @@ def test_a_proved_candidate_goes_a_step_and_explain_agrees(cli: Cli, at: tuple[o
     assert explained["agrees"] and explained["decision"] == decided.json["decision"]
 
 
-def test_a_duel_of_other_versions_decides_nothing(cli: Cli, at: tuple[object, ...], tmp_path: Path) -> None:
+def test_a_comparison_of_other_versions_decides_nothing(cli: Cli, at: tuple[object, ...], tmp_path: Path) -> None:
     folder = tmp_path / "w"
     model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=0)
     save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
-    run = duel(cli, at, "tooluse:4", "--baseline", folder, "--candidate", "sprout")
+    run = compared(cli, at, "tooluse:4", "--baseline", folder, "--candidate", "sprout")
     told = refused(cli("release", "decide", "tools@2", "--run", run, *at))
     assert "measured" in told and "is not tools@1" in told and "prove run" in told
     with open_store(at[1]) as store:  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_a_version_against_itself_decides_nothing(cli: Cli, at: tuple[object, ..
     folder = tmp_path / "copy"
     shutil.copytree(folder_of("sprout-weak"), folder)
     assert cli("release", "add", folder, "--policy", POLICY, *at).code == 0
-    run = duel(cli, at, "tooluse:4", "--baseline", "sprout-weak", "--null")
+    run = compared(cli, at, "tooluse:4", "--baseline", "sprout-weak", "--null")
     assert "is the same as tools@1" in refused(cli("release", "decide", "tools@3", "--run", run, "--untrained", *at))
 
 
@@ -86,17 +86,17 @@ def test_whoever_measures_again_is_believed_half_as_easily() -> None:
 
 
 def test_episodes_that_somebody_rewrote_decide_nothing(cli: Cli, at: tuple[object, ...]) -> None:
-    run = duel(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
+    run = compared(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
     with sqlite3.connect(str(at[1])) as raw:
-        raw.execute("DROP TRIGGER updates_update")
-        raw.execute("UPDATE updates SET body = replace(body, '\"success\":0.0', '\"success\":1.0')")
+        raw.execute("DROP TRIGGER steps_update")
+        raw.execute("UPDATE steps SET body = replace(body, '\"tasks\":4', '\"tasks\":5')")
     raw.close()
     ran = cli("release", "decide", "tools@2", "--run", run, "--untrained", *at)
-    assert ran.code == 5 and f"update 1 of {run}" in ran.err
+    assert ran.code == 5 and f"step 2 of {run}" in ran.err
 
 
 def test_a_golden_of_another_version_says_nothing(cli: Cli, at: tuple[object, ...]) -> None:
-    run = duel(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
+    run = compared(cli, at, "tooluse:4", "--baseline", "tools@1", "--candidate", "tools@2")
     assert cli("golden", "record", "tooluse:2", "--version", "tools@1", "--name", "g", *at).code == 0
     assert cli("golden", "replay", "g", "--version", "tools@1", *at).code == 0
     told = refused(cli("release", "decide", "tools@2", "--run", run, "--untrained", "--golden", "g", *at))

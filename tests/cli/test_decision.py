@@ -7,6 +7,7 @@ import pytest
 from holdfast.cli.decision import headline, lines, outcome, told
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.promote.release import UNDECIDED
 
 LONG = Reason(code="checkpoint_promotion_blocked_safety_regression", text="safety is worse " * 20)
 MET = Reason(code="promotion_allowed", text="success +0.4; all is met")
@@ -57,6 +58,7 @@ def release(stage: Stage, share: int = 0) -> Release:
         (release(Stage.SHADOW), "sprout@2: promoted to shadow; it serves nobody yet"),
         (release(Stage.CANARY, 5), "sprout@2: promoted to canary; it answers 5 % of the callers"),
         (release(Stage.LIVE, 100), "sprout@2: promoted to live; it answers the callers"),
+        (release(Stage.CANDIDATE), "sprout@2: accepted; it stays candidate"),
         (release(Stage.RETIRED), "sprout@2: promoted; it is retired by now"),
     ],
 )
@@ -72,6 +74,11 @@ def test_what_is_not_promoted_stays_where_it_is() -> None:
         f"  {told_so}",
         f"    {LONG.code}",
     ]
+    assert list(told("sprout@2", decision, at=" --store s.db"))[-1] == (
+        "  holdfast prove more sprout@2 --store s.db   # more episodes for it"
+    )
+    guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
+    assert not any("prove more" in line for line in told("sprout@2", guard))  # it waits for callers
 
 
 def test_of_an_open_gate_only_the_sum_is_told_and_a_code_stands_once() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.records import PUBLISHED, decode
-from holdfast.contracts.rollout import AttemptState, Split
+from holdfast.contracts.rollout import AttemptState, RolloutState, Split
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.store.store import Store
@@ -62,9 +62,12 @@ def test_an_empty_store_says_what_to_try_next(cli: Cli, store: Store, at: tuple[
 
 
 def test_runs_are_listed_newest_first(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
-    scene.enqueue("good", "bad", "open", max_attempts=1)
-    scene.finish(scene.claim(), AttemptState.SUCCEEDED)
+    scene.enqueue("right", "wrong", "broken", "lost", "cancelled", "open", max_attempts=1, max_faults=0)
+    for outcome in ("right", "wrong"):
+        scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome=outcome)
+    scene.finish(scene.claim(), AttemptState.FAILED)
     scene.finish(scene.claim(), AttemptState.FAULT)
+    scene.cancel("cancelled")
     scene.store.runs.end(scene.run, RunState.FAILED, who="t", now=scene.clock.advance(90)).result()
     now = time.time()
     for salt, wanted in (("b", Wanted.RUNNING), ("c", Wanted.PAUSED)):
@@ -72,15 +75,28 @@ def test_runs_are_listed_newest_first(cli: Cli, scene: Scene, at: tuple[str, str
         scene.store.runs.want(run, wanted, who="t", why="w", now=now).result()
     begin(scene.store, Clock(now - 600), salt="d")  # its process was last seen ten minutes ago
     ran = fits(cli("runs", *at))
-    assert ran.lines[0].split() == ["run", "state", "started", "took", "done", "good", "bad", "model"]
+    assert ran.lines[0].split() == ["run", "state", "done", "right", "wrong", "failed", "started", "took", "model"]
     states = {line.split()[0]: line for line in ran.lines[1:]}
     assert list(states) == ["run-4-d", "run-3-c", "run-2-b", "run-1-a"]
     assert "silent 10 min" in states["run-4-d"]
     assert "running, paused" in states["run-3-c"]
     assert " running  " in states["run-2-b"]
     words = states["run-1-a"].split()
-    assert words == ["run-1-a", "failed", "1970-01-12", "13:46", "90.0", "s", "2/3", "1", "1", "m"]
+    assert words == ["run-1-a", "failed", "5/6", "1", "1", "2", "01-12", "13:46", "90.0", "s", "m"]
     assert records(cli("runs", *at, "--json"), "run") == scene.store.runs.newest()
+
+
+def test_what_came_of_the_rollouts_is_shown_however_narrow_the_terminal_is(
+    cli: Cli, scene: Scene, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.enqueue("one", "two")
+    scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome="wrong")
+    scene.finish(scene.claim(), AttemptState.SUCCEEDED)  # an answer that nobody checked is neither
+    assert "unchecked" in cli("runs", *at).lines[0]
+    monkeypatch.setenv("COLUMNS", "64")
+    ran = cli("runs", *at)
+    assert ran.lines[0].split() == ["run", "state", "done", "right", "wrong", "unchecked", "failed", "model"]
+    assert ran.lines[1].split()[-6:] == ["2/2", "0", "1", "1", "0", "m"]
 
 
 def test_runs_can_be_filtered_and_paged(cli: Cli, store: Store, clock: Clock, at: tuple[str, str]) -> None:
@@ -112,20 +128,23 @@ def test_rollouts_are_listed_with_what_became_of_them(cli: Cli, scene: Scene, at
     scene.enqueue("val-1", split=Split.VAL, input="plain", max_attempts=1)
     scene.enqueue("x" * 200, input={"other": [1, 2]})
     scene.finish(scene.claim(), AttemptState.RELEASED)  # handed back unharmed: no try is spent
-    assert " 0/3 " in cli("rollouts", "run-1", *at).lines[2]
+    assert " 0/3 " in cli("rollouts", "run-1", *at).lines[3]
     claim = scene.claim()
     scene.clock.advance(1.5)
-    scene.finish(claim, AttemptState.SUCCEEDED, reward=0.25)
+    scene.finish(claim, AttemptState.SUCCEEDED, reward=0.25, outcome="wrong")
     scene.finish(scene.claim(), AttemptState.FAILED, error="it broke\nbadly")
     ran = fits(cli("rollouts", "run-1", *at))
-    assert ran.lines[:2] == [
-        "run-1-a: 3 rollouts (1 queuing, 1 succeeded, 1 failed)",
+    assert ran.lines[:4] == [
+        "run-1-a: 3 rollouts",
+        "outcome: 1 wrong, 1 failed",
+        "status: 1 queuing, 1 succeeded, 1 failed",
         "reward train: mean 0.25 over 1 of 1",
     ]
-    table = ran.lines[2:]
-    assert table[0].split() == ["name", "split", "status", "tries", "reward", "took", "prompt", "or", "reason"]
-    assert table[1].split()[:7] == ["train-1", "train", "succeeded", "1/3", "0.25", "1.5", "s"]
-    assert table[2].split()[:7] == ["val-1", "val", "failed", "1/1", "-", "0.0", "ms"]
+    table = ran.lines[4:]
+    titles = ["name", "outcome", "status", "split", "tries", "reward", "took", "prompt"]
+    assert table[0].split()[:8] == titles
+    assert table[1].split()[:8] == ["train-1", "wrong", "succeeded", "train", "1/3", "0.25", "1.5", "s"]
+    assert table[2].split()[:8] == ["val-1", "failed", "failed", "val", "1/1", "-", "0.0", "ms"]
     assert table[3].startswith("xxxxxxxx") and " queuing " in table[3]
     assert all(line.endswith("…") for line in table[1:3])
     found = records(cli("rollouts", "run-1", *at, "--json"), "rollout")
@@ -137,14 +156,34 @@ def test_rollouts_can_be_filtered_and_paged(cli: Cli, scene: Scene, at: tuple[st
     scene.enqueue("val-1", split=Split.VAL)
     scene.cancel("train-2")
     ran = fits(cli("rollouts", scene.run, *at, "--limit", 2, "--split", "train", "--status", "queuing"))
-    assert [line.split()[0] for line in ran.lines[2:4]] == ["train-1", "train-3"]
+    assert [line.split()[0] for line in ran.lines[4:6]] == ["train-1", "train-3"]
     options = f"--status queuing --split train --limit 2 --after train-3 --store {at[1]}"
-    assert ran.lines[4] == f"more: holdfast rollouts {scene.run} {options}"
+    assert ran.lines[6] == f"more: holdfast rollouts {scene.run} {options}"
     ran = follow(cli, ran)
     assert [line.split()[0] for line in ran.lines] == ["name", "train-4", "train-5"]
     assert cli("rollouts", scene.run, *at, "--split", "test").lines[-1] == "no rollouts that fit"
     assert cli("rollouts", scene.run, *at, "--after", "val").out == "no more rollouts that fit\n"
     assert cli("rollouts", scene.run, *at, "--after", f"{scene.run}/val-1", "--json").json == []
+
+
+def test_rollouts_can_be_filtered_by_what_came_of_them(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
+    for place, outcome in enumerate(["right", "wrong", None, "wrong"]):
+        scene.enqueue(f"t{place}")
+        scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome=outcome)
+    scene.brought_to(RolloutState.FAILED, "failed")
+    scene.brought_to(RolloutState.DEAD, "dead")
+    scene.brought_to(RolloutState.CANCELLED, "cancelled")
+    scene.enqueue("open")
+
+    def found(outcome: str, *more: str) -> list[str]:
+        return [one["name"] for one in cli("rollouts", scene.run, *at, "--outcome", outcome, *more, "--json").json]
+
+    assert [found(one) for one in ("right", "wrong", "not_checked", "failed", "no_answer")] == [
+        ["t0"], ["t1", "t3"], ["t2"], ["failed"], ["dead", "cancelled"]
+    ]  # fmt: skip
+    assert found("wrong", "--limit", "1") == ["t1"] and found("wrong", "--after", "t1") == ["t3"]
+    assert found("wrong", "--status", "succeeded") == ["t1", "t3"] and found("wrong", "--status", "failed") == []
+    assert found("no_answer", "--status", "dead") == ["dead"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +258,7 @@ def test_spans_tell_what_happened_in_the_deciding_attempt(cli: Cli, scene: Scene
     scene.finish(trace(scene), AttemptState.SUCCEEDED, reward=0.5, output={"answer": 3})
     ran = fits(cli("spans", "run-1/t", *at))
     assert ran.lines[:4] == [
-        "run-1-a/t: succeeded",
+        "run-1-a/t: not checked (succeeded)",
         "attempt 2 of 2 by ann, succeeded",
         "reward exact = 0.5 × 1 (rule:test)",
         'output {"answer": 3}',

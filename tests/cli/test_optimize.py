@@ -251,11 +251,20 @@ def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, cli: Cli,
     assert read_status(folder / "state/status.json").succeeded == 12
 
 
+def test_an_agent_may_be_a_function_in_a_file(folder: Path, cli: Cli) -> None:
+    (folder / "of mine").mkdir()
+    (folder / "of mine/answers.py").write_text("def answer(task, context):\n    return task['prompt']\n")
+    name = config(folder, ["hi"], agent="of mine/answers.py:answer")
+    assert cli("optimize", "--config", name, *STORE).code == 0
+    assert status_in(folder).succeeded == 1
+
+
 def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1)
     ran = cli("optimize", "--config", name, *STORE)
     assert ran.code == 3
-    assert ran.lines[0].endswith("(no rollout succeeded; train-1: failed: ValueError: no idea (attempt 1 of 1))")
+    why = "train-1: failed: ValueError: no idea (my_agents.py:23, in failing) (attempt 1 of 1)"
+    assert ran.lines[0].endswith(f"(no rollout succeeded; {why})")
     assert ran.lines[1] == "  rollouts   2: 0 succeeded, 2 failed"
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
 

@@ -62,6 +62,18 @@ def test_the_report_of_a_completed_run(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_the_report_says_what_came_of_it_before_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that is wrong is no success, whatever the rollout's status is."""
+    told = replace(DONE, outcomes={"right": 3, "wrong": 7, "not_checked": 0})
+    lines = reported(told, capsys)
+    assert lines[1:3] == [
+        "  outcome    3 right, 7 wrong, 2 failed",
+        "  rollouts   12: 10 succeeded, 2 failed (1 given up without an answer)",
+    ]
+    unchecked = replace(DONE, outcomes={"right": 0, "wrong": 0, "not_checked": 10})
+    assert reported(unchecked, capsys)[1] == "  outcome    0 right, 0 wrong, 10 not checked, 2 failed"
+
+
 def test_the_report_of_a_run_that_did_not_come_to_its_end_says_how_to_go_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast prove`: a duel as a user calls it, what it says, and that Ctrl-C only interrupts it."""
+"""`holdfast prove`: a comparison as a user calls it, what it says, and that Ctrl-C only interrupts it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.run import RunState
+from holdfast.pipeline.paired import episodes_of_run, shown_looks
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.duel import episodes_of
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 
@@ -73,11 +73,11 @@ def test_a_version_against_itself_says_how_to_count_its_false_promotions(
     with open_store(path) as store:
         (run,) = store.runs.newest(most=1)
         assert run.settings["is_null"]
-        assert [len(some) for some in episodes_of(store, run.id)] == [8, 8]
+        assert [len(some) for some in episodes_of_run(store, run.id)] == [8, 8]
 
 
 def looks(store: Store) -> int:
-    return sum(len(store.steps.of_run(run.id)) for run in store.runs.newest(most=1))
+    return sum(len(shown_looks(store, run.id)) for run in store.runs.newest(most=1))
 
 
 def test_ctrl_c_stops_it_and_resume_goes_on(cli: Cli, files: Files, weights: list[str]) -> None:
@@ -154,4 +154,4 @@ def test_a_run_that_compares_nothing_cannot_be_shown_or_resumed(cli: Cli, files:
 def test_the_group_lists_what_it_can_do(cli: Cli) -> None:
     ran = cli("prove", "--help")
     assert ran.code == 0
-    assert all(f"  {name} " in ran.out for name in ("run", "show", "calibrate", "null"))
+    assert all(f"  {name} " in ran.out for name in ("run", "show", "more", "calibrate", "null"))

@@ -10,6 +10,7 @@ from holdfast.cli.story import happened
 from holdfast.contracts.run import LedgerEntry
 
 CLOSED: dict[str, Any] = {"open": False, "reasons": [{"code": "c", "text": "t"}], "needs": None, "schema_version": 2}
+OPEN = {**CLOSED, "open": True, "reasons": [{"code": "c", "text": "all hold"}]}
 
 
 def entry(body: dict[str, Any]) -> LedgerEntry:
@@ -24,6 +25,7 @@ def entry(body: dict[str, Any]) -> LedgerEntry:
         ({"add": "a@1", "source": "shelf:sprout"}, "a@1 registered", "shelf:sprout"),
         ({"refuse": "a@1", "decision": CLOSED}, "a@1 refused", "c: t"),
         ({"refuse": "a@1", "decision": {**CLOSED, "needs": 40}}, "a@1 held", "c: t"),
+        ({"accept": "a@1", "decision": OPEN}, "a@1 accepted", "all hold"),
         ({"roll_back": "a@2", "to": "a@1", "why": "odd"}, "a@2 taken back, a@1 live", "odd"),
         ({"restore": "a@2", "retired": "a@1", "why": "a slip"}, "a@2 live again, a@1 retired", "a slip"),
         ({"move": "a@2", "from": "rolled_back", "to": "candidate", "why": "new"}, "a@2 gets a second try", "new"),

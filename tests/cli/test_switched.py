@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.promote.features import SWITCHES
-from holdfast.workloads.tooluse import course
+from holdfast.workloads.tooluse import quickstart
 from tests.cli.conftest import Answer, Cli
 from tests.cli.test_improve import config, items
 from tests.workloads.scene import tiny
@@ -91,7 +91,7 @@ def test_improve_says_it_too(cli: Cli, here: Path) -> None:
 
 
 def test_quickstart_says_it_too(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "QUICK", replace(course.QUICK, test_tasks=4, probe_tasks=4))
+    monkeypatch.setattr(quickstart, "QUICK", replace(quickstart.QUICK, test_tasks=4, probe_tasks=4))
     flags(cli, "init")
     flags(cli, "kill", LEARNING)
     said = text(ran := cli("quickstart", "--quick", *STORE))

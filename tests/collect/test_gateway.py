@@ -28,9 +28,8 @@ from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies import tokens
+from holdfast.policies import registry, tokens
 from holdfast.policies.local import Local
-from holdfast.policies.sprout import shelf
 from tests.collect.agents import no_score
 from tests.collect.clients import (
     CLIENTS,
@@ -46,7 +45,7 @@ from tests.collect.clients import (
     named,
     ran,
 )
-from tests.collect.scene import Sitting, until
+from tests.collect.scene import Bench, Sitting, until
 from tests.collect.test_endpoint import Script
 from tests.endpoint import serving
 
@@ -55,7 +54,7 @@ SUM = "What is 417 * 23? Use the tool."
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[Local]:
-    net, manifest = shelf.load("sprout")
+    net, manifest = registry.load("sprout")
     with Local(net, name="sprout", version=manifest.sha256[:12], deterministic=True) as local:
         yield local
 
@@ -119,6 +118,22 @@ async def test_a_framework_runs_its_tools_in_every_dialect(dialect: str, sprout:
 
 
 # Many at once, and elsewhere
+
+
+async def test_what_a_client_asked_is_in_the_store_token_for_token(file_bench: Bench) -> None:
+    async def agent(task: Any, context: Context) -> str:
+        said = await chat(context)
+        context.reward("asked", 0.5)
+        return said
+
+    model = Script()
+    file_bench.enqueue("a")
+    await file_bench.work_off(file_bench.pool(agent, model=model))
+    (attempt,) = file_bench.attempts()
+    assert calls(file_bench.store.traces.spans(attempt.token)) == model.calls
+    (signal,) = file_bench.store.traces.sheet(attempt.token).signals
+    assert (signal.name, signal.value, signal.turn) == ("asked", 0.5, 0)
+    assert file_bench.output() == model.calls[0].response["content"]
 
 
 async def test_hundreds_of_attempts_at_once_do_not_mix() -> None:

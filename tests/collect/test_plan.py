@@ -6,8 +6,8 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-
 from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Proposal, Standing, once
+
 from holdfast.collect.pool import Pace
 from holdfast.collect.seats import Seat
 from holdfast.contracts.evidence import Decision, Evidence, Reason

@@ -39,7 +39,7 @@ from holdfast.contracts.judgement import (
 from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Artifact, Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.contracts.reward import MAX_TURN, Sheet, Signal
+from holdfast.contracts.reward import MAX_TURN, Scoring, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import (
     LedgerEntry,
@@ -189,8 +189,9 @@ signals = st.builds(
     weight=finite,
     source=name,
     turn=maybe(st.integers(0, MAX_TURN)),
-    feedback=maybe(st.text(max_size=20)),
+    feedback=maybe(text),
 )
+scorings = st.builds(Scoring, run=text, name=text, scorers=mapping, who=text, at=time, rollouts=count, sha256=hexes)
 intervals = st.builds(
     lambda ends, level: Interval(low=min(ends), high=max(ends), level=level),
     st.tuples(finite, finite),
@@ -223,6 +224,8 @@ tasks = st.builds(
     timeout_s=maybe(st.floats(0, 1e9, exclude_min=True)),
     resources=maybe(count),
     metadata=mapping,
+    **dict.fromkeys(["step", "version"], maybe(text)),
+    max_faults=count,
 )
 task_items = st.builds(
     TaskItem,
@@ -246,7 +249,8 @@ rollouts = st.builds(
     metadata=mapping,
     **dict.fromkeys(["enqueued_at", "ready_at"], time),
     **dict.fromkeys(["timeout_s", "started_at", "ended_at", "reward"], maybe(finite)),
-    **dict.fromkeys(["reason", "final_attempt"], maybe(text)),
+    **dict.fromkeys(["reason", "final_attempt", "step", "version", "outcome"], maybe(text)),
+    **dict.fromkeys(["max_faults", "interruptions"], count),
 )
 attempts = st.builds(
     Attempt,
@@ -277,6 +281,7 @@ statuses = st.builds(
     **dict.fromkeys(["dead", "running", "waiting"], count),
     rewards=st.dictionaries(text, st.builds(SplitRewards, total=count, rewarded=count, mean_reward=maybe(finite))),
     elapsed_s=finite,
+    outcomes=st.dictionaries(text, count),
 )
 workers = st.builds(
     WorkerRecord,
@@ -551,6 +556,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "triplet": st.builds(Triplet, prompt=json, response=json, reward=maybe(finite)),
     "signal": signals,
     "sheet": st.builds(Sheet, signals=many(signals)),
+    "scoring": scorings,
     "run": runs,
     "status": statuses,
     "resource-version": versions,

@@ -272,6 +272,9 @@ def test_a_record_is_written_as_plain_data_in_the_order_of_its_fields() -> None:
         "timeout_s": 3.0,
         "resources": None,
         "metadata": {},
+        "step": None,
+        "version": None,
+        "max_faults": 5,
     }
     assert list(encode(task))[:3] == ["schema_version", "name", "input"]
     assert type(encode(task)["split"]) is str
@@ -377,6 +380,7 @@ def test_the_published_bounds_are_these() -> None:
     assert {name: bounds for name, bounds in found.items() if bounds} == {
         "Task.max_attempts": {"minimum": 1},
         "Task.timeout_s": {"exclusiveMinimum": 0},
+        "Task.max_faults": {"minimum": 0},
         "Span.seq": {"minimum": 1},
         "Span.parent": {"minimum": 1},
         "Turn.index": {"minimum": 0},

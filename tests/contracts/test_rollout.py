@@ -15,9 +15,12 @@ from holdfast.contracts.rollout import (
     TRANSITIONS,
     AttemptState,
     Backoff,
+    OutcomeKind,
     RolloutState,
     Task,
     move,
+    outcome_kind,
+    statuses_of,
 )
 
 LEGAL = {
@@ -136,3 +139,23 @@ def test_a_wait_that_never_ends_is_refused(initial: float, cap: float, message: 
 def test_a_wait_may_be_nothing_or_always_the_same() -> None:
     assert Backoff(initial_s=0.0, cap_s=0.0).delay_s(3, 0.9) == 0.0
     assert Backoff(initial_s=2.0, cap_s=2.0).delay_s(9, 0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "kind"),
+    [
+        (RolloutState.SUCCEEDED, "right", "right"),
+        (RolloutState.SUCCEEDED, "wrong", "wrong"),
+        (RolloutState.SUCCEEDED, None, "not_checked"),  # to answer is not to be right
+        (RolloutState.FAILED, "wrong", "failed"),
+        (RolloutState.FAILED, None, "failed"),
+        (RolloutState.DEAD, None, "no_answer"),
+        (RolloutState.CANCELLED, None, "no_answer"),
+        (RolloutState.QUEUING, None, None),
+        (RolloutState.REQUEUING, None, None),
+        (RolloutState.RUNNING, None, None),
+    ],
+)
+def test_what_came_of_a_rollout(status: RolloutState, outcome: str | None, kind: str | None) -> None:
+    assert outcome_kind(status, outcome) == kind
+    assert kind is None or status in statuses_of(OutcomeKind(kind))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.run import Run, RunState, StepRecord, Wanted
+from holdfast.contracts.run import Run, RunState, Status, StepRecord, Wanted
 
 
 def test_the_states_are_the_documented_ones() -> None:
@@ -50,3 +51,15 @@ def test_a_run_keeps_what_it_is_in_apart_from_what_is_wanted() -> None:
     written = encode(run)
     assert (written["state"], written["wanted"]) == ("running", "draining")
     assert decode(Run, written) == run
+
+
+def test_a_status_from_before_outcomes_were_counted_is_still_read() -> None:
+    counts = dict.fromkeys(("total_rollouts", "succeeded", "failed", "cancelled", "dead", "running", "waiting"), 0)
+    names = dict.fromkeys(("run_id", "project", "model_ref", "store_path"), "x")
+    status = Status(
+        **names, **counts, updated_unix_ms=1, run_state=RunState.RUNNING, resources_id=None, rewards={}, elapsed_s=0.5
+    )
+    written = encode(replace(status, outcomes={"right": 1, "wrong": 2, "not_checked": 3}))
+    assert decode(Status, written).outcomes == {"right": 1, "wrong": 2, "not_checked": 3}
+    del written["outcomes"]
+    assert decode(Status, written) == status

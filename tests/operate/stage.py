@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from holdfast.workloads.promotion import promote
-from holdfast.workloads.proof import Case, propose
-
 from holdfast.contracts.access import Role
 from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.orders import Command
@@ -21,6 +18,8 @@ from holdfast.contracts.trial import Served
 from holdfast.operate import control
 from holdfast.operate.auth import Caller
 from holdfast.operate.service import Service, trial_of
+from holdfast.pipeline.promote import promote
+from holdfast.pipeline.proof import Candidate, PromotionRequest
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
@@ -224,10 +223,12 @@ def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
     ]
 
 
-async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, now: float = 50.0) -> dict[str, Any]:
+async def proposed(
+    store: Store, *, rate: float = 1.0, to: Stage | None = Stage.LIVE, now: float = 50.0
+) -> dict[str, Any]:
     """A candidate with real evidence, brought before the gate as a run does it; the live one solves three of ten."""
     audit = (Finding(name="no_secrets", severity="critical", count=0, of=200),)
-    case = Case(
+    candidate = Candidate(
         run="run-1-ab12",
         policy=POLICY,
         suite=("small", "1", "3f2a" * 16),
@@ -238,8 +239,10 @@ async def proposed(store: Store, *, rate: float = 1.0, to: Stage = Stage.LIVE, n
         planned=len(episodes(rate)),
         audit=audit,
     )
-    proposal = propose(case, Weighing(), Criteria(), reports=store.reports, now=now, to=to)
-    return await promote(store, proposal, clock=lambda: now, who="loop")
+    request = PromotionRequest(
+        candidate=candidate, how=Weighing(), criteria=Criteria(), reports=store.reports, now=now, to=to
+    )
+    return await promote(store, request, clock=lambda: now, who="loop")
 
 
 def take_back(store: Store, to: str | None, why: str, now: float) -> tuple[Release, Release]:

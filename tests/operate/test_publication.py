@@ -113,7 +113,7 @@ def test_without_success_the_reward_has_to_improve_within_its_range(state: Path)
         publication.view(found, narrow)
 
 
-def test_a_null_duel_tells_its_sides_apart(state: Path) -> None:
+def test_a_null_comparison_tells_its_sides_apart(state: Path) -> None:
     found = publication.read(published(state, checkpoints=("sprout@1", "sprout@1")))
     assert found.versions == ("sprout@1 (baseline)", "sprout@1 (candidate)")
     assert "sprout@1 (candidate)" in render(publication.view(found, publication.weighing(found)))

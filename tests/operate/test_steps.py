@@ -10,6 +10,7 @@ from holdfast.contracts.errors import BadInput, IllegalMove, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
+from holdfast.operate.explain import recount
 from holdfast.operate.steps import Refusal, advance, try_again, way_back
 from holdfast.store.store import Store
 from tests.operate.stage import POLICY, Line, proposed, take_back
@@ -90,6 +91,18 @@ async def test_what_a_gate_let_in_goes_on_when_its_guard_is_clear_and_not_before
     assert isinstance(found, Release) and (found.stage, found.is_known_good) == (Stage.LIVE, True)
     assert last(line)["retired"] == "sprout@1" and last(line)["decision"]["open"]
     file_store.ledger.verify()
+
+
+async def test_what_a_gate_accepted_without_moving_it_goes_by_hand_and_is_explained(file_store: Store) -> None:
+    line = Line(file_store, 2)
+    found = await proposed(file_store, to=None)
+    assert found["decision"]["open"] and last(line)["accept"] == "sprout@2"
+    assert line.at(2).stage is Stage.CANDIDATE
+    told = recount(file_store, line.at(2))
+    assert [next(iter(one.body)) for one in told.history] == ["add", "accept"]
+    assert told.decision is not None and told.decision.open
+    moved = step(line, 2)
+    assert isinstance(moved, Release) and moved.stage is Stage.SHADOW
 
 
 async def test_a_canary_in_breach_goes_nowhere_by_hand(file_store: Store) -> None:

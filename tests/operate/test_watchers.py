@@ -14,7 +14,7 @@ from holdfast.contracts.judgement import Calibration, Standing
 from holdfast.contracts.orders import Alert
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Claim, Task
-from holdfast.contracts.run import RunState
+from holdfast.contracts.run import LESSON, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
 from holdfast.operate.watchers import RULES, SAID, Watchman
@@ -66,7 +66,7 @@ class Site:
 
     def learn(self, **body: Any) -> None:
         step = len(self.store.steps.of_run(self.run)) + 1
-        self.store.updates.add(self.run, step, body, now=self.clock.now).result()
+        self.store.steps.add(self.run, f"{step}/learn", body, function=LESSON, now=self.clock.now).result()
 
 
 @pytest.fixture

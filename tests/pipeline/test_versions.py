@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.policy import Artifact, Checkpoint, policy_record
 from holdfast.contracts.release import PolicyKind
-from holdfast.pipeline.versions import Version, endpoint_model, from_record, open_local, resolve, source_of, to_record
+from holdfast.pipeline.versions import (
+    Version,
+    endpoint_model,
+    from_record,
+    open_local,
+    policy_for,
+    resolve,
+    source_of,
+    to_record,
+)
 from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.model import Model
+from holdfast.policies.prompt import Prompt
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store, open_store
@@ -72,7 +85,7 @@ def test_a_checkpoint_is_found_by_its_id_and_must_be_what_was_recorded(store: St
         resolve(store, "run-1-1-ab")
 
 
-def released(store: Store, source: str, **manifest: str) -> str:
+def released(store: Store, source: str, **manifest: Any) -> str:
     added = store.releases.add(
         policy="sprout", kind=PolicyKind.WEIGHTS, source=source, manifest=manifest, who="ada", now=NOW
     )
@@ -131,14 +144,37 @@ def test_prompts_may_be_given_to_a_model_that_answers_from_an_address(store: Sto
     source, manifest = source_of(store, f"resources:{number}", "openai/gpt-4o-mini")
     far = store.releases.get(released(store, source, **manifest))
     assert (manifest["model"], endpoint_model(store, far)) == ("openai/gpt-4o-mini", "gpt-4o-mini")
+    found = resolve(store, far.id)
+    assert policy_for(store, found) == Prompt({"system_prompt": "Be kind."}, model="openai/gpt-4o-mini")
     with pytest.raises(BadInput, match="answers from an address; holdfast release serve .* --upstream URL"):
-        resolve(store, far.id)
+        open_local(found, slots=1, seed=0)
     for model, wanted in (("org/model", "org/model"), ("gpt-4o-mini", "gpt-4o-mini"), ("sprout", None)):
         number = store.versions.publish({"system_prompt": model}, now=NOW).result().version
-        found = store.releases.get(released(store, f"resources:{number}", model=model))
-        assert endpoint_model(store, found) == wanted
+        near = store.releases.get(released(store, f"resources:{number}", model=model))
+        assert endpoint_model(store, near) == wanted
     with pytest.raises(BadInput, match="version 'sprot': is no model"):  # a slip, not somebody's model
         source_of(store, source, "sprot")
+
+
+def test_a_release_that_holds_its_policy_is_that_policy(store: Store) -> None:
+    sha256 = saved(store.folder / "checkpoints/run-1-1-ab")
+    checkpoint(store, "run-1-1-ab", sha256)
+    plain, kind = Model("sprout", checkpoint="run-1-1-ab"), Prompt({"system": "Be kind."}, model="org/model")
+    with_texts = Model("sprout", resources={"system_prompt": "Be brief."})
+    found = [
+        resolve(store, released(store, one.source, policy=policy_record(one))) for one in (plain, kind, with_texts)
+    ]
+    assert found[0].behaviour == resolve(store, "run-1-1-ab").behaviour  # nothing but weights is those weights
+    assert policy_for(store, found[1]) == kind
+    assert policy_for(store, found[2]) == with_texts
+    assert found[2].behaviour != resolve(store, "sprout").behaviour
+    assert [from_record(json.loads(json.dumps(to_record(one)))) for one in found] == found
+
+
+def test_the_model_of_a_version_is_given_its_resources(store: Store) -> None:
+    number = store.versions.publish({"system_prompt": "Be kind."}, now=NOW).result().version
+    found = resolve(store, released(store, f"resources:{number}", model="sprout"))
+    assert policy_for(store, found) == Model("sprout", resources={"system_prompt": "Be kind."})
 
 
 def test_resources_are_registered_with_the_model_they_are_given_to(store: Store) -> None:

@@ -38,7 +38,7 @@ STEPS = 60  # of learning
 
 ROLLOUTS = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n)
 INSERT INTO rollouts (run, name, input, split, status, priority, max_attempts, timeout_s, metadata, attempt_count,
-    faults, enqueued_at, ready_at, started_at, ended_at, reason, final, reward)
+    faults, enqueued_at, ready_at, started_at, ended_at, reason, final, reward, outcome)
 SELECT :run, 'task-' || i,
     json_object('prompt', CASE WHEN i % 500 = 0 THEN :script || ' What is ' || i || ' + 2?'
         ELSE 'What is ' || i || ' + 2? Look it up.' END,
@@ -55,7 +55,9 @@ SELECT :run, 'task-' || i,
     CASE WHEN i > :over OR i % 100 < 92 THEN NULL WHEN i % 100 < 97 THEN 'ValueError: ' || :image
         WHEN i % 100 < 99 THEN 'given up after 3 attempts' ELSE 'enough' END,
     NULL,
-    CASE WHEN i > :over OR i % 100 >= 97 THEN NULL ELSE ((i * 7919) % 1000) / 1000.0 END
+    CASE WHEN i > :over OR i % 100 >= 97 THEN NULL ELSE ((i * 7919) % 1000) / 1000.0 END,
+    CASE WHEN i > :over OR i % 100 >= 97 THEN NULL WHEN i % 100 >= 92 THEN 'wrong'
+        WHEN i % 20 = 0 THEN NULL WHEN (i * 7919) % 1000 >= 400 THEN 'right' ELSE 'wrong' END
 FROM n"""
 ATTEMPTS = """INSERT INTO attempts (rollout, number, worker, status, started_at, beat_at, lease_until, ended_at, error,
     output)

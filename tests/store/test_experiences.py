@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.experience import Decided
+from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.sql import Transaction
@@ -55,7 +56,17 @@ def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
     scene.enqueue("a", max_attempts=1)
     attempt(scene, asked("m@1"), value=None, state=AttemptState.FAILED)
     found = scene.store.experiences.one(f"{scene.run}/a")
-    assert found is not None and found.state is RolloutState.FAILED and found.sheet.signals == ()
+    assert found is not None and found.state is RolloutState.FAILED
+    assert found.sheet.signals == (Signal(name="success", value=0.0, source="rule:failed"),)  # it was not right
+
+
+def test_one_that_failed_and_was_scored_all_the_same_has_no_second_check(scene: Scene) -> None:
+    scene.enqueue("a", max_attempts=1)
+    claim = scene.claim()
+    scene.store.traces.score(claim.attempt, [signal("success", 0.0)], now=scene.clock.now).result()
+    scene.finish(claim, AttemptState.FAILED)
+    found = scene.store.experiences.one(f"{scene.run}/a")
+    assert found is not None and found.sheet.signals == (signal("success", 0.0),)
 
 
 @pytest.mark.parametrize(

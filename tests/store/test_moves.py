@@ -31,6 +31,7 @@ from tests.store.scene import Scene, begin
 WHOLE = {  # these look at much on purpose, or at tables that stay small
     "views.COUNTS": "counts a run",
     "views.REWARDS": "counts a run",
+    "views.OUTCOMES": "counts a run",
     "runs.STARTING_WITH": "what a person typed, among the runs of a project",
     "workers.NEWEST": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
@@ -74,8 +75,8 @@ def statements() -> Iterator[tuple[str, Executable]]:
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    for (by_status, by_split), page in views._pages.items():
-        yield f"views.page by status {by_status}, by split {by_split}", page
+    for wanted, page in views._pages.items():
+        yield f"views.page by status, split, outcome, none of it, no answer: {wanted}", page
 
 
 STATEMENTS = dict(statements())
@@ -189,6 +190,12 @@ def test_whether_the_step_of_a_rollout_is_recorded_is_found_by_the_name_of_the_s
     else:
         assert [line for line in lines if "uq_steps_run_name on steps" in line]
         assert [line for line in lines if "ix_rollouts_queue on rollouts" in line]
+
+
+@pytest.mark.parametrize("statement", [views.COUNTS, views.OUTCOMES])
+def test_to_count_a_run_no_row_is_read(files: Files, statement: Executable) -> None:
+    with open_store(files.fresh()) as store:
+        assert "COVERING INDEX ix_rollouts_run_status_key (run=?)" in plan(store, statement)[0]
 
 
 @pytest.mark.parametrize("statement", [views.ANY_OPEN_IN, views.OF_STEP])

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
+from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.store.changes import RELEASES
 from holdfast.store.check import check
 from holdfast.store.releases import BY_HAND
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
 from tests.store.children import run_child, start_child
 from tests.store.scene import checkpoint
@@ -383,6 +384,30 @@ def test_only_the_last_rollback_of_a_version_counts(store: Store) -> None:
         by_hand(store, "sprout@1", "sprout@2")
 
 
+def test_an_open_gate_that_is_only_noted_moves_nothing_either(store: Store) -> None:
+    add(store)
+    sha256 = store.blobs.put(b"evidence", now=1.0)
+    accepted = store.releases.note("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0).result()
+    assert (accepted.stage, accepted.evidence, accepted.changed_at) == (S.CANDIDATE, sha256, 4.0)
+    body = {"accept": "sprout@1", "policy": "sprout", "stage": "candidate", "evidence": sha256}
+    assert bodies(store)[-1] == {**body, "proof": None, "decision": encode(OPEN)}
+    assert not [problem for part in check(store) for problem in part.problems]
+
+
+def test_a_driver_that_was_replaced_moves_and_notes_nothing(store: Store) -> None:
+    add(store)
+    before = bodies(store)
+
+    def fence(tx: Transaction) -> None:
+        raise StaleLease("run run-1-a", why="another process has taken it up")
+
+    with pytest.raises(StaleLease):
+        store.releases.note("sprout@1", OPEN, evidence=None, who="gate", now=4.0, fence=fence).result()
+    with pytest.raises(StaleLease):
+        store.releases.move("sprout@1", S.LIVE, expect=S.CANDIDATE, who="gate", why="w", now=4.0, fence=fence).result()
+    assert bodies(store) == before and store.releases.get("sprout@1").stage is S.CANDIDATE
+
+
 def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
     add(store)
     sha256 = store.blobs.put(b"evidence", now=1.0)
@@ -394,8 +419,6 @@ def test_a_closed_gate_is_noted_and_moves_nothing(store: Store) -> None:
     assert missing == refused  # there was none to rest on, and what there was stays
     store.releases.note("sprout@1", CLOSED, evidence=None, who="gate", now=5.0, proof="cd" * 32).result()
     assert (bodies(store)[-1]["evidence"], bodies(store)[-1]["proof"]) == (None, "cd" * 32)
-    with pytest.raises(BadInput, match="an open gate refuses nothing"):
-        store.releases.note("sprout@1", OPEN, evidence=sha256, who="gate", now=4.0)
     with pytest.raises(NotFound, match="there is no such blob"):
         store.releases.note("sprout@1", CLOSED, evidence="cd" * 32, who="gate", now=4.0).result()
 

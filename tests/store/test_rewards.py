@@ -58,6 +58,8 @@ def test_who_told_it_is_in_the_ledger(scene: Scene) -> None:
         "feedback": None,
         "before": 1.0,
         "reward": 1.5,
+        "outcome_before": None,
+        "outcome": None,
     }
 
 

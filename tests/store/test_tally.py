@@ -6,7 +6,7 @@ from math import isclose
 import pytest
 
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import AttemptState, RolloutState, Split
+from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.store import tally
 from tests.store.scene import AT_ONCE, Scene, begin
 
@@ -17,6 +17,8 @@ def assert_right(scene: Scene, *, looks: int = 1, most: int = 1_000) -> None:
         looks -= 1
         assert looks > 0
     assert found.counts == scene.store.views.counts(scene.run)
+    assert found.outcomes == scene.store.views.outcomes(scene.run)
+    assert sum(found.outcomes.values()) == sum(n for state, n in found.counts.items() if state in DONE)
     for split, told in scene.store.views.rewards(scene.run).items():
         paid = found.rewards.get(split, tally.Moments())
         assert paid.n == told.rewarded
@@ -35,7 +37,8 @@ def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypat
             state = rng.choice([AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT])
             if rng.random() < 0.8:
                 pay = None if rng.random() < 0.2 else rng.random()
-                how = {"reward": pay} if state is AttemptState.SUCCEEDED else {"backoff": AT_ONCE}
+                found = rng.choice(["right", "wrong", None])
+                how = {"reward": pay, "outcome": found} if state is AttemptState.SUCCEEDED else {"backoff": AT_ONCE}
                 scene.finish(claim, state, **how)
         if made and rng.random() < 0.2:
             name = f"t{rng.randrange(made) + 1}"
@@ -43,6 +46,9 @@ def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypat
                 scene.requeue(name)
             elif scene.rollout(name).status is RolloutState.QUEUING:
                 scene.cancel(name)
+            elif scene.rollout(name).status is RolloutState.SUCCEEDED:
+                told = Signal(name="success", value=rng.choice([0.0, 1.0]), source=f"person:{turn}")
+                scene.store.rewards.attach(f"{scene.run}/{name}", told, who="ann", now=scene.clock.now).result()
         if turn % 3 == 0:  # several things happen between two looks
             assert_right(scene, looks=60, most=rng.choice([3, 1_000]))
     assert made > 40
@@ -66,6 +72,18 @@ def test_a_reward_that_is_told_after_the_end_counts(scene: Scene) -> None:
     more = Signal(name="later", value=0.5, source="person:ann")
     scene.store.rewards.attach(f"{scene.run}/one", more, who="ann", now=scene.clock.now).result()
     assert_right(scene)
+
+
+def test_a_check_that_comes_after_the_end_changes_what_is_right(scene: Scene) -> None:
+    for name in ("one", "two"):
+        scene.brought_to(RolloutState.SUCCEEDED, name)
+    assert_right(scene)
+    for value, source in ((1.0, "person:ann"), (0.0, "person:bob")):  # the last word counts
+        told = Signal(name="success", value=value, source=source)
+        scene.store.rewards.attach(f"{scene.run}/one", told, who="ann", now=scene.clock.now).result()
+    assert_right(scene)
+    outcomes = scene.store.figures.totals(scene.run).outcomes
+    assert outcomes == {**dict.fromkeys(OutcomeKind, 0), OutcomeKind.WRONG: 1, OutcomeKind.NOT_CHECKED: 1}
 
 
 def test_what_ends_and_is_paid_more_between_two_looks_counts_once(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.rollout import AttemptState, RolloutState, Split
+from holdfast.contracts.rollout import AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import SplitRewards
 from holdfast.store import views as views_module
 from tests.conftest import Clock
@@ -126,6 +126,21 @@ def test_the_rollouts_of_a_step_are_read_whole_and_in_their_order(
     assert found[0] == scene.rollout("t0") and found[0].final_attempt == f"{scene.run}/t0:attempt-1"
     assert (found[0].outcome, found[0].version) == ("wrong", "p@1")
     assert scene.store.views.of_step(scene.run, "2/collect") == []
+
+
+def test_outcomes_are_counted_of_what_is_over(scene: Scene) -> None:
+    for place, outcome in enumerate(["right", "wrong", "wrong", None]):
+        scene.enqueue(f"t{place}")
+        scene.finish(scene.claim(), A.SUCCEEDED, outcome=outcome)
+    for state in sorted(set(R) - {R.SUCCEEDED}, key=lambda state: state is R.QUEUING):
+        scene.brought_to(state, str(state))
+    assert scene.store.views.outcomes(scene.run) == {
+        OutcomeKind.RIGHT: 1,
+        OutcomeKind.WRONG: 2,
+        OutcomeKind.NOT_CHECKED: 1,
+        OutcomeKind.FAILED: 1,
+        OutcomeKind.NO_ANSWER: 2,  # dead, and cancelled
+    }
 
 
 @pytest.mark.parametrize(

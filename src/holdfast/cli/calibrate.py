@@ -140,9 +140,9 @@ def null(
 
     with existing(store, project) as opened:
         settings = _settings_of_null(opened.runs.get(run))
-        from holdfast.workloads.duel import episodes_of
+        from holdfast.pipeline.paired import episodes_of_run
 
-        baseline, candidate = episodes_of(opened, run)
+        baseline, candidate = episodes_of_run(opened, run)
     how = Weighing(
         primary=settings["primary"],
         alpha=settings["alpha"] if alpha is None else alpha,
@@ -278,8 +278,8 @@ def _settings_of_null(run: Run) -> dict[str, Any]:
     from holdfast.contracts.errors import BadInput
 
     if not run.settings.get("is_null"):
-        is_duel = run.kind == "prove"
-        why = "compares two versions: to promote one need not be an error" if is_duel else f"is a {run.kind}"
+        is_comparison = run.kind == "prove"
+        why = "compares two versions: to promote one need not be an error" if is_comparison else f"is a {run.kind}"
         raise BadInput(f"run {run.id}", why=why, remedy="make one with 'holdfast prove run … --null'")
     how: dict[str, Any] = run.settings["how"]
     return how

@@ -204,6 +204,8 @@ def status(
         at = show.moment(control["updated_unix_ms"] / 1000)
         lines = folded(f"last order: {control['last_action']} by {control['principal']}, {at}: {told['why']}")
         print("\n".join(lines))
+    came = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in training["outcomes"].items() if n)
+    print(f"outcome: {came or 'nothing was answered yet'}")
     counted = ("running", "waiting", "succeeded", "failed", "cancelled")
     print(f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}")
     if told["recovery_crash_detected"]:

@@ -1,4 +1,4 @@
-"""`holdfast release decide`: a registered version before the gate, with the episodes of a duel as its evidence."""
+"""`holdfast release decide`: a registered version before the gate, with the episodes of a run as its evidence."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.plan import Proposal
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release, Stage
+    from holdfast.pipeline.more import Compared
+    from holdfast.pipeline.proof import PromotionRequest
     from holdfast.prove.weigh import Weighing
     from holdfast.store.store import Store
-    from holdfast.workloads.duel import Duel
 
 STAGES = ("shadow", "canary", "live")
 
 
 def decide(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
-    run: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="The 'prove run' that measured it against the live.")
-    ],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run of 'prove' or 'improve' that measured it.")],
     audit: Annotated[
         str | None, typer.Option("--audit", metavar="RUN", help="The run whose rollouts it learnt from.")
     ] = None,
@@ -54,7 +52,9 @@ def decide(
     if to not in STAGES:
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
     with needing("learn"):
-        from holdfast.workloads.promotion import promote
+        from holdfast.pipeline.more import compared
+        from holdfast.workloads.tooluse.suite import evaluation_from
+    from holdfast.pipeline.promote import promote
     from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
@@ -65,9 +65,11 @@ def decide(
                 remedy = f"'holdfast release retry {release.id}{place(store, project)}' gives it a second try"
             raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
         findings = _findings(opened, release, audit, golden)
-        proposal = _proposal(opened, release, opened.runs.get(run).id, findings, untrained, Stage(to))
-        found = asyncio.run(promote(opened, proposal, clock=time.time, who=who()))
-        _tell(found, opened.releases.get(release.id), place(store, project), json)
+        opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
+        measured = compared(opened, run, release.id, evaluation_from)
+        request = _request(opened, release, measured, findings, untrained, Stage(to))
+        found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        tell(found, opened.releases.get(release.id), place(store, project), json)
 
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
@@ -96,43 +98,31 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
     return data, changed
 
 
-def _proposal(
-    store: Store, release: Release, run: str, findings: tuple[Any, Any], is_untrained: bool, to: Stage
-) -> Proposal:
-    from holdfast.pipeline.versions import resolve
+def _request(
+    store: Store, release: Release, found: Compared, findings: tuple[Any, Any], is_untrained: bool, to: Stage
+) -> PromotionRequest:
+    from holdfast.pipeline.more import tries
+    from holdfast.pipeline.proof import Candidate, PromotionRequest
     from holdfast.promote.gate import Criteria, Spread
-    from holdfast.workloads.duel import duel_from, episodes_of
-    from holdfast.workloads.proof import Case, propose
 
-    store.steps.verify(run)  # nobody has touched them since
-    before, after = episodes_of(store, run)
-    duel = duel_from(store.runs.get(run).settings)
-    live = store.releases.live(release.policy)
-    if live is None:
-        why = "nothing is live, so there is nothing to be better than"
-        raise BadInput(f"policy {release.policy}", why=why, remedy=f"holdfast release promote {release.id}")
-    if duel.is_null or resolve(store, live.id).behaviour == resolve(store, release.id).behaviour:
-        why = f"{release.id} is the same as {live.id}: there is nothing to decide"
-        raise BadInput(f"run {run}", why=why, remedy="measure two versions that differ")
-    for one, measured in ((live, duel.baseline), (release, duel.candidate)):
-        if resolve(store, one.id).behaviour != measured.behaviour:
-            why = f"measured {measured.name}, which is not {one.id}"
-            raise BadInput(f"run {run}", why=why, remedy=f"measure {release.id} against {live.id} with 'prove run'")
-    case = Case(
-        run=run,
+    live = _live(store, release, found)
+    measured = found.measured
+    candidate = Candidate(
+        run=found.run,
         policy=release.policy,
-        suite=(duel.suite.suite_id, str(duel.suite.version), duel.suite.fixture_sha256),
+        suite=found.suite,
         baseline=live.source,
         candidate=release.source,
-        before=before,
-        after=after,
-        planned=_planned(duel, len(store.steps.of_run(run))),
-        audit=findings[0],
+        before=measured.before,
+        after=measured.after,
+        planned=measured.planned,
+        lost=measured.lost,
+        audit=found.audit if findings[0] is None else findings[0],
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
     )
-    how = _strict(duel.how, _tries(store, duel))
+    how = _strict(found.how, tries(store, found, release))
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
         max_p_value=how.alpha,
@@ -140,20 +130,28 @@ def _proposal(
         max_seed_spread=Spread(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
         max_sample_spread=Spread(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
     )
-    return propose(case, how, criteria, reports=store.reports, now=time.time(), to=to)
+    return PromotionRequest(
+        candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
+    )
 
 
-def _tries(store: Store, duel: Duel) -> int:
-    """How many duels of these two versions there were: whoever measures again and again must not pick the best."""
-    from holdfast.pipeline.versions import from_record
-    from holdfast.workloads.duel import KIND
+def _live(store: Store, release: Release, found: Compared) -> Release:
+    """What is live, once it is sure that the run measured the candidate against it."""
+    from holdfast.pipeline.versions import resolve
 
-    pair, found, last = [duel.baseline.behaviour, duel.candidate.behaviour], 0, None
-    while page := store.runs.newest(most=100, before=last):
-        sides = ([one.settings[name] for name in ("baseline", "candidate")] for one in page if one.kind == KIND)
-        found += sum([from_record(side).behaviour for side in both] == pair for both in sides)
-        last = page[-1].id
-    return max(1, found)
+    live = store.releases.live(release.policy)
+    if live is None:
+        why = "nothing is live, so there is nothing to be better than"
+        raise BadInput(f"policy {release.policy}", why=why, remedy=f"holdfast release promote {release.id}")
+    if found.is_null or resolve(store, live.id).behaviour == resolve(store, release.id).behaviour:
+        why = f"{release.id} is the same as {live.id}: there is nothing to decide"
+        raise BadInput(f"run {found.run}", why=why, remedy="measure two versions that differ")
+    for one, measured in ((live, found.baseline), (release, found.candidate)):
+        if resolve(store, one.id).behaviour != measured.behaviour:
+            why = f"measured {measured.name}, which is not {one.id}"
+            remedy = f"measure {release.id} against {live.id} with 'prove run'"
+            raise BadInput(f"run {found.run}", why=why, remedy=remedy)
+    return live
 
 
 def _strict(how: Weighing, tries: int) -> Weighing:
@@ -165,13 +163,8 @@ def _strict(how: Weighing, tries: int) -> Weighing:
     return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
 
 
-def _planned(duel: Duel, looks: int) -> int:
-    """Episodes of each version, as far as it was looked at."""
-    return min(len(duel.suite.cases), looks * duel.batch) * len(duel.suite.seeds)
-
-
-def _tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
-    from holdfast.cli.decision import told
+def tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
+    from holdfast.cli.decision import onward, told
     from holdfast.cli.page import write_page
     from holdfast.cli.show import print_json
     from holdfast.contracts.evidence import Decision
@@ -182,9 +175,8 @@ def _tell(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
     if json:
         print_json({**found, "page": str(page)})
     else:
-        for line in told(now.id, decision, now):
+        for line in told(now.id, decision, now, at=at):
             print(line)
         print("\n".join(left("page", page)))
-        command = f"holdfast release serve {now.policy}" if decision.open else f"holdfast release explain {now.id}"
-        print("\n".join(["next:", *step(command + at)]))
+        print("\n".join(["next:", *step(onward(now, decision) + at)]))
     raise typer.Exit(0 if decision.open else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from holdfast.cli.onward import folded
+from holdfast.cli.onward import folded, step
 from holdfast.contracts.evidence import Comparison, Decision, Reason
 from holdfast.contracts.release import Release, Stage
 from holdfast.promote.gate import ALLOWED, NAMES
@@ -18,12 +18,25 @@ SERVES = {
 }
 
 
-def outcome(decision: Decision) -> str:
-    """In one word: what may still come is held, what may not is refused."""
+def outcome(decision: Decision, now: Release | None = None) -> str:
+    """In one word: what may still come is held, what may not is refused; what is accepted has not moved."""
     if decision.open:
-        return "promoted"
+        return "accepted" if now is not None and now.stage is Stage.CANDIDATE else "promoted"
     is_waited_for = decision.needs is not None or decision.reasons[0].code == UNDECIDED
     return "held" if is_waited_for else "refused"
+
+
+def onward(now: Release, decision: Decision) -> str:
+    """The command that comes next; of what is held, `told` names another before it."""
+    if not decision.open:
+        return f"holdfast release explain {now.id}"
+    is_there = now.stage is not Stage.CANDIDATE
+    return f"holdfast release serve {now.policy}" if is_there else f"holdfast release promote {now.id}"
+
+
+def is_measurable(decision: Decision) -> bool:
+    """Whether more episodes may open the gate; what a guard waits for is answers to callers."""
+    return outcome(decision) == "held" and decision.reasons[0].code != UNDECIDED
 
 
 def headline(release: str, decision: Decision, now: Release | None = None) -> str:
@@ -33,22 +46,24 @@ def headline(release: str, decision: Decision, now: Release | None = None) -> st
         is_guard = decision.reasons[0].code == UNDECIDED
         what = "answers may decide it" if is_guard else "episodes may open the gate"
         needs = f"; about {decision.needs} more {what}"
-    return f"{release}: {outcome(decision)}{_whereabouts(decision, now)}{needs}"
+    return f"{release}: {outcome(decision, now)}{_whereabouts(decision, now)}{needs}"
 
 
 def _whereabouts(decision: Decision, now: Release | None) -> str:
     if now is None:
         return ""
-    if not decision.open:
+    if not decision.open or now.stage is Stage.CANDIDATE:
         return f"; it stays {now.stage}"
     serves = SERVES.get(now.stage)
     return f"; it is {now.stage} by now" if serves is None else f" to {now.stage}; {serves.format(share=now.share)}"
 
 
-def told(release: str, decision: Decision, now: Release | None = None, indent: str = "") -> Iterator[str]:
-    """The headline and the reasons."""
+def told(release: str, decision: Decision, now: Release | None = None, indent: str = "", at: str = "") -> Iterator[str]:
+    """The headline and the reasons; of what is held, the command that adds what is missing. `at` finds the store."""
     yield from folded(headline(release, decision, now), indent)
     yield from lines(decision.reasons, f"{indent}  ")
+    if is_measurable(decision):
+        yield from step(f"holdfast prove more {release}{at}", "more episodes for it", f"{indent}  ")
 
 
 def lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:

@@ -52,7 +52,7 @@ def record(
 
     from holdfast.prove.golden import told, write
     from holdfast.store.store import open_store
-    from holdfast.workloads.duel import suite_of
+    from holdfast.workloads.tooluse.suite import suite_of
 
     cases = suite_of(suite)
     called = _name(cases.suite_id if name is None else name)
@@ -80,7 +80,7 @@ def replay(
 
     from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
     from holdfast.store.store import open_store
-    from holdfast.workloads.duel import suite_of
+    from holdfast.workloads.tooluse.suite import suite_of
 
     with open_store(store, project=project, create=False) as opened:
         called = _known(golden, _folder(opened)) if name is None else _name(name)
@@ -204,7 +204,7 @@ def _name(name: str) -> str:
 def _known(what: str, folder: Path) -> str:
     """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED]."""
     from holdfast.prove.golden import is_name
-    from holdfast.workloads.duel import is_generated, suite_of
+    from holdfast.workloads.tooluse.suite import is_generated, suite_of
 
     if is_name(what) and (folder / f"{what}.json").exists():
         return what
@@ -215,7 +215,7 @@ def _known(what: str, folder: Path) -> str:
 
 def _whole(suite: str) -> str:
     """So that it is found from any folder."""
-    from holdfast.workloads.duel import is_generated
+    from holdfast.workloads.tooluse.suite import is_generated
 
     return suite if is_generated(suite) else str(Path(suite).absolute())
 
@@ -227,15 +227,15 @@ def _folder(store: Store) -> Path:
 def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     """One pass over the suite as a run of the store."""
     from holdfast.cli.drive import drive
-    from holdfast.contracts.records import decode
+    from holdfast.pipeline.golden import golden_in
     from holdfast.pipeline.versions import resolve
-    from holdfast.prove.golden import Golden
-    from holdfast.workloads.replay import Replay, plan_for
+    from holdfast.workloads.tooluse.suite import replay_of, replay_spec
 
-    plan = plan_for(Replay(name=name, suite=suite, version=resolve(store, version)))
-    status, _, code = drive(store, plan, None)
-    for update in store.steps.of_run(status.run_id):
-        return decode(Golden, update.body["golden"])
+    spec = replay_spec(store, replay_of(suite, resolve(store, version), name=name))
+    status, _, code = drive(store, spec, None)
+    found = golden_in(store, store.steps.of_run(status.run_id))
+    if found is not None:
+        return found
     if code in (130, 143):
         raise typer.Exit(code)
     why = status.error or f"the run is {status.run_state}"

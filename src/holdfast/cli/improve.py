@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def improve(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
     model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
     iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
     follow: Annotated[
@@ -146,7 +146,7 @@ def _tell(
             print(f"  {body['why']}")
             continue
         decision = decode(Decision, body["decision"])
-        print("\n".join(told(body["release"], decision, now[body["release"]], "  ")))
+        print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
     if made := [body["release"] for body, _ in decided if "release" in body]:

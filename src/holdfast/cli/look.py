@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
-from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.contracts.trace import SpanKind
 
@@ -42,8 +42,7 @@ def runs(
         if json:
             show.print_records(page)
         elif page:
-            columns = ("run", "state", "started", "?>took", ">done", "?>good", ">bad", "~model")
-            show.print_table(columns, [_run_row(opened, run) for run in page])
+            show.print_table(*_run_table(opened, page))
         else:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
             print(f"{what} in project {project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
@@ -58,11 +57,20 @@ def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[
         last = page[-1].id
 
 
-def _run_row(store: Store, run: Run) -> tuple[object, ...]:
+def _run_table(store: Store, page: list[Run]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """What came of the rollouts is never left out on a narrow terminal; what was not checked has a column if needed."""
+    found = [(run, store.views.outcomes(run.id)) for run in page]
+    is_unchecked = any(outcomes[OutcomeKind.NOT_CHECKED] for _, outcomes in found)
+    titles = (">right", ">wrong", *((">unchecked",) if is_unchecked else ()), ">failed")
+    columns = ("run", "state", ">done", *titles, "?started", "?>took", "~model")
+    return columns, [_run_row(store, run, outcomes, is_unchecked) for run, outcomes in found]
+
+
+def _run_row(store: Store, run: Run, outcomes: Mapping[OutcomeKind, int], is_unchecked: bool) -> tuple[object, ...]:
     counts = store.views.counts(run.id)
-    open_ = sum(counts[state] for state in (RolloutState.QUEUING, RolloutState.REQUEUING, RolloutState.RUNNING))
-    every = sum(counts.values())
+    every, done = sum(counts.values()), sum(outcomes.values())
     bad = counts[RolloutState.FAILED] + counts[RolloutState.DEAD]
+    middle = (outcomes[OutcomeKind.NOT_CHECKED],) if is_unchecked else ()
     now = time.time()
     state = str(run.state)
     if run.state is RunState.RUNNING and now - run.beat_at > SILENT_S:
@@ -70,12 +78,13 @@ def _run_row(store: Store, run: Run) -> tuple[object, ...]:
     elif run.state is RunState.RUNNING and run.wanted is not Wanted.RUNNING:
         state = f"running, {run.wanted}"
     took = show.span_of_time((run.ended_at or now) - run.created_at)
-    started = show.moment(run.created_at)[:16]
-    return run.id, state, started, took, f"{every - open_}/{every}", counts[RolloutState.SUCCEEDED], bad, run.model_ref
+    came = (outcomes[OutcomeKind.RIGHT], outcomes[OutcomeKind.WRONG], *middle, bad)
+    return run.id, state, f"{done}/{every}", *came, show.moment(run.created_at)[5:16], took, run.model_ref
 
 
 def rollouts(
     run: RunText,
+    outcome: Annotated[OutcomeKind | None, typer.Option(help="Only those of which this came.")] = None,
     status: Annotated[RolloutState | None, typer.Option(help="Only those with this status.")] = None,
     split: Annotated[Split | None, typer.Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
@@ -90,7 +99,7 @@ def rollouts(
 
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
-        found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split)
+        found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split, outcome=outcome)
         page = found[:limit]
         if json:
             show.print_records(page)
@@ -98,19 +107,21 @@ def rollouts(
             if after is None:
                 print(_summary(opened, run))
             if page:
-                columns = ("~name", "split", "status", ">tries", ">reward", ">took", "~prompt or reason")
+                columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
                 show.print_table(columns, map(_rollout_row, page))
             else:
                 print(f"no {'more ' if after else ''}rollouts that fit")
         if len(found) > limit:
-            given = {"status": status, "split": split, "limit": limit, "after": page[-1].name}
+            given = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
             show.next_page("rollouts", run, quiet=json, **given, **_where(store, project))
 
 
 def _summary(store: Store, run: str) -> str:
     counts = {state: n for state, n in store.views.counts(run).items() if n}
     parts = [f"{n} {state}" for state, n in counts.items()]
-    lines = [f"{run}: {show.count(sum(counts.values()), 'rollout')}" + (f" ({', '.join(parts)})" if parts else "")]
+    came = [f"{n} {_plain(kind)}" for kind, n in store.views.outcomes(run).items() if n]
+    lines = [f"{run}: {show.count(sum(counts.values()), 'rollout')}"]
+    lines += [f"{title}: {', '.join(said)}" for title, said in (("outcome", came), ("status", parts)) if said]
     for split, rewards in store.views.rewards(run).items():
         if rewards.mean_reward is not None:
             lines.append(f"reward {split}: mean {rewards.mean_reward:.4g} over {rewards.rewarded} of {rewards.total}")
@@ -121,15 +132,29 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
     end, begin = rollout.ended_at, rollout.started_at
     took = show.span_of_time(end - begin) if end is not None and begin is not None else "-"
     asked = rollout.input.get("prompt", rollout.input) if isinstance(rollout.input, dict) else rollout.input
+    kind = outcome_kind(rollout.status, rollout.outcome)
     return (
         rollout.name,
-        rollout.split,
+        None if kind is None else _plain(kind),
         rollout.status,
+        rollout.split,
         f"{_costly(rollout)}/{rollout.max_attempts}",
         rollout.reward,
         took,
         rollout.reason or asked,
     )
+
+
+def _plain(kind: OutcomeKind) -> str:
+    return kind.replace("_", " ")
+
+
+def _ended(rollout: Rollout) -> str:
+    """What came of it, and its status where that says something else."""
+    kind = outcome_kind(rollout.status, rollout.outcome)
+    if kind is None or kind is OutcomeKind.FAILED:
+        return str(rollout.status)
+    return f"{_plain(kind)} ({rollout.status})"
 
 
 def _costly(rollout: Rollout) -> int:
@@ -191,14 +216,15 @@ def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | No
 
 
 def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> None:
-    print(f"{rollout.id}: {rollout.status}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else ""))
+    print(f"{rollout.id}: {_ended(rollout)}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else ""))
     if attempt is None:
         print("nobody has tried it yet")
         return
     ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
     print(f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}")
     for signal in store.traces.sheet(attempt.token).signals:
-        print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source})")
+        words = f": {show.one_line(signal.feedback)}" if signal.feedback else ""
+        print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}")
     output = store.views.output(attempt)
     if output is not None:
         print(f"output {show.one_line(output)}")

@@ -47,7 +47,7 @@ def optimize(
     json: JsonReport = False,
     model: Annotated[str | None, typer.Option(metavar="PROVIDER/NAME", help="The model that answers.")] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python agent.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     project: Project = "default",
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     state_dir: Annotated[

@@ -139,7 +139,9 @@ def export(
 
 
 @app.command("show")
-def show_(version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def show_(
+    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
+) -> None:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
     from holdfast.cli.show import print_json
 

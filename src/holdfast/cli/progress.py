@@ -21,6 +21,7 @@ from rich.progress import Progress as Bar
 from holdfast.cli import switched
 from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
+from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import RunState, Status, Wanted
 from holdfast.promote.features import Off
 
@@ -63,7 +64,9 @@ class Progress:
             name += f" {wanted}"  # beside its name, where no narrow terminal cuts it off
         done = status.succeeded + status.failed + status.cancelled
         rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""
-        note = ", ".join(filter(None, (f"{status.failed} failed" if status.failed else "", status.lesson)))
+        right, wrong = (status.outcomes.get(kind, 0) for kind in ("right", "wrong"))
+        checked = f"{right} right, {wrong} wrong" if right or wrong else ""
+        note = ", ".join(filter(None, (checked, f"{status.failed} failed" if status.failed else "", status.lesson)))
         with self._lock:
             self._bar.update(
                 self._task, description=name, total=status.total_rollouts, completed=done, rate=rate, note=note
@@ -100,7 +103,8 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""
     open_ = f", {status.running + status.waiting} still to do" if status.running + status.waiting else ""
-    rows = {
+    rows = {"outcome": _outcomes(status)} if status.outcomes else {}
+    rows |= {
         "rollouts": f"{status.total_rollouts}: {status.succeeded} succeeded, {status.failed} failed{dead}{cut}{open_}",
         "rewards": ", ".join(
             _mean(split, of.mean_reward, of.rewarded, of.total) for split, of in status.rewards.items()
@@ -125,6 +129,12 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     print(
         f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
     )
+
+
+def _outcomes(status: Status) -> str:
+    """What came of those that are over; a wrong answer is no success."""
+    came = [f"{status.outcomes.get(kind, 0)} {kind.replace('_', ' ')}" for kind in ANSWERED]
+    return ", ".join([*came[:2], *(came[2:] if status.outcomes.get("not_checked") else ()), f"{status.failed} failed"])
 
 
 def _learnt(told: Mapping[str, Any]) -> dict[str, str]:

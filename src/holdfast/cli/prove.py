@@ -1,27 +1,26 @@
 """`holdfast prove`: two versions measured against one another on a suite, and what that proves.
 
-`calibrate` and `null`, which ask how often such a proof is wrong, are in `calibrate`.
+`calibrate` and `null`, which ask how often such a proof is wrong, are in `calibrate`; `more` is in `more`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import calibrate
+from holdfast.cli import calibrate, more
+from holdfast.cli.comparison import tell
 from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import folded, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Comparison
-    from holdfast.contracts.run import Run, StepRecord
-    from holdfast.prove.weigh import Weighed
+    from holdfast.contracts.run import Run
+    from holdfast.pipeline.paired import PairedEvaluation
+    from holdfast.pipeline.run import RunSpec
+    from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
-    from holdfast.workloads.duel import Duel
 
 SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed
 SEEDS_TOLD = f"{SEEDS}, or the suite's own if more"
@@ -29,6 +28,7 @@ SEEDS_TOLD = f"{SEEDS}, or the suite's own if more"
 app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
 app.command("calibrate")(calibrate.calibrate)
 app.command("null")(calibrate.null)
+app.command("more")(more.more)
 
 Name = Annotated[
     str | None,
@@ -76,17 +76,18 @@ def run(
     _check(suite, baseline, candidate, null=null, resume=resume)
     _needs_torch()
     from holdfast.prove.weigh import Weighing
-    from holdfast.workloads import duel as duels
+    from holdfast.workloads.tooluse.suite import evaluation_spec
 
     if resume is not None:
         with open_store(store, project=project, create=False) as opened:
             found = _of_kind(opened.runs.get(resume))
-            _drive(opened, duels.duel_from(found.settings), found.id, json)
+            _drive(opened, more.spec_of(opened, found), found.id, json)
     how = Weighing(primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression)
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
     cases = _suite(str(suite), seeds)
     with open_store(store, project=project) as opened:
-        _drive(opened, _duel(opened, cases, str(suite), str(baseline), candidate, given), None, json)
+        made = _evaluation(opened, cases, str(suite), str(baseline), candidate, given)
+        _drive(opened, evaluation_spec(opened, made), None, json)
 
 
 @app.command("show")
@@ -98,7 +99,7 @@ def show(
 ) -> None:
     """Show what a run has proved so far, and every look that was taken."""
     with existing(store, project) as opened:
-        _tell(opened, _of_kind(opened.runs.get(run)), json)
+        tell(opened, _of_kind(opened.runs.get(run)), json)
 
 
 def _check(suite: str | None, baseline: str | None, candidate: str | None, *, null: bool, resume: str | None) -> None:
@@ -125,10 +126,10 @@ def _needs_torch() -> None:
         raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
-def _suite(source: str, seeds: int | None) -> Any:
+def _suite(source: str, seeds: int | None) -> Suite:
     from dataclasses import replace
 
-    from holdfast.workloads.duel import suite_of
+    from holdfast.workloads.tooluse.suite import suite_of
 
     suite = suite_of(source)
     if seeds is None and len(suite.seeds) >= SEEDS:
@@ -136,14 +137,16 @@ def _suite(source: str, seeds: int | None) -> Any:
     return replace(suite, seeds=tuple(range(1, (seeds or SEEDS) + 1)))
 
 
-def _duel(store: Store, cases: Any, source: str, baseline: str, candidate: str | None, given: dict[str, Any]) -> Duel:
+def _evaluation(
+    store: Store, cases: Suite, source: str, baseline: str, candidate: str | None, given: dict[str, Any]
+) -> PairedEvaluation:
     from holdfast.pipeline.versions import resolve
-    from holdfast.workloads.duel import Duel, is_generated
+    from holdfast.workloads.tooluse.suite import evaluation_of, is_generated
 
     old = resolve(store, _whole(store, baseline))
     new = old if candidate is None else resolve(store, _whole(store, candidate))
     kept = source if is_generated(source) else None
-    return Duel(suite=cases, source=kept, baseline=old, candidate=new, **given)
+    return evaluation_of(cases, kept, baseline=old, candidate=new, **given)
 
 
 def _whole(store: Store, name: str) -> str:
@@ -156,115 +159,14 @@ def _whole(store: Store, name: str) -> str:
 
 
 def _of_kind(run: Run) -> Run:
-    if run.kind != "prove":
-        why, remedy = f"is of the kind {run.kind}, and compares nothing", "'holdfast runs' lists them"
-        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
-    return run
+    from holdfast.pipeline.paired import of_kind
+
+    return of_kind(run, "compares nothing")
 
 
-def _drive(store: Store, duel: Duel, resume: str | None, json: bool) -> None:
+def _drive(store: Store, spec: RunSpec, resume: str | None, json: bool) -> None:
     from holdfast.cli.drive import drive
-    from holdfast.workloads.duel import plan_for
 
-    status, _, code = drive(store, plan_for(duel), resume)
-    _tell(store, store.runs.get(status.run_id), json)
+    status, _, code = drive(store, spec, resume)
+    tell(store, store.runs.get(status.run_id), json)
     raise typer.Exit(code)
-
-
-def _tell(store: Store, run: Run, json: bool) -> None:
-    from holdfast.cli.show import print_json, progress
-    from holdfast.workloads.duel import weighed
-
-    updates = store.steps.of_run(run.id)
-    with progress("weighing", None):
-        found = weighed(store, run.id)
-    if json:
-        print_json(_record(run, updates, found))
-    else:
-        _print(store, run, updates, found)
-
-
-def _record(run: Run, updates: list[StepRecord], found: Weighed | None) -> dict[str, Any]:
-    from holdfast.contracts.records import encode
-
-    told = None
-    if found is not None:
-        told = {
-            "verdict": encode(found.verdict),
-            "tasks": len(found.tasks),
-            "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
-            "adjusted": dict(found.adjusted),
-            "bands": {name: encode(band) for name, band in found.bands.items()},
-            "effect": found.effect,
-            "improvement": found.improvement,
-            "missing": dict(found.missing),
-        }
-    looks = [{name: value for name, value in one.body.items() if name != "episodes"} for one in updates]
-    return {"run": encode(run), "looks": looks, "proof": told}
-
-
-def _print(store: Store, run: Run, updates: list[StepRecord], found: Weighed | None) -> None:
-    """At most 80 columns."""
-    from holdfast.cli.decision import name as name_of
-    from holdfast.cli.show import count, moment, print_table
-
-    error = f" ({run.error})" if run.error else ""
-    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")))
-    print("\n".join(folded(run.model_ref, "  ")))
-    if found is None:
-        print("\nnothing to compare yet")
-    else:
-        missing = f", {len(found.missing)} left out" if found.missing else ""
-        looks = count(len(updates), "look")
-        print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
-        for reason in found.verdict.reasons:
-            print("\n".join(folded(reason, "  ")))
-        if found.verdict.needs is not None:
-            print(f"  about {found.verdict.needs} more episodes of each version may decide it")
-        print()
-        print_table(
-            ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
-            [(name_of(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
-        )
-        print()
-        for name, band in found.bands.items():
-            held = "holds" if band.within else "does not hold"
-            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
-    print("next:")
-    for command, about in _next(store, run):
-        print("\n".join(step(f"{command}{place(store.url, store.project)}", about)))
-
-
-def _next(store: Store, run: Run) -> Iterator[tuple[str, str]]:
-    from holdfast.contracts.run import RunState
-
-    if run.state is not RunState.COMPLETED:
-        yield f"holdfast prove run --resume {run.id}", "go on where it stopped"
-    elif (command := _decide(store, run)) is not None:
-        yield command, "let the gate decide"
-    if run.settings.get("is_null"):
-        yield f"holdfast prove null {run.id}", "how often it would have promoted"
-    yield f"holdfast rollouts {run.id} --limit 5", "every try with its reward"
-
-
-def _decide(store: Store, run: Run) -> str | None:
-    """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
-    from holdfast.contracts.release import Stage
-
-    known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
-    old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
-    if old is None or new is None or old.policy != new.policy:
-        return None
-    if old.stage is not Stage.LIVE or new.stage is not Stage.CANDIDATE:
-        return None
-    # What came with the package, or is a text, learnt from no run; of others the gate asks for what they learnt from.
-    is_untrained = new.source.startswith(("shelf:", "resources:"))
-    return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
-
-
-def _cells(one: Comparison) -> tuple[str, str, str]:
-    return f"{one.difference:+.3f}", f"{one.interval.low:+.3f} to {one.interval.high:+.3f}", _p(one.p_value)
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "<0.001"

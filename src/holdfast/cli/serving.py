@@ -194,7 +194,7 @@ class News:
             for entry in await asyncio.to_thread(self._store.releases.history, self._policy):
                 if entry.seq > self._last:
                     self._last = entry.seq
-                    if not (entry.body.keys() & {"add", "refuse"} or (self._is_guarded and entry.who == WHO)):
+                    if not (entry.body.keys() & {"add", "refuse", "accept"} or (self._is_guarded and entry.who == WHO)):
                         what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
             await self._store.changes.after(RELEASES, seen)

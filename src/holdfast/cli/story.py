@@ -40,7 +40,8 @@ def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
 def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:
     """The last one about it, of a gate or a guard, and its entry."""
     for entry in reversed(store.releases.history(release.policy)):
-        if release.id in (entry.body.get("move"), entry.body.get("refuse")) and entry.body.get("decision"):
+        is_about = release.id in [entry.body.get(name) for name in ("move", "refuse", "accept")]
+        if is_about and entry.body.get("decision"):
             return decode(Decision, dict(entry.body["decision"])), entry
     return None
 
@@ -60,7 +61,7 @@ def shown(
         yield from _line(key, f"{len(value)} values" if isinstance(value, dict) else str(value))
     if decided is not None:
         decision, entry = decided
-        word = headline(release.id, decision).partition(": ")[2]
+        word = "accepted" if "accept" in entry.body else headline(release.id, decision).partition(": ")[2]
         yield from _line("decision", f"{word} ({moment(entry.at)[:16]}, by {entry.who})")
     for line in _figures(evidence):
         yield f"  {line}"
@@ -77,7 +78,7 @@ def explained(release: Release, found: Recount, way_back: list[str]) -> Iterator
     for entry in found.history:
         what, why = happened(entry)
         yield from folded(f"{moment(entry.at)[:16]}  {what}, by {entry.who}", "  ")
-        if "refuse" in entry.body:
+        if entry.body.keys() & {"refuse", "accept"}:
             yield from lines(decode(Decision, dict(entry.body["decision"])).reasons, "    ")
         else:
             yield from folded(why, "    ")
@@ -106,6 +107,8 @@ def happened(entry: LedgerEntry) -> tuple[str, str]:
         decision = decode(Decision, dict(body["decision"]))
         texts = "; ".join(f"{one.code}: {one.text}" for one in decision.reasons)
         return f"{body['refuse']} {outcome(decision)}", texts
+    if "accept" in body:
+        return f"{body['accept']} accepted", decode(Decision, dict(body["decision"])).reasons[0].text
     if "roll_back" in body:
         return f"{body['roll_back']} taken back, {body['to']} live", why
     if "restore" in body:

@@ -41,6 +41,7 @@ Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequen
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
+SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two calls draw the same numbers
 UNNAMED = "default"  # what a model is called that has no name of its own
 
 
@@ -202,6 +203,9 @@ class Context:
     def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[Answer]:
         """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
         started_at, granted, answer = self.trace.clock(), 0, Answer()
+        if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
+            # By the attempt and the call: the same chance again after a fault, and for both versions of a proof.
+            sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
@@ -315,22 +319,7 @@ def is_async(agent: Agent) -> bool:
 
 def load_agent(reference: str) -> Agent:
     """The function that `module:function` or `path/to/file.py:function` names; the current folder is searched first."""
-    source, _, name = reference.rpartition(":")
-    if not source or not name:
-        raise BadInput(
-            f"agent {reference!r}",
-            why="is not of the form module:function",
-            remedy="for example my_agents:answer, or agents/mine.py:answer",
-        )
-    module = _module(reference, source)
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
-        raise BadInput(
-            f"agent {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
-        )
+    found = load_named(reference, "agent")
     try:
         inspect.signature(found).bind({}, None)
     except ValueError:
@@ -341,23 +330,43 @@ def load_agent(reference: str) -> Agent:
     return agent
 
 
-def _module(reference: str, source: str) -> ModuleType:
+def load_named(reference: str, what: str) -> Callable[..., Any]:
+    """What can be called under such a name; `what` says in errors what it is meant to be."""
+    source, _, name = reference.rpartition(":")
+    if not source or not name:
+        raise BadInput(
+            f"{what} {reference!r}",
+            why="is not of the form module:function",
+            remedy="for example my_agents:answer, or agents/mine.py:answer",
+        )
+    module = _module(f"{what} {reference}", source)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
+        raise BadInput(
+            f"{what} {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _module(what: str, source: str) -> ModuleType:
     """The module of this name or in this file, imported."""
     file = Path(source).resolve() if source.endswith(".py") or "/" in source else None
     if file is not None and not file.is_file():
-        raise BadInput(f"agent {reference}", why=f"there is no file {source}", remedy="check the path")
+        raise BadInput(what, why=f"there is no file {source}", remedy="check the path")
     _search_first(Path.cwd() if file is None else file.parent)
     try:
         with redirect_stdout(sys.stderr):  # stdout is the report's
             return importlib.import_module(source) if file is None else _from_file(file)
     except ImportError as error:
-        raise BadInput(
-            f"agent {reference}", why=f"cannot import {source}: {error}", remedy="check the name and the folder"
-        ) from error
+        raise BadInput(what, why=f"cannot import {source}: {error}", remedy="check the name and the folder") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything
-        raise BadInput(f"agent {reference}", why=f"importing {source} failed: {told(error)}") from error
+        raise BadInput(what, why=f"importing {source} failed: {told(error)}") from error
 
 
 def _search_first(folder: Path) -> None:

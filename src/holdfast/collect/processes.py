@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 class Recipe:
     """How a child makes what it needs; everything here can be pickled."""
 
-    agent: str  # module:function
+    agent: str  # module:function, or file.py:function
     score: Score
     connect: Connect
     proxy_url: str | None = None  # where the agent's own clients find their model: see _point_clients

@@ -33,6 +33,7 @@ class Tracer:
     def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
         self._record, self.clock = record, clock
         self._numbers = itertools.count(1)
+        self.asked = itertools.count()  # calls of the model that were begun: each takes the next number
         self._root: int | None = None  # the outermost span: around what other threads record, which know of no span
         self.spans: list[Span] = []
         self.signals: list[Signal] = []

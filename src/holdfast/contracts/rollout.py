@@ -30,6 +30,16 @@ class RolloutState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class OutcomeKind(StrEnum):
+    """What came of a rollout that is over: the first thing that anybody wants to know of it, before its state."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NOT_CHECKED = "not_checked"  # the agent answered, and nobody looked whether that is right
+    FAILED = "failed"  # the agent itself failed
+    NO_ANSWER = "no_answer"  # given up without an answer, or cancelled
+
+
 class AttemptState(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -58,6 +68,25 @@ ATTEMPT_TRANSITIONS: Mapping[AttemptState, frozenset[AttemptState]] = {
 }
 OPEN = frozenset({R.QUEUING, R.REQUEUING, R.RUNNING})
 DONE = frozenset(R) - OPEN
+
+
+def outcome_kind(status: RolloutState, outcome: str | None) -> OutcomeKind | None:
+    """Of a rollout's state and of what its check found; None while it is open."""
+    if status is RolloutState.SUCCEEDED:
+        return OutcomeKind.NOT_CHECKED if outcome is None else OutcomeKind(outcome)
+    if status is RolloutState.FAILED:
+        return OutcomeKind.FAILED
+    return None if status in OPEN else OutcomeKind.NO_ANSWER
+
+
+ANSWERED = (OutcomeKind.RIGHT, OutcomeKind.WRONG, OutcomeKind.NOT_CHECKED)  # of those, the agent came to an end
+
+
+def statuses_of(kind: OutcomeKind) -> tuple[RolloutState, ...]:
+    """The states that rollouts with this outcome may be in."""
+    if kind is OutcomeKind.NO_ANSWER:
+        return RolloutState.DEAD, RolloutState.CANCELLED
+    return (RolloutState.FAILED if kind is OutcomeKind.FAILED else RolloutState.SUCCEEDED,)
 
 
 def move(rollout_id: str, old: RolloutState, new: RolloutState) -> RolloutState:

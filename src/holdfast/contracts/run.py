@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
@@ -84,6 +84,7 @@ class Status:
     error: str | None = None
     lesson: str | None = None  # what is going on, or was last
     rl_optimizer: Mapping[str, Any] | None = None  # what the optimizer did; None: it is off, or has not run yet
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # of the succeeded: right, wrong, not_checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

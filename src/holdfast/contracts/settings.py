@@ -35,7 +35,7 @@ ALIASES = {"train": "optimize", "val": "validate"}  # older names that stay acce
 DAY_MS = 86_400_000
 DEEPEST = 200
 COLUMN = 2**31 - 1  # what an Integer column of the store can hold
-AGENT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+AGENT = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:\0]+\.py):[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # or a file's function
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[!-~]*)?")
 
 

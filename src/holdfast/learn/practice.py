@@ -1,7 +1,7 @@
 """GRPO as an algorithm: several attempts at each of some tasks; what did better than the others becomes likelier.
 
 What the data gates put aside is not learnt from, but what it cost counts. Where nothing gives a gradient nothing moves,
-the multiplier of a constraint neither, and the audit says why.
+the multiplier of a constraint neither, and the audit says why. A step that was taken back leaves no candidate.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.learn import quality
+from holdfast.learn.account import Update
 from holdfast.learn.audit import audit
 from holdfast.learn.batch import Intake
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, Price, describe, from_dict, mean_cost
-from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
+from holdfast.learn.grpo import OBJECTIVE, Credit, Grpo, compare
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.learn.turns import fitted
 from holdfast.policies.model import Model
@@ -45,6 +46,7 @@ class GRPO:
     samples: int = 8  # attempts at each task
     turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
     compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit`
+    credit: Credit | None = None  # from the attempts at one task the advantage of each, in place of the group's own
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     constraint: Constraint | None = None
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
@@ -113,15 +115,16 @@ class GRPO:
             held = from_dict(trainer.beside.get(MULTIPLIER)).follow(mean, self.constraint)
             price = Price(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
-        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price)
-        candidate, update = None, None
-        data: dict[str, Any] = {}
+        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
+        update, data = None, dict[str, Any]()
+        candidate: Model | None = None
         if compared.samples is not None:
             if held is not None:
                 trainer.beside[MULTIPLIER] = held.to_dict()
             update = trainer.step(compared.samples)
             told["update"] = update.to_dict()
-            candidate = self.learner.save(ctx, algorithm="grpo", mean_reward=told["reward"])
+            candidate = self._kept(update, ctx, told["reward"])
+        if candidate is not None:
             told["checkpoint"], data["trainer"] = candidate.checkpoint, phase
         found = audit(
             clean,
@@ -135,6 +138,14 @@ class GRPO:
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
         data["learning_s"] = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
         return state.next(candidate=candidate, metrics={**told, "learning_s": spent}, **data)
+
+    def _kept(self, update: Update, ctx: LearnContext, reward: float | None) -> Model | None:
+        """The candidate; None where the step was taken back: the next one begins as the last one that was kept did,
+        in this process or in another."""
+        if update.restored is not None:
+            self.learner.forget()
+            return None
+        return self.learner.save(ctx, algorithm="grpo", mean_reward=reward)
 
     def _trainer(self, model: nn.Module) -> Trainer:
         pace = Pace(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))

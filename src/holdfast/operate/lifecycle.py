@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.contracts.orders import GUARDS, ORDERS, REASONS
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import LedgerEntry, Run, Wanted
 from holdfast.operate import recover
 from holdfast.operate.deeds import SILENT_S
@@ -90,7 +90,7 @@ def _rolled_back(store: Store) -> str | None:
 
 
 def _training(store: Store, run: Run) -> dict[str, Any]:
-    counts = store.views.counts(run.id)
+    counts, outcomes = store.views.counts(run.id), store.views.outcomes(run.id)
     return {
         "updated_unix_ms": int(max(run.beat_at, run.ended_at or 0.0) * 1000),
         "run_state": str(run.state),
@@ -103,4 +103,5 @@ def _training(store: Store, run: Run) -> dict[str, Any]:
         "running": counts[RolloutState.RUNNING],
         "waiting": counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
         "error": run.error,
+        "outcomes": {str(kind): outcomes[kind] for kind in ANSWERED},
     }

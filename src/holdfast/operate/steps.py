@@ -103,7 +103,7 @@ def _decision(store: Store, release: Release, live: Release) -> Decision:
     for entry in store.releases.history(release.policy):
         if entry.body.get("move") == release.id and entry.body.get("to") == Stage.CANDIDATE:
             made = None  # a second try begins with nothing
-        is_about = release.id in (entry.body.get("move"), entry.body.get("refuse"))
+        is_about = release.id in [entry.body.get(name) for name in ("move", "refuse", "accept")]
         if is_about and entry.body.get("evidence") and entry.body.get("decision"):
             made, rests_on = decode(Decision, dict(entry.body["decision"])), str(entry.body["evidence"])
     if made is None:

@@ -20,11 +20,11 @@ Places = Mapping[str, tuple[str, int]]  # a rollout's name → its task and its 
 
 
 def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
-    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed got nothing."""
+    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right."""
     signals = {} if experience.sheet is None else {one.name: one.value for one in experience.sheet.signals}
     if not signals and experience.state is not RolloutState.FAILED:
         return None
-    done = 0.0 if experience.state is RolloutState.FAILED else None
+    told = next((signals[name] for name in CHECKED if name in signals), None)
     total = None if experience.sheet is None else experience.sheet.total
     ends = [span.ended_at for span in experience.spans if span.ended_at is not None]
     starts = [span.started_at for span in experience.spans]
@@ -34,7 +34,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
         seed=seed,
         reward=0.0 if total is None else total,
         safety_cost=signals.get(SAFETY, 0.0),
-        success=next((signals[name] for name in CHECKED if name in signals), done),
+        success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
         tokens=sum(counts) if counts else None,
         rollout=experience.rollout,

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, pro
 from holdfast.pipeline.run import Run
 from holdfast.promote.gate import Criteria
 
-CANARY_SHARE = 5  # percent, to begin with
+NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Spec:
     stage: Stage | None = None  # where an open gate leads; None: it accepts, and nothing moves
     max_attempts: int = 1  # of a rollout that is learnt from: raising must buy no new draw of chance
     timeout_s: float | None = 300.0
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # more that evidence and release are to say
     suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
 
 
@@ -170,7 +171,8 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     if any("followed" in body for body in known):
         data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
     candidate = base.policy.at(made[-1]) if made else None  # type: ignore[attr-defined]
-    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data)
+    metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
+    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data, metrics=metrics)
 
 
 def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:
@@ -194,19 +196,37 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
 
 
 def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
-    """Nothing was learnt: the reasons, by how many rollouts each of them kept from teaching."""
+    """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [one.body for one in done if one.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
-    silent: Counter[str] = Counter()
+    why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
+    return Decided(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
+
+
+def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
+    updates = [body.get("update") or body.get("rl_optimizer") or {} for body in bodies]
+    restored = [str(update["restored"]) for update in updates if update.get("restored")]
+    reasons = list(dict.fromkeys(str(one["skipped_reason"]) for one in updates if one.get("skipped_reason")))
+    told = [reason.replace("_", " ") for reason in reasons]
+    if restored:
+        told.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
+    return told
+
+
+def _silent(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
+    counts: Counter[str] = Counter()
     for body in bodies:
-        silent.update((body.get("audit") or {}).get("counts", {}))
-        silent.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
-    why = "nothing was learnt, so there is nothing to prove"
-    if skipped:
-        why += f": {skipped[-1]}"
-    elif silent:
-        why += ": " + ", ".join(f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in silent.most_common())
-    return Decided(iteration=iteration, why=why)
+        counts.update((body.get("audit") or {}).get("counts", {}))
+        counts.update((body.get("rl_optimizer") or {}).get("no_gradient", {}))
+        counts.update({one["name"]: one["count"] for one in body.get("quality", ()) if one["name"] == "put_aside"})
+    return [f"{n} rollouts {reason.replace('_', ' ')}" for reason, n in counts.most_common() if n]
+
+
+def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], iteration: int) -> list[str]:
+    """Those that nobody decided."""
+    steps = [one for one in done if one.name.startswith(f"{iteration}/") and one.name.endswith("/collect")]
+    lost = sum(one.body["rollouts"] for one in steps) - sum(body.get("rollouts", 0) for body in bodies)
+    return [f"{lost} rollouts never came back"] if lost > 0 else []
 
 
 async def decide(
@@ -248,6 +268,7 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},
     )
@@ -258,7 +279,6 @@ def request_of(
         reports=ctx.store.reports,
         now=ctx.now(),
         to=spec.stage,
-        share=CANARY_SHARE if spec.stage is Stage.CANARY else None,
     )
 
 

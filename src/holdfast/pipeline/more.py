@@ -66,13 +66,17 @@ class Compared:
 
     @property
     def repeats(self) -> int:
-        """How often the same tasks were measured with further seeds."""
-        kept = (one.settings.get("continues") for one in self.runs[1:])
-        return sum(bool(one and one["is_repeat"]) for one in kept)
+        return repeats_in(self.runs)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({one.seed for one in self.measured.before}))
+
+
+def repeats_in(runs: Sequence[Run]) -> int:
+    """How often the same tasks were measured with further seeds."""
+    kept = (one.settings.get("continues") for one in runs if one.kind == KIND)
+    return sum(bool(one and one["is_repeat"]) for one in kept)
 
 
 def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> Compared:
@@ -86,7 +90,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
     body = decided_in(store, runs[-1], candidate)
     evidence = loads(Evidence, store.blobs.get(str(body["evidence"])))
     kept = json.loads(store.blobs.get(str(evidence.samples)))
-    iteration, settings = int(body["iteration"]), _settings(runs[0])
+    iteration, settings = int(body["iteration"]), _settings(store, runs[0])
     planned = (evidence.missing or {}).get("planned", 0)
     return Compared(
         runs=runs,
@@ -107,7 +111,7 @@ def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
     first, iteration = runs[0], None
     if first.kind == IMPROVE:
         iteration = int(runs[1].settings["continues"]["iteration"])
-        how = weighing((_settings(first).improve or ImproveBlock()).prove)
+        how = weighing((_settings(store, first).improve or ImproveBlock()).prove)
     else:
         how = how_of(first.settings)
     return Compared(
@@ -139,8 +143,8 @@ def _audit(store: Store, run: str, iteration: int) -> tuple[Finding, ...] | None
     return summed([[decode(Finding, one) for one in body["quality"]] for body in learnt]) if learnt else None
 
 
-def _settings(run: Run) -> OptimizeSettings:
-    return settings_from(run.settings, f"settings of {run.id}")
+def _settings(store: Store, run: Run) -> OptimizeSettings:
+    return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 
 # Which run continues which -------------------------------------------------------------------------------------------
@@ -221,11 +225,11 @@ def next_seeds(found: Compared, count: int) -> tuple[int, ...]:
 
 def more_of_improve(store: Store, found: Compared, path: str | None, seeds: int | None) -> PairedEvaluation:
     """Held-out tasks from a file, or those of before with further seeds: as many again, where nothing is said."""
-    first = _settings(found.runs[0])
+    first = _settings(store, found.runs[0])
     known = [*held_out_of(first)]
     for run in found.runs[1:]:
         if not run.settings["continues"]["is_repeat"]:
-            known += map(HeldOut.from_record, run.settings["tasks"])
+            known += map(HeldOut.from_record, store.whole(run.settings)["tasks"])
     tasks = known if path is None else unmeasured(_read(path), known, first.train, path)
     suite, many = found.suite, found.seeds
     if path is None:
@@ -294,8 +298,8 @@ def evaluation_in(store: Store, settings: Mapping[str, Any], suites: Suites) -> 
     """The evaluation that the settings of a run describe, whatever its tasks come from."""
     if "root" not in settings:
         return suites(settings)
-    first = _settings(store.runs.get(str(settings["root"])))
-    tasks = tuple(map(HeldOut.from_record, settings["tasks"]))
+    first, kept = _settings(store, store.runs.get(str(settings["root"]))), store.whole(settings)
+    tasks = tuple(map(HeldOut.from_record, kept["tasks"]))
     name, version, sha256 = settings["evidence"]
     return PairedEvaluation(
         tasks=tasks,
@@ -309,7 +313,7 @@ def evaluation_in(store: Store, settings: Mapping[str, Any], suites: Suites) -> 
 
 def spec_of_improve(store: Store, evaluation: PairedEvaluation, features: Features) -> RunSpec:
     """With the agent, the scorers and the pace of the run that made the candidate."""
-    settings = _settings(store.runs.get(str(evaluation.source["root"])))
+    settings = _settings(store, store.runs.get(str(evaluation.source["root"])))
     policies = policies_of(store, evaluation)
     return evaluation_spec(settings, features, evaluation, policies, folder=store.folder)
 
@@ -331,9 +335,10 @@ def request_again(store: Store, release: Release, found: Compared, *, now: float
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = weighing_from(kept["weighing"]), criteria_from(kept["criteria"])
-    if found.runs[-1].settings["continues"]["is_repeat"]:
-        how = replace(how, alpha=how.alpha / 2)
-        criteria = replace(criteria, max_p_value=criteria.max_p_value / 2)
+    since = [one.id for one in found.runs].index(str(kept["run"])) + 1
+    times = 2 ** repeats_in(found.runs[since:])
+    how = replace(how, alpha=how.alpha / times)
+    criteria = replace(criteria, max_p_value=criteria.max_p_value / times)
     baseline = store.releases.get(last.baseline)
     candidate = Candidate(
         run=found.run,
@@ -357,13 +362,13 @@ def request_again(store: Store, release: Release, found: Compared, *, now: float
         criteria=criteria,
         reports=store.reports,
         now=now,
-        to=stage_of(found.runs[0]),
+        to=stage_of(store, found.runs[0]),
     )
 
 
-def stage_of(run: Run) -> Stage | None:
+def stage_of(store: Store, run: Run) -> Stage | None:
     """Where an open gate leads by the settings of the first run; of one that only compared, nowhere."""
     if run.kind != IMPROVE:
         return None
-    block = _settings(run).improve or ImproveBlock()
+    block = _settings(store, run).improve or ImproveBlock()
     return None if block.stage is None else Stage(block.stage)

@@ -18,9 +18,8 @@ from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
 Clock = Callable[[], float]
-
-
 Fence = Callable[[Transaction], None]
+CANARY_SHARE = 5  # percent, to begin with
 
 
 async def promote(
@@ -88,7 +87,7 @@ async def _act(
             request.to,
             expect=Stage.CANDIDATE,
             expect_live=evidence.baseline,
-            share=request.share,
+            share=(request.share or CANARY_SHARE) if request.to is Stage.CANARY else None,
             who=who,
             why=decision.reasons[0].text,
             now=now,

@@ -58,7 +58,7 @@ class PromotionRequest:
     reports: Path
     now: float
     to: Stage | None = None  # None: an open gate accepts it, and nothing moves
-    share: int | None = None  # of a canary
+    share: int | None = None  # percent, of a canary; None: the first step
 
     @property
     def samples(self) -> bytes:

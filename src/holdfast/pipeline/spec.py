@@ -132,8 +132,9 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None
         await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
 
 
-def learn_turns(algorithm: TurnPPO, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
-    told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
+def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
+    """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
+    told: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
     return told
 
 
@@ -334,7 +335,13 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
 
 
 def prove_config(how: ProveBlock, *, timeout_s: float | None) -> ProveConfig:
-    return ProveConfig(how=weighing(how), seeds=tuple(range(how.seeds)), batch=how.batch, timeout_s=timeout_s)
+    return ProveConfig(
+        how=weighing(how),
+        seeds=tuple(range(how.seeds)),
+        batch=how.batch,
+        least=max(criteria(how).min_tasks, criteria(how).min_episodes),
+        timeout_s=timeout_s,
+    )
 
 
 def weighing(how: ProveBlock) -> Weighing:

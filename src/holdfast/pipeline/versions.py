@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.policy import Policy, policy_from, policy_record
+from holdfast.contracts.policy import FOLDER, Policy, policy_from, policy_record
 from holdfast.contracts.release import Release
 from holdfast.policies import registry, weights
 from holdfast.policies.loading import HUB, is_hub, load, sha256_of
 from holdfast.policies.local import Local
-from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.model import Model
+from holdfast.policies.prompt import Prompt
 from holdfast.store import versions
 from holdfast.store.store import Store
 
@@ -90,8 +91,9 @@ def open_local(
     """The model, ready to answer; `folder` is the store's. What lies there must still be what was resolved."""
     policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
     if not isinstance(policy, Model):
-        why = "it has no weights of ours: its model is behind an address"
-        raise BadInput(f"version {version.name}", why=why, remedy="serve a version with weights")
+        why = f"its model {policy.manifest.get('model')} answers from an address"
+        remedy = f"holdfast release serve {version.name.rpartition('@')[0]} --upstream URL"
+        raise BadInput(f"release {version.name}", why=why, remedy=remedy)
     model, sha256 = load(policy, folder)
     _check_same(version, sha256)
     return Local(
@@ -170,11 +172,10 @@ def _release(store: Store, release: Release) -> Version:
     if not isinstance(model, str):
         remedy = "register it with the model that its resources are given to"
         raise BadInput(f"release {release.id}", why="its manifest names no model", remedy=remedy)
+    texts = store.versions.get(int(rest))
     if endpoint_model(store, release) is not None:
-        remedy = f"holdfast release serve {release.policy} --upstream URL"
-        raise BadInput(f"release {release.id}", why=f"its model {model} answers from an address", remedy=remedy)
-    base, number = resolve(store, model), store.versions.get(int(rest)).version
-    return replace(base, name=release.id, resources=number)
+        return _of_policy(store, release, Prompt(texts.resources, model=model))
+    return replace(resolve(store, model), name=release.id, resources=texts.version)
 
 
 def _registered(release: Release, place: str) -> Version:

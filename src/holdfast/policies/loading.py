@@ -7,13 +7,15 @@ from; `export` writes a whole folder that transformers and vLLM read. Which chec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Lost
 from holdfast.policies import hub, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
@@ -40,7 +42,10 @@ def is_hub(folder: Path) -> bool:
 
 
 def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
-    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint."""
+    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint.
+
+    Lost where a checkpoint is missing or damaged: whoever made it can make it anew.
+    """
     origin = registry.folder_of(policy.name)
     if policy.checkpoint is not None and store is None:
         raise BadInput(f"checkpoint {policy.checkpoint}", why="lies in a store, and none is open")
@@ -48,10 +53,12 @@ def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
         if policy.lora:
             what = f"model {policy.name}, lora = {policy.lora}"
             raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
-        model, manifest = weights.transformer(origin if store is None else policy.folder(store))
+        with found(policy.checkpoint):
+            model, manifest = weights.transformer(origin if store is None else policy.folder(store))
         return model, manifest.sha256
     if policy.checkpoint is not None and store is not None:
-        return _over(policy, policy.folder(store))
+        with found(policy.checkpoint):
+            return _over(policy, policy.folder(store))
     foreign, sha256 = _foreign(origin)
     return (foreign if not policy.lora else _adapted(foreign, policy.lora)), sha256
 
@@ -85,6 +92,19 @@ def _over(policy: Model, folder: Path) -> tuple[Hub, str]:
 
 def _adapted(model: Hub, rank: int) -> Hub:
     return hub.adapt(model, Lora(rank=rank, alpha=2.0 * rank), seed=LORA_SEED)
+
+
+@contextmanager
+def found(checkpoint: str | None) -> Iterator[None]:
+    """What is wrong with the files of a checkpoint, as Lost."""
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        if checkpoint is None:
+            raise
+        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
+        remedy = "restore it from a copy, or begin a new run"
+        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
 def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> Manifest:

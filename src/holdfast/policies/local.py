@@ -144,6 +144,8 @@ class Local:
         finally:
             answer.cancel()
 
+    takes_seed = True  # of a call: without one it takes the next of its own
+
     @property
     def model(self) -> str:
         """Its name, without the version."""

@@ -15,8 +15,9 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, func, literal_column, select
 
 from holdfast.contracts.budget import Tier
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.rollout import Attempt, Rollout, RolloutState, Split
+from holdfast.contracts.rollout import Attempt, OutcomeKind, Rollout, RolloutState, Split, outcome_kind, statuses_of
 from holdfast.contracts.run import LESSON, LedgerEntry, StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
@@ -219,6 +220,7 @@ class Figures:
         most: int = 50,
         before: int | None = None,
         status: RolloutState | None = None,
+        outcome: OutcomeKind | None = None,
         split: Split | None = None,
         text: str | None = None,
         least: float | None = None,
@@ -230,6 +232,14 @@ class Figures:
         told: dict[str, Any] = {"split": None if split is None else str(split), "text": text.lower() if text else None}
         told |= {"least": least, "most_reward": most_reward}
         told = {name: value for name, value in told.items() if value is not None}
+        if outcome is not None:
+            fitting = statuses_of(outcome)
+            if len(fitting) > 1 and status is None:
+                why = f"may be {' or '.join(fitting)}"
+                raise BadInput(f"outcome {outcome}", why=why, remedy="ask for the status instead")
+            if status is not None and status not in fitting:
+                return Page(rollouts=(), next=None)
+            status, told["outcome"] = status or fitting[0], outcome
         if status is not None:
             return self._by_status(run, {**params, "status": str(status)}, told)
         if not told:
@@ -392,7 +402,8 @@ def _forget_oldest(kept: dict[str, Any], most: int) -> None:
 def _fits(row: Any, told: Mapping[str, Any]) -> bool:
     reward = row[17]
     return (
-        told.get("split") in (None, row[3])
+        told.get("outcome") in (None, outcome_kind(RolloutState(row[4]), row[20]))
+        and told.get("split") in (None, row[3])
         and told.get("text", "") in row[1].lower()
         and ("least" not in told or (reward is not None and reward >= told["least"]))
         and ("most_reward" not in told or (reward is not None and reward <= told["most_reward"]))

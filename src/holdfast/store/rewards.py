@@ -86,6 +86,7 @@ class Rewards:
                 judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals) or outcome
                 tx.run(PAY, {"rollout": key, "paid": total, "judged": judged})
                 body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
+                body |= {"outcome_before": outcome, "outcome": judged}
                 ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)
                 tx.touch(changes.FINISHED)
             return Rewarded(rollout=rollout.id, attempt=attempt, signal=told, reward=total, is_new=is_new)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import bindparam, func, literal_column, select
 
-from holdfast.contracts.rollout import DONE, OPEN, RolloutState
+from holdfast.contracts.rollout import DONE, OPEN, OutcomeKind, RolloutState, outcome_kind
 from holdfast.store import schema
 from holdfast.store.sql import Transaction, from_json
 
@@ -40,21 +40,22 @@ OPENED = (
 HELD = select(func.count()).select_from(OPENED.subquery())
 NTH = select(_r.key).where(*_behind).order_by(_r.key).limit(1).offset(bindparam("most"))
 LAST = select(func.max(_r.key)).where(_mine)
-BETWEEN = select(_r.status, _r.split, *_sums).where(*_behind, _r.key <= bindparam("to")).group_by(_r.status, _r.split)
-ALL = select(_r.status, _r.split, *_sums).where(_mine).group_by(_r.status, _r.split)
+_parts = (_r.status, _r.split, _r.outcome)  # what is counted apart
+BETWEEN = select(*_parts, *_sums).where(*_behind, _r.key <= bindparam("to")).group_by(*_parts)
+ALL = select(*_parts, *_sums).where(_mine).group_by(*_parts)
 COUNTED = select(func.count()).select_from(schema.rollouts).where(*_behind, _r.key <= bindparam("to"))
 _beyond = (
-    select(_r.split, _r.reward)
+    select(_r.split, _r.outcome, _r.reward)
     .where(_mine, _r.status == bindparam("status"), _r.key > bindparam("after"))
     .order_by(_r.key)
     .limit(bindparam("most"))
     .subquery()
 )
 _paid = _beyond.c.reward
-BEYOND = select(_beyond.c.split, func.count(), func.count(_paid), func.sum(_paid), func.sum(_paid * _paid)).group_by(
-    _beyond.c.split
-)
-ONE = select(_r.status, _r.split, _r.reward).where(_r.key == bindparam("rollout"))
+BEYOND = select(
+    _beyond.c.split, _beyond.c.outcome, func.count(), func.count(_paid), func.sum(_paid), func.sum(_paid * _paid)
+).group_by(_beyond.c.split, _beyond.c.outcome)
+ONE = select(*_parts, _r.reward).where(_r.key == bindparam("rollout"))
 NAMED = select(_r.key, _r.split).where(_mine, _r.name == bindparam("name"))
 # The sum and the order keep SQLite from walking an index of all attempts instead of the newest ones.
 CLAIMED = (
@@ -92,7 +93,12 @@ class Totals:
     counts: Mapping[RolloutState, int]  # those that wait include what is not counted yet
     rewards: Mapping[str, Moments]  # by split; "none": those without one
     sizes: Mapping[str, int]  # rollouts by split that are over, with a reward or without
+    outcomes: Mapping[OutcomeKind, int]  # of those that are over
     is_whole: bool  # False: there is more, and the next look counts on
+
+
+Part = tuple[str, str, str | None]  # a status, a split and an outcome
+Sums = dict[Part, tuple[int, Moments]]
 
 
 @dataclass(slots=True)
@@ -104,7 +110,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
     counted_to: int = 0  # every rollout up to this key is in the sums, or a hole
     holes: frozenset[int] = frozenset()  # up to there: those that are open
-    sums: dict[tuple[str, str], tuple[int, Moments]] = field(default_factory=dict)  # of what is over
+    sums: Sums = field(default_factory=dict)  # of what is over
     rows: int = 0
     rows_to: int = 0
     claims_to: int = 0
@@ -129,10 +135,14 @@ class Tally:
         found: dict[int, str] = {}
         low = view.one(LAST, {"run": self.run})[0] or 0
         for status in OPEN:
-            keys = view.all(OPENED, {"run": self.run, "status": str(status), "after": 0, "most": HOLES})
-            found |= {row[0]: str(status) for row in keys}
-            if len(keys) == HOLES:
-                low = min(low, keys[-1][0])
+            last, is_more = 0, True
+            while is_more and last <= self.counted_to:  # of what was counted, all that is open is told apart
+                keys = view.all(OPENED, {"run": self.run, "status": str(status), "after": last, "most": HOLES})
+                found |= {row[0]: str(status) for row in keys}
+                is_more = len(keys) == HOLES
+                last = keys[-1][0] if is_more else last
+            if is_more:
+                low = min(low, last)
         return {key: found[key] for key in found if key <= low}, low
 
     def _is_broken(self, view: Transaction, opened: Mapping[int, str]) -> bool:
@@ -173,39 +183,41 @@ class Tally:
                 name = str(body["rollout"]).partition("/")[2]
                 row = view.one(NAMED, {"run": self.run, "name": name})
                 if row is not None and row[0] <= self.counted_to and row[0] not in self.holes:
-                    self._correct(view, row[0], body["before"], body["reward"])
+                    self._correct(view, row[0], body)
         self.told_to = view.one(LAST_ENTRY, {})[0]
 
-    def _correct(self, view: Transaction, key: int, before: float | None, after: float) -> None:
-        status, split, _ = view.one(ONE, {"rollout": key})
-        n, kept = self.sums.get((status, split or "none"), (0, Moments()))
-        if before is not None:
-            kept += Moments(n=-1, total=-before, squares=-before * before)
-        self.sums[status, split or "none"] = n, kept + Moments(n=1, total=after, squares=after * after)
+    def _correct(self, view: Transaction, key: int, told: Mapping[str, Any]) -> None:
+        """Take out what it was counted as, and count it as it was told since."""
+        status, split, outcome, _ = view.one(ONE, {"rollout": key})
+        before, after = told["before"], told["reward"]
+        was = told.get("outcome_before", outcome)
+        taken = Moments() if before is None else Moments(n=-1, total=-before, squares=-before * before)
+        _put(self.sums, status, split, was, -1, taken)
+        paid = Moments(n=1, total=after, squares=after * after)
+        _put(self.sums, status, split, told.get("outcome", outcome), 1, paid)
 
     def _count_on(self, view: Transaction, low: int, most: int) -> None:
         if self.counted_to >= low:
             return
         row = view.one(NTH, {"run": self.run, "after": self.counted_to, "most": most})
         to = low if row is None else min(low, row[0])
-        for status, split, n, rewarded, total, squares in view.all(
-            BETWEEN, {"run": self.run, "after": self.counted_to, "to": to}
-        ):
+        counted = view.all(BETWEEN, {"run": self.run, "after": self.counted_to, "to": to})
+        for status, split, outcome, n, rewarded, total, squares in counted:
             if status in DONE:
-                self._put(status, split, n, Moments(n=rewarded, total=total or 0.0, squares=squares or 0.0))
+                paid = Moments(n=rewarded, total=total or 0.0, squares=squares or 0.0)
+                _put(self.sums, status, split, outcome, n, paid)
         self.counted_to = to
 
-    def _out_of_turn(self, view: Transaction, sums: dict[tuple[str, str], tuple[int, Moments]]) -> bool:
+    def _out_of_turn(self, view: Transaction, sums: Sums) -> bool:
         """Add what is over behind the open ones, as rollouts of a high priority are; whether that is all of it."""
         is_whole = True
         for status in map(str, DONE):
             params = {"run": self.run, "status": status, "after": self.counted_to, "most": BEHIND}
             found = view.all(BEYOND, params)
-            is_whole &= sum(row[1] for row in found) < BEHIND
-            for split, n, rewarded, total, squares in found:
-                before, kept = sums.get((status, split or "none"), (0, Moments()))
+            is_whole &= sum(row[2] for row in found) < BEHIND
+            for split, outcome, n, rewarded, total, squares in found:
                 paid = Moments(n=rewarded, total=total or 0.0, squares=squares or 0.0)
-                sums[status, split or "none"] = before + n, kept + paid
+                _put(sums, status, split, outcome, n, paid)
         return is_whole
 
     def _count_rows(self, view: Transaction) -> bool:
@@ -221,13 +233,9 @@ class Tally:
             self.rows_to = last
         return True
 
-    def _add(self, status: str, split: str | None, reward: float | None) -> None:
+    def _add(self, status: str, split: str | None, outcome: str | None, reward: float | None) -> None:
         paid = Moments() if reward is None else Moments(n=1, total=reward, squares=reward * reward)
-        self._put(status, split, 1, paid)
-
-    def _put(self, status: str, split: str | None, n: int, paid: Moments) -> None:
-        before, kept = self.sums.get((status, split or "none"), (0, Moments()))
-        self.sums[status, split or "none"] = before + n, kept + paid
+        _put(self.sums, status, split, outcome, 1, paid)
 
     def _totals(self, view: Transaction, opened: Mapping[int, str], *, is_whole: bool) -> Totals:
         sums = dict(self.sums)
@@ -240,21 +248,31 @@ class Tally:
             params = {"run": self.run, "status": str(status), "after": 0, "most": BEHIND}
             counts[status] = view.one(HELD, params)[0]
         counts[RolloutState.QUEUING] = max(0, self.rows - sum(counts.values()))
-        return Totals(counts=counts, rewards=made.rewards, sizes=made.sizes, is_whole=is_whole)
+        return replace(made, counts=counts, is_whole=is_whole)
+
+
+def _put(sums: Sums, status: str, split: str | None, outcome: str | None, n: int, paid: Moments) -> None:
+    part = status, split or "none", outcome
+    before, kept = sums.get(part, (0, Moments()))
+    sums[part] = before + n, kept + paid
 
 
 def _whole(rows: list[Any]) -> Totals:
-    sums: dict[tuple[str, str], tuple[int, Moments]] = {}
-    for status, split, n, rewarded, total, squares in rows:
-        sums[status, split or "none"] = int(n), Moments(n=int(rewarded), total=total or 0.0, squares=squares or 0.0)
+    sums: Sums = {}
+    for status, split, outcome, n, rewarded, total, squares in rows:
+        paid = Moments(n=int(rewarded), total=total or 0.0, squares=squares or 0.0)
+        _put(sums, status, split, outcome, int(n), paid)
     return _summed(sums)
 
 
-def _summed(sums: Mapping[tuple[str, str], tuple[int, Moments]]) -> Totals:
+def _summed(sums: Sums) -> Totals:
     counts, rewards, sizes = dict.fromkeys(RolloutState, 0), dict[str, Moments](), dict[str, int]()
-    for (status, split), (n, paid) in sums.items():
+    outcomes = dict.fromkeys(OutcomeKind, 0)
+    for (status, split, outcome), (n, paid) in sums.items():
         counts[RolloutState(status)] += n
         rewards[split] = rewards.get(split, Moments()) + paid
-        if status in DONE:
+        kind = outcome_kind(RolloutState(status), outcome)
+        if kind is not None:
             sizes[split] = sizes.get(split, 0) + n
-    return Totals(counts=counts, rewards=rewards, sizes=sizes, is_whole=True)
+            outcomes[kind] += n
+    return Totals(counts=counts, rewards=rewards, sizes=sizes, outcomes=outcomes, is_whole=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from sqlalchemy import Select, bindparam, func, select
 
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.rollout import Attempt, Rollout, RolloutState, Split
+from holdfast.contracts.rollout import Attempt, OutcomeKind, Rollout, RolloutState, Split, outcome_kind, statuses_of
 from holdfast.contracts.run import SplitRewards
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
+from holdfast.store.sql import among
 
 PAGE_SIZE = 1_000
 COLUMN = 2**31  # what a column of numbers cannot hold any more
@@ -39,6 +41,7 @@ ATTEMPT = (
 )
 OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
 COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
+OUTCOMES = select(_r.status, _r.outcome, func.count()).where(_mine).group_by(_r.status, _r.outcome)
 REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
 ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
 ANY_OPEN_IN = ANY_OPEN.where(_r.step == bindparam("step"))
@@ -63,13 +66,19 @@ class Views:
         after: str | None = None,
         status: RolloutState | None = None,
         split: Split | None = None,
+        outcome: OutcomeKind | None = None,
     ) -> list[Rollout]:
         """In the order they were enqueued; `after` is the name of the last one already seen."""
         key = self._runs.key(run)
-        params: dict[str, Any] = {"run": key, "most": most, "after": 0}
+        params: dict[str, Any] = {"run": key, "most": most, "after": 0, "outcome": outcome}
+        if outcome is not None:
+            fitting = statuses_of(outcome)
+            if status is not None and status not in fitting:
+                return []
+            status = fitting[0] if len(fitting) == 1 else status
         if after is not None:
             params["after"] = self.key(run, after)
-        statement = _page(status, split)
+        statement = _page(status, split, outcome)
         if status is not None:
             params["status"] = str(status)
         if split is not None:
@@ -104,6 +113,15 @@ class Views:
     def counts(self, run: str) -> dict[RolloutState, int]:
         found = dict(self._db.all(COUNTS, {"run": self._runs.key(run)}))
         return {state: found.get(str(state), 0) for state in RolloutState}
+
+    def outcomes(self, run: str) -> dict[OutcomeKind, int]:
+        """Of those that are over: how many were right, wrong and so on."""
+        found = dict.fromkeys(OutcomeKind, 0)
+        for status, outcome, n in self._db.all(OUTCOMES, {"run": self._runs.key(run)}):
+            kind = outcome_kind(RolloutState(status), outcome)
+            if kind is not None:
+                found[kind] += int(n)
+        return found
 
     def rewards(self, run: str) -> dict[str, SplitRewards]:
         """By split; rollouts without a split stand under "none"."""
@@ -143,19 +161,27 @@ class Views:
         return key
 
 
-_pages: dict[tuple[bool, bool], Select[Any]] = {}
-for _by_status in (False, True):
-    for _by_split in (False, True):
-        _statement = PAGE
-        if _by_status:
-            _statement = _statement.where(_r.status == bindparam("status"))
-        if _by_split:
-            _statement = _statement.where(_r.split == bindparam("split"))
-        _pages[_by_status, _by_split] = _statement
+_filters = (
+    _r.status == bindparam("status"),
+    _r.split == bindparam("split"),
+    _r.outcome == bindparam("outcome"),
+    _r.outcome.is_(None),
+    among(_r.status, *statuses_of(OutcomeKind.NO_ANSWER)),
+)
+_pages: dict[tuple[bool, ...], Select[Any]] = {
+    wanted: PAGE.where(*(one for one, is_wanted in zip(_filters, wanted, strict=True) if is_wanted))
+    for wanted in product((False, True), repeat=len(_filters))
+}
 
 
-def _page(status: object, split: object) -> Select[Any]:
-    return _pages[status is not None, split is not None]
+def _page(status: object, split: object, outcome: OutcomeKind | None) -> Select[Any]:
+    return _pages[
+        status is not None,
+        split is not None,
+        outcome in (OutcomeKind.RIGHT, OutcomeKind.WRONG),
+        outcome is OutcomeKind.NOT_CHECKED,
+        outcome is OutcomeKind.NO_ANSWER,
+    ]
 
 
 def _none(rollout_id: str) -> NotFound:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.rollout import OutcomeKind, RolloutState
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate.look import briefs
 from holdfast.store.tally import Moments, Totals
@@ -40,8 +40,23 @@ def test_a_mean_has_students_interval() -> None:
 
 def test_success_is_of_what_ended_by_itself() -> None:
     counts = dict.fromkeys(RolloutState, 1) | {RolloutState.SUCCEEDED: 6, RolloutState.CANCELLED: 50}
-    told = briefs.success(Totals(counts=counts, rewards={}, sizes={}, is_whole=True))
+    told = briefs.success(Totals(counts=counts, rewards={}, sizes={}, outcomes={}, is_whole=True))
     assert (told["value"], told["n"]) == (0.75, 8)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "value", "n"),
+    [
+        ({"right": 3, "wrong": 1}, 0.75, 4),
+        ({"right": 3, "wrong": 1, "failed": 4, "not_checked": 90, "no_answer": 9}, 0.375, 8),  # a failure is not right
+        ({"not_checked": 90, "failed": 4}, None, 0),  # nobody looked
+        ({}, None, 0),
+    ],
+)
+def test_right_is_of_what_was_checked_or_failed(outcomes: dict[str, int], value: float | None, n: int) -> None:
+    counts, found = dict.fromkeys(RolloutState, 1), {kind: outcomes.get(kind, 0) for kind in OutcomeKind}
+    told = briefs.right(Totals(counts=counts, rewards={}, sizes={}, outcomes=found, is_whole=True))
+    assert (told["value"], told["n"]) == (value, n)
 
 
 CLOSED = Decision(open=False, reasons=(Reason(code="p_value", text="p 0.2 > 0.05"), Reason(code="few", text="few")))
@@ -52,6 +67,7 @@ OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="all
     ("body", "sentence", "outcome"),
     [
         ({"add": "s@1", "source": "shelf:1"}, "s@1 was registered: shelf:1.", "registered"),
+        ({"accept": "s@2", "decision": encode(OPENED)}, "s@2 was accepted: all 9 checks hold.", "accepted"),
         ({"refuse": "s@2", "decision": encode(CLOSED)}, "s@2 was refused: p 0.2 > 0.05; few.", "refused"),
         (
             {"move": "s@2", "from": "candidate", "to": "canary", "share": 5, "why": "", "decision": encode(OPENED)},

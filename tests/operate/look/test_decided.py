@@ -16,6 +16,7 @@ OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="suc
 UNDECIDED = Decision(open=False, reasons=(Reason(code="guard_undecided", text="no answers yet"),))
 FIRST = {"move": "s@1", "from": "candidate", "to": "live", "why": "the first version", "decision": None}
 GATE = {"move": "s@2", "from": "candidate", "to": "shadow", "evidence": "e", "decision": encode(OPENED)}
+ACCEPTED = {"accept": "s@2", "stage": "candidate", "evidence": "e", "decision": encode(OPENED)}
 HELD = {"refuse": "s@2", "stage": "shadow", "evidence": None, "decision": encode(UNDECIDED)}
 WITHIN = "within every limit; next is live with 100 %"
 GUARD = {"move": "s@2", "from": "canary", "to": "live", "retired": "s@1", "why": WITHIN, "decision": None}
@@ -49,10 +50,27 @@ def history(*bodies: dict[str, Any]) -> list[LedgerEntry]:
             f"s@2 went from canary to live: within every limit. The gate had opened on {OPENED.reasons[0].text}.",
             None,
         ),
+        (
+            [FIRST, ACCEPTED, GUARD],
+            "s@2",
+            f"s@2 went from canary to live: within every limit. The gate had opened on {OPENED.reasons[0].text}.",
+            None,
+        ),
+        ([FIRST, ACCEPTED], "s@1", "s@1 went from candidate to live: the first version.", "s@2 was accepted"),
         ([FIRST, GATE, GUARD, BACK], "s@1", "s@1 is live again since ann took s@2 back: it slips.", None),
         ([FIRST, GUARD, BACK, AGAIN], "s@2", "s@2 was restored by ann in place of s@1: it was right.", None),
     ],
-    ids=["first", "registered", "held", "canary taken back", "guard", "taken back", "restored"],
+    ids=[
+        "first",
+        "registered",
+        "held",
+        "canary taken back",
+        "guard",
+        "accepted, then guard",
+        "accepted",
+        "taken back",
+        "restored",
+    ],
 )
 def test_what_put_a_version_live_is_told_of_it_and_of_no_other(
     bodies: list[dict[str, Any]], live: str, sentence: str, news: str | None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.contracts.run import StepRecord
@@ -28,8 +30,11 @@ def test_a_run_that_does_not_learn_has_none_of_it(lived_in: Store) -> None:
     assert (told["points"], told["audit"], told["checkpoints"], told["ranges"]["loss"]) == ([], None, [], None)
 
 
+STEP: dict[str, Any] = {"run": "r", "step": 1, "name": "0/learn", "function": "learn", "inputs_sha256": ""}
+
+
 def test_a_step_of_the_optimizer_is_a_point_too() -> None:
     told = {"mean_total_loss": 0.5, "observed_approx_kl": 0.1, "restored": "nan", "grad_norm": float("nan")}
-    found = point(StepRecord(run="r", step=1, at=2.0, body={"rl_optimizer": told, "reward": True, "rollouts": 4}))
+    found = point(StepRecord(**STEP, at=2.0, body={"rl_optimizer": told, "reward": True, "rollouts": 4}))
     assert (found["loss"], found["kl"], found["restored"], found["rollouts"]) == (0.5, 0.1, "nan", 4)
     assert found["grad_norm"] is None and found["reward"] is None and found["length"] is None

@@ -55,6 +55,8 @@ def test_the_numbers_of_the_views_are_there(lived_in: Store) -> None:
     assert all(name.startswith("holdfast_") for name in found)
     run = ("run", lived_in.runs.newest(most=1)[0].id)
     assert found["holdfast_run_rollouts"][run, ("status", "succeeded")] == 828.0
+    assert found["holdfast_run_outcomes"][run, ("outcome", "wrong")] == 314.0
+    assert found["holdfast_run_right_ratio"][run, ("bound", "value")] == pytest.approx(469 / 828)
     assert found["holdfast_run_success_ratio"][run, ("bound", "value")] == pytest.approx(828 / 891)
     assert found["holdfast_learning_step"][(run,)] == 60.0
     share = found["holdfast_release_share_percent"]

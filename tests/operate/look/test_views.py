@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import NotFound
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Split, Task
+from holdfast.contracts.run import LESSON
 from holdfast.operate.look import views
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
@@ -97,6 +98,8 @@ def test_what_is_live_and_why_is_told_in_a_sentence(lived_in: Store) -> None:
     assert (policy["asked_at"], policy["is_asked"], policy["is_served"]) == (None, False, False)
     assert told["run"]["total"] == 1_000 and told["queue"]["running"] == 50
     assert told["queue"]["waiting"] + told["queue"]["requeuing"] == 50
+    assert told["run"]["outcomes"] == {"right": 469, "wrong": 314, "not_checked": 45, "failed": 45, "no_answer": 27}
+    assert told["right"]["n"] == 469 + 314 + 45 and told["right"]["value"] == 469 / 828
     assert told["success"]["n"] == 891 and told["success"]["low"] < 828 / 891 < told["success"]["high"]
     assert told["reward"]["low"] < told["reward"]["value"] < told["reward"]["high"]
     assert told["pace"]["per_s"] == pytest.approx(873 / 60.0)
@@ -110,6 +113,21 @@ def test_scripts_are_passed_on_as_the_texts_they_are(lived_in: Store) -> None:
     assert asked == [f"{SCRIPT} What is 500 + 2?"]
     assert IMAGE in views.run(lived_in, newest(lived_in), **NOW)["failures"][0]["reason"]
     assert SCRIPT in views.alerts(lived_in, **NOW)["standing"][0]["message"]
+
+
+def test_what_came_of_a_rollout_is_told_and_can_be_asked_for(lived_in: Store) -> None:
+    every = views.rollouts(lived_in, newest(lived_in), **NOW, most=200)["rollouts"]
+    assert {one["outcome"] for one in every} == {"right", "wrong", "not_checked", "failed", "no_answer", None}
+    assert all((one["outcome"] is None) == (one["status"] in ("queuing", "requeuing", "running")) for one in every)
+    for outcome in ("right", "wrong", "not_checked", "failed"):
+        page = views.rollouts(lived_in, newest(lived_in), **NOW, most=200, outcome=outcome)
+        assert {one["outcome"] for one in page["rollouts"]} == {outcome}
+        assert len(page["rollouts"]) == min(200, page["outcomes"][outcome])
+    page = views.rollouts(lived_in, newest(lived_in), **NOW, outcome="wrong", status="succeeded", split="val")
+    assert page["rollouts"] and all((one["outcome"], one["split"]) == ("wrong", "val") for one in page["rollouts"])
+    assert views.rollouts(lived_in, newest(lived_in), **NOW, outcome="wrong", status="failed")["rollouts"] == []
+    with pytest.raises(BadInput, match="may be dead or cancelled"):
+        views.rollouts(lived_in, newest(lived_in), **NOW, outcome="no_answer")
 
 
 def test_pages_follow_one_another_without_a_gap(lived_in: Store) -> None:
@@ -150,7 +168,7 @@ def test_the_run_that_learnt_is_the_newest_with_a_curve(lived_in: Store, file_st
     for place, body in enumerate(({"loss": 1.0}, {"difference": 0.4})):
         how: dict[str, Any] = {"kind": "prove", "model_ref": "m", "settings": {}, "who": "ann"}
         run = file_store.runs.begin(**how, salt=str(place), now=float(place)).result()
-        file_store.updates.add(run.id, step=1, body=body, who="ann", now=1.0).result()
+        file_store.steps.add(run.id, "lesson-1", body, function=LESSON, who="ann", now=1.0).result()
     told = views.runs(file_store, now=9.0)
     assert told["learnt"] == told["runs"][1]["id"]
 

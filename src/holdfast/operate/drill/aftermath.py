@@ -21,6 +21,7 @@ from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutSt
 from holdfast.contracts.run import LedgerEntry, Run
 from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, Mark
 from holdfast.store.check import check
+from holdfast.store.older import as_before
 from holdfast.store.store import Store, open_store
 
 EVENTS, HEALTH, MANIFEST, ANSWERS = "events.jsonl", "health.json", "running-manifest.json", "answers.jsonl"
@@ -183,7 +184,7 @@ def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
         yield _check(f"killed while {phase}: it was taken up", back is not None, (found,))
     for run in sorted({str(mark.facts["run"]) for mark in killed}):
         own = [one for one in facts.entries if one.run == run]
-        steps = [one.body.get("step") for one in own if one.kind == "update"]
+        steps = [one.body.get("step") for one in own if one.kind in ("update", "step")]
         is_whole = bool(steps) and steps == list(range(1, len(steps) + 1))
         yield _check(f"{run}: every step is there once", is_whole, (f"{len(steps)} steps",))
         ends = [str(one.body["end"]) for one in own if one.kind == "run" and "end" in one.body]
@@ -218,9 +219,10 @@ def _disk(facts: Facts) -> Iterator[Check]:
 
 
 def _upgrade(facts: Facts) -> Iterator[Check]:
-    """All that the older store held is there after the upgrade, to the letter."""
+    """All that the older store could hold is there after the upgrade, to the letter."""
     before, after = (  # but for the first line, which tells of the export itself
-        (facts.folder / name).read_text(encoding="utf-8").splitlines()[1:] for name in (BEFORE, AFTER)
+        [held for line in lines[1:] if (held := as_before(line)) is not None]
+        for lines in ((facts.folder / name).read_text(encoding="utf-8").splitlines() for name in (BEFORE, AFTER))
     )
     changed = len(set(before) ^ set(after))
     found = f"{len(before)} records, {changed} differ"

@@ -14,7 +14,7 @@ from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.orders import Alert
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.rollout import DONE, Attempt, Rollout, RolloutState
+from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, RolloutState, outcome_kind
 from holdfast.contracts.run import LedgerEntry, Run, RunState
 from holdfast.promote.gate import ALLOWED
 from holdfast.store.tally import Moments, Totals
@@ -57,14 +57,24 @@ def success(totals: Totals) -> Brief:
     return rate(good, good + totals.counts[RolloutState.FAILED] + totals.counts[RolloutState.DEAD])
 
 
+def right(totals: Totals) -> Brief:
+    """Of the rollouts that were checked or failed, those that were right; unknown where nothing was checked."""
+    found = totals.outcomes
+    checked = found[OutcomeKind.RIGHT] + found[OutcomeKind.WRONG]
+    return rate(found[OutcomeKind.RIGHT], checked + found[OutcomeKind.FAILED]) if checked else dict(NO_RATE)
+
+
 def reward(totals: Totals) -> Brief:
     return mean(sum(totals.rewards.values(), Moments()))
 
 
 def run_brief(run: Run, totals: Totals, now: float) -> Brief:
     """{"id", "kind", "state", "wanted", "model_ref", "created_at", "beat_at", "ended_at", "error", "driver",
-    "is_silent", "took_s", "counts": {status: n}, "total", "done", "success", "reward", "is_whole"}
+    "is_silent", "took_s", "outcomes": {outcome: n}, "right", "counts": {status: n}, "total", "done", "success",
+    "reward", "is_whole"}
 
+    `outcomes`: of those that are over, "right", "wrong", "not_checked", "failed" or "no_answer"; `right`: the share of
+    those that were checked or failed. `success`: of those that ended by themselves, the agent's own end, right or not.
     `is_silent`: it runs, and its driver has not been heard of. `is_whole`: False while it is still being counted.
     """
     counts = {str(state): n for state, n in totals.counts.items()}
@@ -76,6 +86,8 @@ def run_brief(run: Run, totals: Totals, now: float) -> Brief:
         "driver": run.driver,
         "is_silent": run.state is RunState.RUNNING and now - run.beat_at > SILENT_S,
         "took_s": max(0.0, (run.ended_at or now) - run.created_at),
+        "outcomes": {str(kind): n for kind, n in totals.outcomes.items()},
+        "right": right(totals),
         "counts": counts,
         "total": sum(counts.values()),
         "done": sum(n for state, n in totals.counts.items() if state in DONE),
@@ -86,8 +98,8 @@ def run_brief(run: Run, totals: Totals, now: float) -> Brief:
 
 
 def rollout_brief(rollout: Rollout, key: int | None = None) -> Brief:
-    """{"id", "run", "name", "key", "group", "split", "status", "attempts", "max_attempts", "reward", "enqueued_at",
-    "started_at", "ended_at", "took_s", "asked", "reason"}
+    """{"id", "run", "name", "key", "group", "split", "outcome", "status", "attempts", "max_attempts", "reward",
+    "enqueued_at", "started_at", "ended_at", "took_s", "asked", "reason"}
 
     `key` is the store's number: what comes after a page, and what is near in time. `asked` is cut.
     """
@@ -98,6 +110,7 @@ def rollout_brief(rollout: Rollout, key: int | None = None) -> Brief:
         "key": key,
         "group": str(rollout.metadata.get("group", rollout.name)),
         "split": None if rollout.split is None else str(rollout.split),
+        "outcome": None if (kind := outcome_kind(rollout.status, rollout.outcome)) is None else str(kind),
         "status": str(rollout.status),
         "attempts": rollout.attempt_count,
         "took_s": None if end is None or begin is None else max(0.0, end - begin),
@@ -215,6 +228,8 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     why = str(body.get("why") or "")
     if "add" in body:
         return f"{body['add']} was registered", str(body.get("source") or "")
+    if "accept" in body:
+        return f"{body['accept']} was accepted", reasons(decode(Decision, dict(body["decision"])).reasons)
     if "refuse" in body:
         decision = decode(Decision, dict(body["decision"]))
         return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
@@ -239,7 +254,8 @@ def outcome(decision: Decision) -> str:
 def decision_brief(entry: LedgerEntry) -> Brief:
     """{"sentence", "outcome", "at", "who", "seq", "codes", "reasons": [{"code", "text"}], "needs"}
 
-    `outcome`: "promoted", "held", "refused", "moved", "taken back", "restored" or "registered".
+    `outcome`: "accepted" (it stays where it is), "promoted", "held", "refused", "moved", "taken back", "restored" or
+    "registered".
     """
     what, why = happened(entry)
     made = entry.body.get("decision")
@@ -251,7 +267,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
     elif isinstance(entry.body.get("reasons"), list):
         found = [dict(one) for one in entry.body["reasons"]]
     sentence = f"{what}: {cut(why, LONGEST)}" if why else what
-    word = outcome(decision) if decision is not None else _word(entry.body)
+    word = _word(entry.body) if decision is None or "accept" in entry.body else outcome(decision)
     return {
         "sentence": sentence if sentence.endswith((".", "…")) else f"{sentence}.",
         "outcome": word,
@@ -265,7 +281,7 @@ def decision_brief(entry: LedgerEntry) -> Brief:
 
 
 def _word(body: Mapping[str, Any]) -> str:
-    words = {"add": "registered", "roll_back": "taken back", "restore": "restored"}
+    words = {"add": "registered", "accept": "accepted", "roll_back": "taken back", "restore": "restored"}
     return next((word for name, word in words.items() if name in body), "moved")
 
 

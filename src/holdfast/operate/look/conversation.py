@@ -47,7 +47,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
      "failures": [{"seq", "name", "error", "traceback"}] (exceptions in the agent and its scorer),
      "timeline": [{"seq", "kind", "name", "depth", "started_at", "ended_at", "text"}], "left_out": turns and spans}
 
-    signal: {"name", "value", "weight", "paid", "source", "turn"}. Texts are cut at 100,000 letters.
+    signal: {"name", "value", "weight", "paid", "source", "turn", "feedback"}. Texts are cut at 100,000 letters.
     """
     found = store.views.rollout(rollout_id)
     tries = store.views.attempts(found.id)
@@ -275,7 +275,7 @@ def _spelled(ids: Sequence[int]) -> list[str] | None:
 
 
 def _signal(signal: Signal) -> Brief:
-    told = {name: getattr(signal, name) for name in ("name", "value", "weight", "source", "turn")}
+    told = {name: getattr(signal, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
     return {**told, "paid": signal.value * signal.weight}
 
 

@@ -13,7 +13,8 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate.look.briefs import LONGEST, Brief, cut, decision_brief
 
-NAMED = ("move", "refuse", "roll_back", "restore", "to", "retired")
+NAMED = ("move", "refuse", "accept", "roll_back", "restore", "to", "retired")
+OPENED = ("promoted", "accepted")  # what an open gate comes to
 
 
 def last(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:
@@ -62,7 +63,8 @@ def _names(entry: LedgerEntry, release_id: str) -> bool:
 def _about(entry: LedgerEntry) -> str | None:
     """The version that it decides about; one that was only registered was not decided about."""
     body = entry.body
-    return next((str(body[name]) for name in ("move", "refuse", "roll_back", "restore") if name in body), None)
+    names = ("move", "refuse", "accept", "roll_back", "restore")
+    return next((str(body[name]) for name in names if name in body), None)
 
 
 def _gate(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:
@@ -90,7 +92,7 @@ def _sentence(release_id: str, entry: LedgerEntry, history: Sequence[LedgerEntry
         return _ended(f"{release_id} was restored by {entry.who} in place of {body['retired']}: {why}")
     opened = gate(release_id, [one for one in history if one.seq < entry.seq])
     told = str(decision_brief(entry)["sentence"])
-    if body.get("decision") or opened is None or opened["outcome"] != "promoted":
+    if body.get("decision") or opened is None or opened["outcome"] not in OPENED:
         return told
     proved = opened["sentence"].partition(": ")[2]
     return f"{told} The gate had opened on {proved}"

@@ -106,6 +106,8 @@ def _health(told: Mapping[str, Any]) -> Iterator[Family]:
 
 
 def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
+    outcomes = Family(name="run_outcomes", help="Rollouts of a run that are over, by what came of them.")
+    right = Family(name="run_right_ratio", help="Of those that were checked or failed, those that were right.")
     rollouts = Family(name="run_rollouts", help="Rollouts of a run by status.")
     success = Family(name="run_success_ratio", help="Of those that ended by themselves, those that succeeded.")
     reward = Family(name="run_reward_mean", help="Mean reward of a run.")
@@ -114,14 +116,15 @@ def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     for one in runs:
         run = {"run": one["id"]}
         rollouts.samples.extend(({**run, "status": status}, float(n)) for status, n in one["counts"].items())
-        for family, name in ((success, "success"), (reward, "reward")):
+        outcomes.samples.extend(({**run, "outcome": outcome}, float(n)) for outcome, n in one["outcomes"].items())
+        for family, name in ((right, "right"), (success, "success"), (reward, "reward")):
             told = one[name]
             for part in ("value", "low", "high"):
                 if told[part] is not None:
                     family.samples.append(({**run, "bound": part}, float(told[part])))
         beat.samples.append((run, float(one["beat_at"])))
         state.samples.append(({**run, "state": one["state"], "wanted": one["wanted"]}, 1.0))
-    yield from (rollouts, success, reward, beat, state)
+    yield from (outcomes, right, rollouts, success, reward, beat, state)
 
 
 def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> Iterator[Family]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
-from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import Run, RunState
 from holdfast.operate.capture import KIND as SERVED
 from holdfast.operate.keeper import under_way
@@ -77,7 +77,8 @@ def overview(store: Store, *, now: float) -> Brief:
                    are asked first,
      "run": run|None (the newest that runs, else the newest), "running": n runs,
      "pace": {"per_s", "over_s", "ended", "failed", "series": [{"at", "ended", "failed"}]},
-     "success": interval (ran to the end), "task_success": interval, "reward": interval (all of that run),
+     "right": interval, "success": interval (ran to the end), "task_success": interval,
+     "reward": interval (all of that run),
      "queue": {"waiting", "requeuing", "running", "is_whole"},
      "alerts": [alert], "workers": {"working", "silent", "stopped", "slots"}}
 
@@ -102,6 +103,7 @@ def overview(store: Store, *, now: float) -> Brief:
         "run": shown,
         "running": sum(one.state is RunState.RUNNING for one in newest),
         "pace": pace(recent, now),
+        "right": None if shown is None else shown["right"],
         "success": None if shown is None else shown["success"],
         "task_success": None if chosen is None else solved(store, chosen.id),
         "reward": None if shown is None else shown["reward"],
@@ -173,15 +175,18 @@ def rollouts(
     most: int = 50,
     before: int | None = None,
     status: str | None = None,
+    outcome: str | None = None,
     split: str | None = None,
     text: str | None = None,
     least: float | None = None,
     most_reward: float | None = None,
 ) -> Brief:
-    """{"run": id, "rollouts": [rollout], "next": key|None, "total", "counts": {status: n}, "is_whole"}
+    """{"run": id, "rollouts": [rollout], "next": key|None, "total", "outcomes": {outcome: n}, "counts": {status: n},
+     "is_whole"}
 
-    Newest first; `before` is the `next` of the page before. With filters (a status, a split, a part of the name, the
-    least and most reward) a page may be short, even empty, and still have a next: so many rows are looked through.
+    Newest first; `before` is the `next` of the page before. With filters (a status, an outcome, a split, a part of the
+    name, the least and most reward) a page may be short, even empty, and still have a next: so many rows are looked
+    through.
     """
     found = store.runs.get(run_id)
     page = store.figures.page(
@@ -189,6 +194,7 @@ def rollouts(
         most=min(most, MOST),
         before=before,
         status=None if status is None else RolloutState(status),
+        outcome=None if outcome is None else OutcomeKind(outcome),
         split=None if split is None else Split(split),
         text=text,
         least=least,
@@ -200,6 +206,7 @@ def rollouts(
         "rollouts": [rollout_brief(one, key) for key, one in page.rollouts],
         "next": page.next,
         "total": sum(totals.counts.values()),
+        "outcomes": {str(kind): n for kind, n in totals.outcomes.items()},
         "counts": {str(state): n for state, n in totals.counts.items()},
         "is_whole": totals.is_whole,
     }

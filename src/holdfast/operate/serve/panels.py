@@ -16,7 +16,7 @@ from starlette.datastructures import QueryParams
 
 from holdfast.collect.forms import JSON, TEXT, Gives, Schema, Told, obj
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
 from holdfast.operate.look import views
 
 LONGEST = 300  # letters of a name in an address
@@ -140,6 +140,7 @@ PANELS: tuple[Panel, ...] = (
             RUN,
             PAGE,
             AFTER,
+            choice("outcome", "Only those.", [str(one) for one in OutcomeKind if one is not OutcomeKind.NO_ANSWER]),
             choice("status", "Only those.", [str(one) for one in RolloutState]),
             choice("split", "Only those.", [str(one) for one in Split]),
             text("text", "A part of the name."),

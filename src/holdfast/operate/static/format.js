@@ -53,10 +53,10 @@ export const plain = value => typeof value === "string" ? value : value === null
 
 // How good or bad a state is, by its word: the same colour wherever it stands.
 const KINDS = {
-  good: ["succeeded", "healthy", "live", "promote", "promoted", "completed", "pass", "on", "met"],
-  bad: ["failed", "failing", "dead", "critical", "reject", "rejected", "rolled_back", "refused", "killed", "fault",
+  good: ["right", "healthy", "live", "promote", "promoted", "accepted", "completed", "pass", "on", "met"],
+  bad: ["failed", "no_answer", "failing", "dead", "critical", "reject", "rejected", "rolled_back", "refused", "killed", "fault",
     "unresponsive", "timed_out"],
-  warn: ["degraded", "warning", "hold", "held", "paused", "frozen", "draining", "requeuing", "timeout", "cancelled", "blocked",
+  warn: ["wrong", "degraded", "warning", "hold", "held", "paused", "frozen", "draining", "requeuing", "timeout", "cancelled", "blocked",
     "silent"],
   busy: ["running", "canary", "shadow", "info"],
 };

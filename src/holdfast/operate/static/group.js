@@ -2,8 +2,9 @@
 
 import { get } from "./api.js";
 import { chip, facts, h, link } from "./dom.js";
-import { count, kind, num, signed, words } from "./format.js";
+import { count, num, signed, words } from "./format.js";
 import { head } from "./head.js";
+import { came } from "./runs.js";
 
 const load = ([run, group, near]) => get("group", { run, group, near });
 
@@ -13,7 +14,7 @@ function one(rollout) {
     h("div", { class: "row" }, h("strong", { class: "large" }, rollout.reward === null ? "no reward" : num(rollout.reward)),
       rollout.advantage !== null
       && chip(`advantage ${signed(rollout.advantage, 2)}`, rollout.advantage > 0 ? "good" : rollout.advantage < 0 ? "bad" : ""),
-      rollout.status !== "succeeded" && chip(rollout.status, kind(rollout.status))),
+      came(rollout)),
     rollout.thinking && h("div", { class: "thinks" }, rollout.thinking),
     h("div", { class: "text answer" }, rollout.answer || h("span", { class: "grey" }, "(no answer)")),
     rollout.calls.length > 0 && h("div", { class: "row" }, rollout.calls.slice(0, 12).map(name => h("code", {}, name))),

@@ -14,7 +14,7 @@ const SAYS = { healthy: "All is well", degraded: "Something is off", failing: "I
 
 // A decision in one sentence: of many reasons the first, for the others have a page of their own.
 function why({ sentence, reasons, outcome, needs }) {
-  if (outcome === "promoted" || reasons.length < 2) return sentence;
+  if (outcome === "promoted" || outcome === "accepted" || reasons.length < 2) return sentence;
   const more = needs ? `; about ${count(needs)} more episodes may open the gate`
     : `; and ${count(reasons.length - 1)} more reasons`;
   return `${sentence.split(": ")[0]}: ${reasons[0].text}${more}.`;
@@ -48,17 +48,20 @@ function policy(one, context, now) {
 const reach = (interval, form, range) => interval && Number.isFinite(interval.low)
   ? whiskers([{ name: "", value: interval.value, low: interval.low, high: interval.high }], { form, range }) : null;
 
-function numbers({ pace, success, task_success: solved, reward, queue, run }) {
+function numbers({ pace, right, success, task_success: solved, reward, queue, run }) {
   const note = interval => !interval || interval.value === null ? "nothing measured yet" : Number.isFinite(interval.low)
     ? `${num(interval.low)} to ${num(interval.high)} (95 %), n = ${count(interval.n)}` : `n = ${count(interval.n)}`;
-  const shares = success?.value === null || !success ? "nothing finished yet"
-    : `${pct(success.low)} to ${pct(success.high)} (95 %), n = ${count(success.n)}`;
+  const shares = (one, none) => one?.value === null || !one ? none
+    : `${pct(one.low)} to ${pct(one.high)} (95 %), n = ${count(one.n)}`;
   return card(null, {}, h("div", { class: "stats" },
+    h("div", { class: "with-reach" }, stat("Right", pct(right?.value), shares(right, "nothing was checked yet")),
+      reach(right, pct, [0, 1])),
     h("div", {}, stat("Rollouts a second", num(pace.per_s),
         `last minute: ${count(pace.ended)} ended, ${count(pace.failed)} failed`),
       pace.ended > 0 && spark(pace.series.map(one => one.ended))),
-    h("div", { class: "with-reach" }, stat("Ran to the end", pct(success?.value), shares), reach(success, pct, [0, 1])),
-    solved?.n > 0 && h("div", { class: "with-reach" }, stat("Task success", pct(solved.value),
+    h("div", { class: "with-reach" }, stat("Ran to the end", pct(success?.value), shares(success, "nothing finished yet")),
+      reach(success, pct, [0, 1])),
+    !right?.n && solved?.n > 0 && h("div", { class: "with-reach" }, stat("Task success", pct(solved.value),
         `${pct(solved.low)} to ${pct(solved.high)} (95 %), the newest ${count(solved.n)}`), reach(solved, pct, [0, 1])),
     h("div", { class: "with-reach" }, stat("Reward", num(reward?.value), note(reward)),
       reach(reward, num, [Math.min(0, reward?.low ?? 0), Math.max(1, reward?.high ?? 1)])),
@@ -101,7 +104,7 @@ function draw(data, context) {
             h("div", {}, h("span", {}, link(["run", run.id], run.id), " ", chip(run.state, kind(run.state)),
                 run.wanted !== "running" && run.state === "running" ? [" ", chip(run.wanted, "warn")] : null),
               h("span", { class: "grey" }, ago(run.created_at, now)),
-            h("div", { class: "more" }, run.model_ref), h("div", { class: "more" }, states(run.counts)),
+            h("div", { class: "more" }, run.model_ref), h("div", { class: "more" }, states(run)),
             h("div", { class: "more" },
               working(run, workers)))) : h("p", { class: "grey" }, "No run yet."))),
   ];

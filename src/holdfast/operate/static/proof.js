@@ -46,7 +46,7 @@ function tasks(data) {
 }
 
 function why(data) {
-  const { decision, verdict } = data, found = decision?.reasons ?? [], isOpen = decision?.outcome === "promoted";
+  const { decision, verdict } = data, found = decision?.reasons ?? [], isOpen = ["promoted", "accepted"].includes(decision?.outcome);
   return card("What the gate said", { class: "half" }, h("div", { class: "stack" },
     decision ? h("div", { class: "row" }, chip(decision.outcome, `large ${kind(decision.outcome)}`),
       decision.needs ? h("span", {}, `About ${count(decision.needs)} more episodes may open it.`) : null,

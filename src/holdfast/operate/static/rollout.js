@@ -5,6 +5,7 @@ import { card, chip, empty, facts, h, link, meter, to } from "./dom.js";
 import { count, dur, kind, moment, plain, words } from "./format.js";
 import { head } from "./head.js";
 import { button } from "./orders.js";
+import { came } from "./runs.js";
 import { made, message, scale, sheet, turn } from "./talk.js";
 
 let asTokens = false; // how turns are shown, on all rollouts until it is changed
@@ -68,8 +69,8 @@ function draw(data, context) {
     { action, subject: rollout.id, title: `${text.replace(" …", "")} ${rollout.name}`, ...more });
   return [
     head(rollout.name, { crumb: [link(["runs"], "Runs"), " / ", link(["run", rollout.run], rollout.run)],
-      says: h("span", {}, chip(rollout.status, kind(rollout.status)),
-        ` ${[rollout.split, rollout.took_s === null ? null : dur(rollout.took_s), moment(rollout.enqueued_at)].filter(Boolean).join(" · ")}`),
+      says: h("span", {}, came(rollout),
+        ` ${[rollout.outcome && rollout.outcome !== rollout.status ? rollout.status : null, rollout.split, rollout.took_s === null ? null : dur(rollout.took_s), moment(rollout.enqueued_at)].filter(Boolean).join(" · ")}`),
       beside: [rollout.group !== rollout.name
         && h("a", { class: "chip", href: to("group", rollout.run, rollout.group, ...(near ? [String(near)] : [])) },
           "Its group, side by side"),

@@ -2,17 +2,17 @@
 
 import { get } from "./api.js";
 import { whiskers } from "./charts.js";
-import { card, choices, chip, facts, h, link, table, to } from "./dom.js";
-import { ago, count, dur, kind, moment, num, pct, plain } from "./format.js";
+import { card, choices, facts, h, link, table, to } from "./dom.js";
+import { ago, count, dur, moment, num, pct, plain, words } from "./format.js";
 import { head, pager } from "./head.js";
 import { button } from "./orders.js";
-import { reach, state, states } from "./runs.js";
+import { ended, OUTCOMES, reach, state, states } from "./runs.js";
 
 const STATUSES = ["succeeded", "failed", "dead", "cancelled", "running", "queuing", "requeuing"],
   SPLITS = ["train", "val", "test"];
 
 async function load([id], query) {
-  const filters = { status: query.status, split: query.split, text: query.text, before: query.before };
+  const filters = { outcome: query.outcome, status: query.status, split: query.split, text: query.text, before: query.before };
   const [run, page] = await Promise.all([get("run", { run: id }), get("rollouts", { run: id, ...filters })]);
   return { ...run, page };
 }
@@ -32,7 +32,7 @@ function orders(run, context) {
 
 export const rolloutColumns = [
   { name: "Rollout", show: one => one.name, kind: "fit" },
-    { name: "Status", show: one => chip(one.status, kind(one.status)), kind: "fit" },
+    { name: "Outcome", show: ended, kind: "fit" },
   { name: "Reward", show: one => one.reward === null ? null : num(one.reward), kind: "num" },
     { name: "Split", show: one => one.split, low: true },
   { name: "Tries", show: one => `${one.attempts}/${one.max_attempts}`, kind: "num", low: true },
@@ -47,6 +47,10 @@ function filters(data, context) {
   let wait = null;
   const typed = event => { clearTimeout(wait); wait = setTimeout(() => set({ text: event.target.value.trim() }), 350); };
   return h("div", { class: "row filters" },
+    choices("Outcome", query.outcome ?? "",
+      [["", "any"], ...OUTCOMES.filter(one => one !== "no_answer").map(one => [one,
+            `${words(one)} ${data.page.outcomes[one] ? `(${count(data.page.outcomes[one])})` : ""}`])],
+      value => set({ outcome: value })),
     choices("Status", query.status ?? "",
       [["", "any"], ...STATUSES.map(one => [one,
             `${one} ${data.page.counts[one] ? `(${count(data.page.counts[one])})` : ""}`])], value => set({ status: value })),
@@ -66,8 +70,9 @@ function draw(data, context) {
           h("a", { class: "chip", href: to("tools", run.id) }, "Tools and budgets"), orders(run, context)] }),
     h("div", { class: "cards" },
       run.error && h("div", { class: "failed" }, run.error),
-      card(null, {}, h("div", { class: "stack" }, states(run.counts) ?? h("p", { class: "grey" }, "No rollouts yet."),
-        facts({ Done: `${count(run.done)} of ${count(run.total)}`, "Ran to the end": reach(run.success, pct),
+      card(null, {}, h("div", { class: "stack" }, states(run) ?? h("p", { class: "grey" }, "No rollouts yet."),
+        facts({ Done: `${count(run.done)} of ${count(run.total)}`, Right: reach(run.right, pct),
+            "Ran to the end": reach(run.success, pct),
             Reward: reach(run.reward, num), Took: dur(run.took_s), Started: moment(run.created_at),
             "Last sign of life": run.state === "running" ? ago(run.beat_at) : null, "Last checkpoint": data.checkpoint }))),
       rewards.length > 0 && card("Reward by split", { class: failures.length ? "half" : "" },

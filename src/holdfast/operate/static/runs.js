@@ -2,15 +2,24 @@
 
 import { get } from "./api.js";
 import { chip, empty, h, parts, table, to } from "./dom.js";
-import { ago, count, dur, kind, num, pct } from "./format.js";
+import { ago, count, dur, kind, num, pct, words } from "./format.js";
 import { head, pager } from "./head.js";
 
-const ORDER = ["succeeded", "failed", "dead", "cancelled", "running", "requeuing", "queuing"];
-const COLOURS = { succeeded: "good", failed: "bad", dead: "bad", cancelled: "warn", running: "busy", requeuing: "warn",
-  queuing: "" };
+export const OUTCOMES = ["right", "wrong", "not_checked", "failed", "no_answer"];
+const OPEN = ["running", "requeuing", "queuing"];
+const COLOURS = { right: "good", wrong: "warn", not_checked: "plain", failed: "bad", no_answer: "lost", running: "busy",
+  requeuing: "wait", queuing: "" };
 
-// How many rollouts are in which state, as one bar.
-export const states = counts => parts(ORDER.map(name => ({ name, value: counts[name] ?? 0, kind: COLOURS[name] })));
+// What came of the rollouts, and of the others in which state they are, as one bar. To have answered is not to be right.
+export const states = ({ outcomes, counts }) => parts([...OUTCOMES.map(name => [name, outcomes[name]]),
+  ...OPEN.map(name => [name, counts[name]])]
+  .map(([name, value]) => ({ name: words(name), value: value ?? 0, kind: COLOURS[name] })));
+
+// What came of a rollout; of one that is open, its status.
+export const came = ({ outcome, status }) => chip(words(outcome ?? status), kind(outcome ?? status));
+// With its status, where that says something else.
+export const ended = one => [came(one), one.outcome && one.outcome !== one.status
+  ? h("span", { class: "grey" }, ` ${one.status}`) : null];
 
 export const state = run => [chip(run.is_silent ? "silent" : run.state, kind(run.is_silent ? "silent" : run.state)),
   run.state === "running" && run.wanted !== "running" ? [" ", chip(run.wanted, "warn")] : null];
@@ -23,7 +32,8 @@ function draw({ runs, next }, context) {
   const columns = [
     { name: "Run", show: one => one.id, kind: "fit" }, { name: "State", show: state, kind: "fit" },
     { name: "Done", show: one => `${count(one.done)} / ${count(one.total)}`, kind: "num" },
-    { name: "Ran to the end", show: one => reach(one.success, pct), kind: "num" },
+    { name: "Right", show: one => reach(one.right, pct), kind: "num" },
+    { name: "Ran to the end", show: one => reach(one.success, pct), kind: "num", low: true },
       { name: "Reward", show: one => reach(one.reward, num), kind: "num" },
     { name: "Took", show: one => dur(one.took_s), kind: "num", low: true },
       { name: "Started", show: one => ago(one.created_at), kind: "fit", low: true },

@@ -75,7 +75,7 @@ export function sheet(found) {
   const row = one => h("div", {},
     h("span", {}, words(one.name), one.turn === null ? null : h("span", { class: "grey" }, ` turn ${one.turn + 1}`)),
     h("span", { class: "of" }, `${num(one.value)} × ${num(one.weight)}`), h("span", { class: "counts" }, signed(one.paid)),
-    h("span", { class: "source" }, one.source));
+    h("span", { class: "source" }, one.source), one.feedback && h("span", { class: "feedback" }, one.feedback));
   return h("div", { class: "sheet" }, counts.map(row),
     h("div", { class: "total" }, h("strong", {}, "Reward"), h("span", {}), h("strong", { class: "counts" }, num(found.total))),
     merged.size > 0 && h("details", { id: "seen" }, h("summary", {}, `${merged.size} more were measured, and do not count`),

@@ -246,6 +246,7 @@ class WarmUp:
         found = summary(marked(experiences))
         right, of = found["success"]
         told: dict[str, Any] = {"phase": WARM_UP, "iteration": state.iteration, **rates(found)}
+        told["rollouts"] = len(experiences)
         if (bool(of) and right >= settings.warm_up_target * of) or state.step >= settings.warm_up_rounds:
             return state.next(metrics=told, is_warm=True)
         if not ctx.features.learning:

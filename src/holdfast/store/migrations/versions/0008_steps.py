@@ -56,7 +56,9 @@ def upgrade() -> None:
         op.add_column("rollouts", col(name, text, null=True))
     for name, default in (("max_faults", "5"), ("interruptions", "0")):
         op.add_column("rollouts", sa.Column(name, sa.Integer(), nullable=False, server_default=sa.text(default)))
+    op.drop_index("ix_rollouts_run_status_key", table_name="rollouts")
     op.execute(sa.text(OUTCOMES))
+    op.create_index("ix_rollouts_run_status_key", "rollouts", ["run", "status", "key", "outcome"])
     has_step = sa.text("step IS NOT NULL")
     op.create_index(
         "ix_rollouts_step", "rollouts", ["run", "step", "key"], sqlite_where=has_step, postgresql_where=has_step

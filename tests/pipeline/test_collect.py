@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.collect.plan import Follow, Learnt, Lesson, Plan, Standing
+from holdfast.contracts.algorithm import Batch, RolloutTail, Work
+from holdfast.contracts.errors import Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
+from holdfast.contracts.rollout import AttemptState, Claim, RolloutState, Split, Task
 from holdfast.contracts.run import RunState
-from holdfast.loop import Control
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.run import Control, Run, RunSpec
+from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
 from tests.conftest import Files
-from tests.workloads.test_promotion import begun, plan_of, ran
+from tests.pipeline.scene import ran, spec_of
+from tests.pipeline.test_promote import begun
 
 
 @dataclass
@@ -51,22 +55,26 @@ class Source:
         self.store.runs.end(self.run, RunState.COMPLETED, who="test", now=now, error=None, driver=1).result()
 
 
-def following(source: Source, lessons: int, least: int, heard: list[list[str]]) -> Plan:
-    def course(standing: Standing) -> Lesson | None:
-        taken = frozenset(name for update in standing.done for name in update.body["followed"])
+def following(source: Source, steps: int, least: int, heard: list[list[str]]) -> RunSpec:
+    """A run whose steps take what there is of another's, each once."""
 
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            heard.append([one.rollout.partition("/")[2] for one in experiences])
-            return Learnt(body={"followed": heard[-1]})
+    def learn(batch: Batch, *, ctx: StepContext) -> dict[str, int]:
+        heard.append([one.rollout.partition("/")[2] for one in ctx.experiences(batch)])
+        return {"seen": batch.count}
 
-        if len(standing.done) == lessons:
-            return None
-        return Lesson(name="following", learn=learn, follow=Follow(run=source.run, least=least, taken=taken))
+    async def program(run: Run) -> None:
+        taken: tuple[str, ...] = ()
+        for n in range(steps):
+            tail = RolloutTail(run=source.run, least=least, taken=taken)
+            batch: Batch = await run.step(f"{n}/collect", collect, [tail])
+            assert batch.ids is not None
+            taken = (*taken, batch.ids)
+            await run.step(f"{n}/learn", learn, batch)
 
-    return plan_of(course)
+    return spec_of(program)
 
 
-async def test_a_lesson_that_follows_another_run_waits_until_enough_has_arrived(store: Store) -> None:
+async def test_a_step_that_follows_another_run_waits_until_enough_has_arrived(store: Store) -> None:
     source, heard = Source(store, 6), list[list[str]]()
     going = asyncio.create_task(ran(store, following(source, 2, 2, heard)))
     source.finish("s1", "v")
@@ -112,7 +120,7 @@ async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(files: Files) -
     assert heard == [[f"s{n}" for n in range(8)], [f"s{n}" for n in range(8, 12)]]
 
 
-async def test_what_was_overridden_holds_for_the_next_lesson(store: Store) -> None:
+async def test_what_was_overridden_holds_for_the_next_step(store: Store) -> None:
     source, heard = Source(store, 7), list[list[str]]()
     source.finish(*(f"s{n}" for n in range(4)))
     store.overrides.put({"enabled": False}, now=1.0)
@@ -159,3 +167,50 @@ async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_ta
         again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
         assert again.run_state is RunState.COMPLETED
         assert heard == [["s0", "s1"]]
+
+
+# What failing means
+
+
+async def moody(task: str, context: object) -> str:
+    """Raises, never ends, or meets a fault of ours for as often as its task says."""
+    if task == "raises":
+        raise ValueError("no idea")
+    if task == "sleeps":
+        await asyncio.sleep(60.0)
+    if task == "faulty":
+        raise Fault("endpoint", why="answers 503")
+    return "4"
+
+
+def right(task: str, output: str, spans: object) -> tuple[Signal, ...]:
+    return (Signal(name="success", value=float(output == "4"), source="rule:test"),)
+
+
+async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_fault_of_ours_is_missing(
+    files: Files,
+) -> None:
+    found: list[Experience] = []
+
+    def read(batch: Batch, *, ctx: StepContext) -> dict[str, int]:
+        found.extend(ctx.experiences(batch))
+        return {"planned": batch.count}
+
+    async def program(run: Run) -> None:
+        todo = ("fine", "raises", "sleeps", "faulty")
+        work = [Work(name=one, input=one, policy=Prompt(), group="g") for one in todo]
+        await run.step("read", read, await run.step("collect", collect, work, 1, 0.2))
+
+    with open_store(files.fresh()) as store:
+        status = await ran(store, spec_of(program, agent=moody, score=right, max_faults=2))
+        tries = {
+            one.name: [str(tried.status) for tried in store.views.attempts(one.id)]
+            for one in store.views.rollouts(status.run_id, most=9)
+        }
+    assert [one.rollout.partition("/")[2] for one in found] == ["fine", "raises", "sleeps"]  # the fourth is missing
+    signals = [[(one.name, one.value, one.source) for one in each.sheet.signals] for each in found if each.sheet]
+    failed = [("success", 0.0, "rule:failed")]
+    assert signals == [[("success", 1.0, "rule:test")], failed, failed]
+    assert [one.state for one in found] == [RolloutState.SUCCEEDED, RolloutState.FAILED, RolloutState.FAILED]
+    assert (len(tries["raises"]), len(tries["sleeps"])) == (1, 1)  # raising buys no new draw of chance
+    assert len(tries["faulty"]) == 3  # faults use up none of its tries, and have a bound of their own

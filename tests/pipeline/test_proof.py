@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.workloads.proof import Case, proof_of, propose, report_ids, summed
 
 from holdfast.contracts.evidence import Decision, Episode, Finding, Reason
 from holdfast.contracts.records import decode
-from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.release import PolicyKind
+from holdfast.pipeline.proof import Candidate, PromotionRequest, proof_of, report_ids, summed
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
@@ -31,7 +31,7 @@ def tries(won: float, tasks: int = 100) -> list[Episode]:
     return [Episode(task=f"t{n}", seed=seed, reward=won, success=won) for n in range(tasks) for seed in (0, 1)]
 
 
-def case(before: float = 0.0, after: float = 1.0, **fields: Any) -> Case:
+def case(before: float = 0.0, after: float = 1.0, **fields: Any) -> Candidate:
     given: dict[str, Any] = {
         "run": "Run-1_ab",
         "policy": "tools",
@@ -44,42 +44,36 @@ def case(before: float = 0.0, after: float = 1.0, **fields: Any) -> Case:
         "audit": (CLEAN,),
         "manifest": {"steps": 3},
     }
-    return Case(**given | fields)
+    return Candidate(**given | fields)
 
 
-def test_a_proposal_carries_every_episode_and_how_they_are_judged(tmp_path: Path) -> None:
-    asked = propose(case(), HOW, CRITERIA, reports=tmp_path / "reports", now=NOW)
-    assert (asked.policy, asked.kind, asked.baseline, asked.candidate) == (
-        "tools",
-        PolicyKind.WEIGHTS,
-        "shelf:sprout",
-        "checkpoint:c",
-    )
-    assert (asked.manifest, asked.to, asked.share) == ({"run": "Run-1_ab", "steps": 3}, Stage.LIVE, None)
+def propose(candidate: Candidate, reports: Path, now: float = NOW) -> PromotionRequest:
+    return PromotionRequest(candidate=candidate, how=HOW, criteria=CRITERIA, reports=reports, now=now)
+
+
+def test_a_request_carries_every_episode_and_how_they_are_judged(tmp_path: Path) -> None:
+    asked = propose(case(), tmp_path / "reports")
+    assert (asked.candidate.kind, asked.to, asked.share) == (PolicyKind.WEIGHTS, None, None)  # nothing moves
     samples = json.loads(asked.samples)
     assert [decode(Episode, one) for one in samples["candidate"]] == tries(1.0)
     assert (samples["weighing"]["alpha"], samples["criteria"]["min_reward_delta"]) == (0.05, 0.1)
 
 
-@pytest.mark.parametrize(("to", "share"), [(Stage.SHADOW, None), (Stage.CANARY, 5), (Stage.LIVE, None)])
-def test_a_canary_begins_with_a_small_share(tmp_path: Path, to: Stage, share: int | None) -> None:
-    assert propose(case(), HOW, CRITERIA, reports=tmp_path, now=NOW, to=to).share == share
-
-
 def test_evidence_is_weighed_the_same_every_time_and_rests_on_the_samples(tmp_path: Path) -> None:
-    asked = propose(case(), HOW, CRITERIA, reports=tmp_path, now=NOW)
+    asked = propose(case(), tmp_path)
     evidence = asked.weigh("tools@1", "tools@2", "0" * 64)
     assert evidence == asked.weigh("tools@1", "tools@2", "0" * 64)
     assert (evidence.suite, evidence.samples) == (f"tests@2 {('cd' * 6)}", "0" * 64)
     assert evidence.comparisons["success"].difference == 1.0
+    assert evidence.manifest == {"run": "Run-1_ab", "steps": 3}
     assert (evidence.audit, evidence.golden) == ((CLEAN,), None)
     decision = asked.decide(evidence)
     assert decision.open
-    assert not propose(case(1.0, 0.0), HOW, CRITERIA, reports=tmp_path, now=NOW).decide(evidence_of(1.0, 0.0)).open
+    assert not propose(case(1.0, 0.0), tmp_path).decide(evidence_of(1.0, 0.0)).open
 
 
 def evidence_of(before: float, after: float, **fields: Any) -> Any:
-    return propose(case(before, after, **fields), HOW, CRITERIA, reports=Path(), now=NOW).weigh("a@1", "a@2", "0" * 64)
+    return propose(case(before, after, **fields), Path()).weigh("a@1", "a@2", "0" * 64)
 
 
 @pytest.mark.parametrize(
@@ -91,21 +85,21 @@ def evidence_of(before: float, after: float, **fields: Any) -> Any:
     ],
 )
 def test_what_was_found_besides_keeps_the_gate_closed(fields: dict[str, Any], code: str) -> None:
-    asked = propose(case(**fields), HOW, CRITERIA, reports=Path(), now=NOW)
+    asked = propose(case(**fields), Path())
     decision = asked.decide(asked.weigh("a@1", "a@2", "0" * 64))
     assert [reason.code for reason in decision.reasons] == [code]
 
 
 def test_the_reports_are_published_once_and_can_be_validated(tmp_path: Path) -> None:
     reports = tmp_path / ".holdfast/reports"
-    asked = propose(case(), HOW, CRITERIA, reports=reports, now=NOW)
+    asked = propose(case(), reports)
     evidence = asked.weigh("tools@1", "tools@2", "0" * 64)
     decision = asked.decide(evidence)
     path = Path(asked.publish(evidence, decision)["proof"])
     assert path == reports / "m24/m24-run-1-ab-2/m24-benchmark-proof-m24-run-1-ab-2.json"
     assert validate(path) == []
     written = {file: file.read_bytes() for file in path.parent.iterdir()}
-    later = propose(case(), HOW, CRITERIA, reports=reports, now=NOW + 5)  # as after a kill
+    later = propose(case(), reports, NOW + 5)  # as after a kill
     assert later.publish(evidence, decision) == {"proof": str(path), "proof_sha256": sha256_of(path)}
     assert {file: file.read_bytes() for file in path.parent.iterdir()} == written
 
@@ -122,7 +116,7 @@ def test_the_reports_are_published_once_and_can_be_validated(tmp_path: Path) -> 
 
 def test_another_decision_about_the_same_version_is_another_proof(tmp_path: Path) -> None:
     reports = tmp_path / "reports"
-    asked = propose(case(), HOW, CRITERIA, reports=reports, now=NOW)
+    asked = propose(case(), reports)
     evidence = asked.weigh("tools@1", "tools@2", "0" * 64)
     first = asked.decide(evidence)
     second = Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text="another is"),))
@@ -135,7 +129,7 @@ def test_another_decision_about_the_same_version_is_another_proof(tmp_path: Path
 
 def test_a_report_is_of_the_episodes_that_both_versions_have(tmp_path: Path) -> None:
     short = replace(case(), after=tries(1.0)[3:])
-    asked = propose(short, HOW, CRITERIA, reports=tmp_path / "reports", now=NOW)
+    asked = propose(short, tmp_path / "reports")
     evidence = asked.weigh("tools@1", "tools@2", "0" * 64)
     path = Path(asked.publish(evidence, asked.decide(evidence))["proof"])
     proof = json.loads(path.read_text())
@@ -168,3 +162,11 @@ def test_several_audits_become_one() -> None:
         Finding(name="no_pii", severity="critical", count=3, of=10, detail="r/1: mail"),
         odd,
     )
+
+
+def test_what_is_counted_as_missing_stays_missing_though_it_has_a_worth() -> None:
+    """Imputed episodes are among the others; the evidence says how many they are."""
+    lost = evidence_of(0.0, 1.0, lost={"baseline": 2, "candidate": 7})
+    assert lost.missing == {"planned": 200, "baseline": 2, "candidate": 7}
+    fewer = propose(replace(case(), after=tries(1.0)[3:]), Path())
+    assert fewer.weigh("a@1", "a@2", "0" * 64).missing == {"planned": 200, "baseline": 0, "candidate": 3}

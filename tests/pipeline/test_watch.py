@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.workloads.plans import plan_for
-from holdfast.workloads.watch import Watched, watched
-
-from holdfast import loop
 from holdfast.collect.agent import Agent, Assignment, Context
 from holdfast.collect.questions import exact_match
 from holdfast.collect.seats import plainly
@@ -20,8 +15,11 @@ from holdfast.collect.worker import Outcome, run_one
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.settings import SafetyReward, settings_from
+from holdfast.pipeline.spec import optimize_spec
+from holdfast.pipeline.watch import Watched, watched
 from holdfast.reward.safety import SafetyPolicy
 from holdfast.store.store import open_store
+from tests.pipeline.scene import ran
 
 KEY = "sk-ant-" + "a1B2" * 8
 
@@ -118,22 +116,12 @@ def test_the_block_has_the_policys_own_defaults_and_travels() -> None:
 def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) -> None:
     given = {
         "optimize": [{"prompt": "2 + 2?", "expected": "4", "leaks": leaks} for leaks in (True, False)],
-        "agent": "tests.workloads.test_watch:leaky",
+        "agent": "tests.pipeline.test_watch:leaky",
         "safety_reward": {"reject_rollout_on_hard_gate": True},
         "max_attempts": 1,
     }
     with open_store(str(tmp_path / "s.sqlite"), project="p") as store:
-        run = asyncio.run(
-            loop.optimize(
-                store,
-                plan_for(settings_from(given, "c.json")),
-                loop.Control(),
-                clock=time.time,
-                observe=lambda status: None,
-                who="ann",
-                salt="ab",
-            )
-        ).run_id
+        run = asyncio.run(ran(store, optimize_spec(settings_from(given, "c.json")))).run_id
         leaked, clean = (store.views.rollout(f"{run}/train-{place}") for place in (1, 2))
         assert leaked.status is RolloutState.FAILED
         assert "safety hard gate triggered" in str(leaked.reason)

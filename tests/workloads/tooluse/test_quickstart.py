@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.collect.plan import Learnt, Lesson, Standing
+from holdfast.workloads.pupil import FOLDER, Pupil
 from holdfast.workloads.tooluse.course import QUICK, Course, Quickstart, plan_for
 
-from holdfast.collect.plan import Learnt, Lesson, Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
@@ -24,7 +25,6 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.policies import tokens
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer, transformer
-from holdfast.workloads.pupil import FOLDER, Pupil
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
 from holdfast.workloads.tooluse.templates import TEMPLATES

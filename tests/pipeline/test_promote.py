@@ -1,4 +1,4 @@
-"""The end of the loop: a candidate is weighed, decided on and moved, once, however often the process is killed on
+"""The end of an iteration: a candidate is weighed, decided on and moved, once, however often the process is killed on
 the way."""
 
 from __future__ import annotations
@@ -9,34 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.workloads.promotion import adopt, promote
-from holdfast.workloads.proof import Case, propose
 
-from holdfast.collect.agent import Context, no_model
-from holdfast.collect.plan import Learnt, Lesson, Plan, Proposal, Standing
-from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import StaleLease
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
-from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.contracts.reward import Signal
-from holdfast.contracts.rollout import AttemptState, Task
-from holdfast.contracts.run import RunState, Status
-from holdfast.loop import Control, optimize
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.run import RunState
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.promote import adopt, promote
+from holdfast.pipeline.proof import Candidate, PromotionRequest
+from holdfast.pipeline.run import Run, RunSpec
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent
 from tests.conftest import Files
+from tests.pipeline.scene import ran, spec_of
 
 POLICY = "tools"
 
@@ -62,7 +58,7 @@ def tries(success: float, tasks: int = 100) -> list[Episode]:
     ]
 
 
-def case(run: str, gain: tuple[float, float], checkpoint: str = "c-1", **fields: Any) -> Case:
+def case(run: str, gain: tuple[float, float], checkpoint: str = "c-1", **fields: Any) -> Candidate:
     given: dict[str, Any] = {
         "run": run,
         "policy": POLICY,
@@ -74,11 +70,21 @@ def case(run: str, gain: tuple[float, float], checkpoint: str = "c-1", **fields:
         "planned": len(tries(gain[0])),
         "audit": (CLEAN,),
     }
-    return Case(**given | fields)
+    return Candidate(**given | fields)
 
 
-def proposal(store: Store, run: str, gain: tuple[float, float], **fields: Any) -> Proposal:
-    return propose(case(run, gain, **fields), WEIGHING, LAX, reports=store.reports, now=time.time())
+def request(
+    store: Store, run: str, gain: tuple[float, float], *, to: Stage | None = Stage.LIVE, **fields: Any
+) -> PromotionRequest:
+    return PromotionRequest(
+        candidate=case(run, gain, **fields),
+        how=WEIGHING,
+        criteria=LAX,
+        reports=store.reports,
+        now=time.time(),
+        to=to,
+        share=5 if to is Stage.CANARY else None,
+    )
 
 
 def begun(store: Store, *checkpoints: str) -> str:
@@ -91,7 +97,7 @@ def begun(store: Store, *checkpoints: str) -> str:
     return run
 
 
-async def promoted(store: Store, asked: Proposal) -> dict[str, Any]:
+async def promoted(store: Store, asked: PromotionRequest) -> dict[str, Any]:
     return await promote(store, asked, clock=time.time, who="test")
 
 
@@ -99,7 +105,7 @@ def told(store: Store) -> list[str]:
     """What the ledger says of releases, in a few words each."""
     found = []
     for entry in store.releases.history(POLICY):
-        verb = next(name for name in ("add", "move", "refuse", "roll_back") if name in entry.body)
+        verb = next(name for name in ("add", "move", "refuse", "accept", "roll_back") if name in entry.body)
         to = f" → {entry.body['to']}" if "to" in entry.body else ""
         found.append(f"{verb} {entry.body[verb]}{to}")
     return found
@@ -118,7 +124,7 @@ def codes(body: Mapping[str, Any]) -> list[str]:
 
 async def test_a_better_candidate_goes_live_and_its_proof_is_published(store: Store) -> None:
     run = begun(store, "c-1")
-    body = await promoted(store, proposal(store, run, BETTER))
+    body = await promoted(store, request(store, run, BETTER))
     live = store.releases.live(POLICY)
     assert live is not None
     assert (live.id, live.source, live.parent, live.evidence) == (
@@ -153,7 +159,7 @@ async def test_a_worse_candidate_is_refused_and_an_equal_one_held(
     files: Files, gain: tuple[float, float], needs: bool, code: str
 ) -> None:
     with open_store(files.fresh()) as store:
-        body = await promoted(store, proposal(store, begun(store, "c-1"), gain))
+        body = await promoted(store, request(store, begun(store, "c-1"), gain))
         assert code in codes(body)
         assert (body["decision"]["needs"] is not None) is needs
         live, candidate = store.releases.live(POLICY), store.releases.get(f"{POLICY}@2")
@@ -169,18 +175,18 @@ async def test_proposed_twice_it_comes_to_the_same_and_nothing_is_in_the_ledger_
     store: Store, gain: tuple[float, float]
 ) -> None:
     run = begun(store, "c-1")
-    first = await promoted(store, proposal(store, run, gain))
+    first = await promoted(store, request(store, run, gain))
     ledger = told(store)
     proof = read(first["proof"])
-    assert await promoted(store, proposal(store, run, gain)) == first
+    assert await promoted(store, request(store, run, gain)) == first
     assert told(store) == ledger
     assert read(first["proof"]) == proof
 
 
 async def test_the_next_candidate_of_the_same_line_is_measured_against_the_one_that_went_live(store: Store) -> None:
     run = begun(store, "c-1", "c-2")
-    await promoted(store, proposal(store, run, BETTER))
-    body = await promoted(store, proposal(store, run, BETTER, checkpoint="c-2", baseline="checkpoint:c-1"))
+    await promoted(store, request(store, run, BETTER))
+    body = await promoted(store, request(store, run, BETTER, checkpoint="c-2", baseline="checkpoint:c-1"))
     live = store.releases.live(POLICY)
     assert live is not None
     assert (live.id, live.parent, body["release"]) == (f"{POLICY}@3", f"{POLICY}@2", f"{POLICY}@3")
@@ -209,9 +215,9 @@ async def test_a_proof_against_what_is_no_longer_live_proves_nothing(
     store: Store, meanwhile: Callable[[Store], None], gain: tuple[float, float], others: int
 ) -> None:
     run = begun(store, "c-1", "c-2")
-    await promoted(store, proposal(store, run, BETTER))
+    await promoted(store, request(store, run, BETTER))
     meanwhile(store)
-    body = await promoted(store, proposal(store, run, gain, checkpoint="c-2", baseline="checkpoint:c-1"))
+    body = await promoted(store, request(store, run, gain, checkpoint="c-2", baseline="checkpoint:c-1"))
     assert codes(body)[0] == "baseline_is_not_live"
     assert len(codes(body)) > 1 if others else codes(body) == ["baseline_is_not_live"]
     live = store.releases.live(POLICY)
@@ -226,10 +232,10 @@ async def test_what_was_decided_before_a_kill_stays_decided_whatever_happened_si
     store: Store, meanwhile: Callable[[Store], None]
 ) -> None:
     run = begun(store, "c-1")
-    first = await promoted(store, proposal(store, run, BETTER))
+    first = await promoted(store, request(store, run, BETTER))
     meanwhile(store)
     ledger, live = told(store), store.releases.live(POLICY)
-    assert await promoted(store, proposal(store, run, BETTER)) == first
+    assert await promoted(store, request(store, run, BETTER)) == first
     assert (told(store), store.releases.live(POLICY)) == (ledger, live)
 
 
@@ -238,27 +244,38 @@ async def test_what_a_gate_found_in_the_data_is_in_the_decision(files: Files) ->
     odd = Finding(name="reward_varies", severity="warning", count=9, of=9, blocks=False)
     with open_store(files.fresh()) as store:
         run = begun(store, "c-1", "c-2")
-        body = await promoted(store, proposal(store, run, BETTER, audit=(leaked, odd)))
+        body = await promoted(store, request(store, run, BETTER, audit=(leaked, odd)))
         assert codes(body) == ["data_quality_no_secrets"]
-        body = await promoted(store, proposal(store, run, BETTER, checkpoint="c-2", audit=None))
+        body = await promoted(store, request(store, run, BETTER, checkpoint="c-2", audit=None))
         assert codes(body) == ["evidence_missing_audit"]
 
 
 @pytest.mark.parametrize(("to", "share"), [(Stage.SHADOW, 0), (Stage.CANARY, 5)])
 async def test_an_open_gate_may_lead_to_an_earlier_stage(files: Files, to: Stage, share: int) -> None:
     with open_store(files.fresh()) as store:
-        asked = propose(
-            case(begun(store, "c-1", "c-2"), BETTER), WEIGHING, LAX, reports=store.reports, now=time.time(), to=to
-        )
+        asked = request(store, begun(store, "c-1", "c-2"), BETTER, to=to)
         body = await promoted(store, asked)
         candidate, live = store.releases.get(str(body["release"])), store.releases.live(POLICY)
         assert (candidate.stage, candidate.share) == (to, share)
         assert live is not None and live.id == f"{POLICY}@1"
         if to is Stage.CANARY:  # one is enough, and whoever resumes is told so again
-            second = replace(asked, candidate="checkpoint:c-2")
+            second = replace(asked, candidate=replace(asked.candidate, candidate="checkpoint:c-2"))
             for _ in range(2):
                 body = await promoted(store, second)
                 assert codes(body) == ["canary_under_way"] and store.releases.get(str(body["release"])).share == 0
+
+
+async def test_without_a_stage_an_open_gate_accepts_and_nothing_moves(store: Store) -> None:
+    run = begun(store, "c-1")
+    body = await promoted(store, request(store, run, BETTER, to=None))
+    assert body["decision"]["open"] is True
+    assert store.releases.live(POLICY) is None  # not even what it was measured against
+    candidate = store.releases.get(f"{POLICY}@2")
+    assert (candidate.stage, candidate.evidence) == (Stage.CANDIDATE, body["evidence"])
+    assert told(store) == [f"add {POLICY}@1", f"add {POLICY}@2", f"accept {POLICY}@2"]
+    assert validate(Path(body["proof"])) == []
+    assert await promoted(store, request(store, run, BETTER, to=None)) == body
+    assert len(told(store)) == 3  # and it is accepted once
 
 
 async def test_the_first_version_is_adopted_without_a_proof_and_only_where_nothing_is_live(store: Store) -> None:
@@ -267,7 +284,7 @@ async def test_the_first_version_is_adopted_without_a_proof_and_only_where_nothi
     one = await add(policy=POLICY, kind=PolicyKind.WEIGHTS, source="shelf:sprout", who="test", now=now)
     live = await adopt(store, one, who="test", now=now)
     assert (live.stage, live.is_known_good, live.evidence) == (Stage.LIVE, True, None)
-    await promoted(store, proposal(store, begun(store, "c-1"), BETTER, baseline="shelf:oak"))
+    await promoted(store, request(store, begun(store, "c-1"), BETTER, baseline="shelf:oak"))
     found = store.releases.live(POLICY)
     assert found is not None
     assert found.id == one.id  # the other baseline did not take its place
@@ -277,143 +294,69 @@ async def test_the_first_version_is_adopted_without_a_proof_and_only_where_nothi
 # Within a run
 
 
-async def echo(task: Any, context: Context) -> Any:
-    return task
+def proving(store: Store, gain: tuple[float, float], hook: Callable[[str], None] = lambda at: None) -> RunSpec:
+    """A step that makes a checkpoint, and one that brings it before the gate; `hook` is told how far it is."""
+
+    def learn(*, ctx: StepContext) -> dict[str, Any]:
+        identity = f"{ctx.run}-0"
+        made = Checkpoint(
+            id=identity, algorithm="a", policy_version="1", global_step=1, episode_count=0, created_at=1.0
+        )
+        ctx.add_checkpoint(made)
+        return {"checkpoint": identity}
+
+    async def decide(*, ctx: StepContext) -> dict[str, Any]:
+        asked = request(store, ctx.run, gain, checkpoint=f"{ctx.run}-0")
+
+        def driven(tx: Any) -> None:
+            ctx.store.runs.driven_in(tx, ctx.run, ctx.driver)
+
+        given: dict[str, Any] = {name: getattr(asked, name) for name in asked.__dataclass_fields__}
+        hooked = Hooked(**given, hook=hook)
+        hook("decide")
+        return await promote(ctx.store, hooked, clock=ctx.now, who=ctx.who, fence=driven, check=ctx.check)
+
+    async def program(run: Run) -> None:
+        await run.step("learn", learn)
+        await run.step("decide", decide)
+
+    return spec_of(program, policy=POLICY)
 
 
-def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
-    return (Signal(name="worth", value=float(output), source="rule:test"),)
+@dataclass(frozen=True, kw_only=True)
+class Hooked(PromotionRequest):
+    hook: Callable[[str], Any]
 
-
-def plan_of(course: Callable[[Standing], Lesson | None], **fields: Any) -> Plan:
-    home = Home(echo, worth, no_model, time.time)
-    given: dict[str, Any] = {
-        "course": course,
-        "resources": {},
-        "model_ref": "agent/test",
-        "policy": POLICY,
-        "settings": {},
-        "seats": lambda: Seat(home.place()),
-        "close": home.close,
-        "workers": 2,
-        "pace": PACE,
-        "report_s": 0.05,
-        "look_s": 0.01,
-    }
-    return Plan(**{**given, **fields})
-
-
-async def ran(store: Store, plan: Plan, control: Control | None = None, resume: str | None = None) -> Status:
-    going = optimize(
-        store,
-        plan,
-        control or Control(),
-        clock=time.time,
-        observe=lambda status: None,
-        who="test",
-        salt="ab",
-        resume=resume,
-    )
-    return await asyncio.wait_for(going, PATIENCE_S)
-
-
-def proving(store: Store, gains: Sequence[tuple[float, float]], hook: Callable[[str], None] = lambda at: None) -> Plan:
-    """A lesson for each gain, whose checkpoint is proposed; `hook` is told how far it is."""
-
-    def course(standing: Standing) -> Lesson | None:
-        number = len(standing.done)
-        if number == len(gains):
-            return None
-
-        def learn(experiences: Sequence[Experience]) -> Learnt:
-            identity = f"{standing.run}-{number}"
-            made = Checkpoint(
-                id=identity, algorithm="a", policy_version="1", global_step=1, episode_count=0, created_at=1.0
-            )
-            asked = proposal(store, standing.run, gains[number], checkpoint=identity)
-            return Learnt(body={}, checkpoint=made, proposal=hooked(asked, hook))
-
-        return Lesson(name=f"lesson {number + 1}", tasks=[Task(name=f"l{number}", input=1)], learn=learn)
-
-    return plan_of(course)
-
-
-def hooked(asked: Proposal, hook: Callable[[str], None]) -> Proposal:
-    def weigh(*given: str) -> Evidence:
-        hook("weigh")
-        return asked.weigh(*given)
-
-    def publish(evidence: Evidence, decision: Decision) -> Mapping[str, Any]:
-        hook("publish")
-        body = asked.publish(evidence, decision)
-        hook("published")
-        return body
-
-    return replace(asked, weigh=weigh, publish=publish)
-
-
-async def test_a_decision_is_part_of_the_lesson_that_led_to_it_and_the_next_one_sees_what_is_live(
-    store: Store,
-) -> None:
-    lives: list[Release | None] = []
-    plan = proving(store, [BETTER])
-    course = plan.course
-
-    def watched(standing: Standing) -> Lesson | None:
-        lives.append(standing.live)
-        assert standing.reports == store.reports
-        return course(standing)
-
-    status = await ran(store, replace(plan, course=watched))
-    assert status.run_state is RunState.COMPLETED
-    (update,) = store.steps.of_run(status.run_id)
-    assert update.body["release"] == f"{POLICY}@2"
-    assert update.body["decision"]["open"] is True
-    assert [live and live.id for live in lives] == [None, f"{POLICY}@2"]
-
-
-async def test_a_plan_without_a_policy_has_nothing_live(files: Files) -> None:
-    seen: list[Release | None] = []
-
-    def course(standing: Standing) -> None:
-        seen.append(standing.live)
-
-    with open_store(files.fresh()) as store:
-        await promoted(store, proposal(store, begun(store, "c-1"), BETTER))
-        await ran(store, plan_of(course, policy=None))
-        await ran(store, plan_of(course, policy="other"))
-    assert seen == [None, None]
+    def publish(self, evidence: Evidence, decision: Decision) -> dict[str, Any]:
+        self.hook("publish")
+        return super().publish(evidence, decision)
 
 
 async def test_a_driver_that_was_replaced_promotes_nothing(files: Files) -> None:
     url = files.fresh()
     with open_store(url) as store, open_store(url) as operator:
+
+        def taken_from_it(at: str) -> None:
+            if at == "publish":
+                (run,) = operator.runs.newest()
+                operator.runs.resume(run.id, who="other", now=time.time(), silent_s=0.0).result()
+
         asleep = replace(PACE, heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
-        plan = proving(store, [BETTER])
-        course = plan.course
-
-        def slow(standing: Standing) -> Lesson | None:
-            lesson = course(standing)
-            assert lesson is not None and lesson.learn is not None
-            learn = lesson.learn
-
-            def taken_from_it(experiences: Sequence[Experience]) -> Learnt:
-                operator.runs.resume(standing.run, who="other", now=time.time(), silent_s=0.0).result()
-                return replace(learn(experiences), checkpoint=None)
-
-            return replace(lesson, learn=taken_from_it)
-
+        spec = replace(proving(store, BETTER, taken_from_it), pace=asleep, report_s=PATIENCE_S)
         with pytest.raises(StaleLease, match="another process has taken it up"):
-            await ran(store, replace(plan, course=slow, pace=asleep, report_s=PATIENCE_S))
-        assert told(store) == []
+            await ran(store, spec)
+        assert told(store) == ADDED
+        live = store.releases.live(POLICY)
+        assert live is not None and live.id == f"{POLICY}@1"
 
 
 CHILD = """
 import asyncio, os, signal, sys
 from holdfast.store.releases import Releases
+from holdfast.store.steps import Steps
 from holdfast.store.store import open_store
-from holdfast.store.updates import Updates
-from tests.workloads import test_promotion as here
+from tests.pipeline import test_promote as here
+from tests.pipeline.scene import ran
 
 url, at, gain = sys.argv[1:]
 
@@ -427,10 +370,11 @@ def hook(place):
 if at == "move":
     move = Releases.move
     Releases.move = lambda self, *a, **how: die() if how.get("decision") else move(self, *a, **how)
-elif at == "update":
-    Updates.add = die
+elif at == "record":
+    add = Steps.add
+    Steps.add = lambda self, run, name, *a, **how: die() if name == "decide" else add(self, run, name, *a, **how)
 with open_store(url) as store:
-    asyncio.run(here.ran(store, here.proving(store, [getattr(here, gain)], hook)))
+    asyncio.run(ran(store, here.proving(store, getattr(here, gain), hook)))
 """
 
 
@@ -439,8 +383,8 @@ with open_store(url) as store:
     [
         ("publish", "BETTER"),  # the evidence is kept, and there is no report
         ("move", "BETTER"),  # it is published, the version has not moved
-        ("update", "BETTER"),  # all is done but for the record of it
-        ("update", "WORSE"),
+        ("record", "BETTER"),  # all is done but for the record of it
+        ("record", "WORSE"),
     ],
 )
 def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: Files, at: str, gain: str) -> None:
@@ -450,39 +394,38 @@ def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: File
     assert died.returncode == -signal.SIGKILL, died.stderr
     with open_store(url) as store:
         (run,) = store.runs.newest()
-        assert store.steps.of_run(run.id) == []
+        assert [one.name for one in store.steps.of_run(run.id)] == ["begin", "learn"]
         live = store.releases.live(POLICY)
         assert live is not None
-        assert (live.id == f"{POLICY}@2") is (gain == "BETTER" and at == "update")
+        assert (live.id == f"{POLICY}@2") is (gain == "BETTER" and at == "record")
         fall_silent(store, run.id)
-        status = asyncio.run(ran(store, proving(store, [globals()[gain]]), resume=run.id))
+        status = asyncio.run(ran(store, proving(store, globals()[gain]), resume=run.id))
         assert status.run_state is RunState.COMPLETED
         last = f"move {POLICY}@2 → live" if gain == "BETTER" else f"refuse {POLICY}@2"
         assert told(store) == [*ADDED, last]
-        (update,) = store.steps.of_run(run.id)
-        assert update.body["decision"]["open"] is (gain == "BETTER")
+        body = store.steps.of_run(run.id)[-1].body
+        assert body["decision"]["open"] is (gain == "BETTER")
         assert [one.id for one in store.checkpoints.of_run(run.id)] == [f"{run.id}-0"]
         entry = store.releases.history(POLICY)[-1].body
-        assert (entry["decision"], entry["evidence"]) == (update.body["decision"], update.body["evidence"])
-        assert validate(Path(update.body["proof"])) == []
+        assert (entry["decision"], entry["evidence"]) == (body["decision"], body["evidence"])
+        assert validate(Path(body["proof"])) == []
         assert len(list(store.reports.glob("m24/*"))) == 1
-        assert [attempt.status for attempt in store.views.attempts(f"{run.id}/l0")] == [AttemptState.SUCCEEDED]
 
 
 async def test_of_two_proofs_against_one_live_version_only_the_first_puts_a_version_into_service(store: Store) -> None:
     run = begun(store, "c-1", "c-2")
-    first, second = (proposal(store, run, BETTER, checkpoint=name) for name in ("c-1", "c-2"))
-    await promoted(store, proposal(store, run, WORSE, checkpoint="c-1"))  # so that something is live
+    first, second = (request(store, run, BETTER, checkpoint=name) for name in ("c-1", "c-2"))
+    await promoted(store, request(store, run, WORSE, checkpoint="c-1"))  # so that something is live
     raced: list[str] = []
 
-    def publish(evidence: Evidence, decision: Decision) -> Mapping[str, Any]:
+    def race(at: str) -> None:
         """Between the other's decision and its move this one goes live."""
         if not raced:
             raced.append("now")
             raced.append(str(asyncio.run(promoted(store, first))["release"]))
-        return second.publish(evidence, decision)
 
-    body = await promoted(store, replace(second, publish=publish))
+    given: dict[str, Any] = {name: getattr(second, name) for name in second.__dataclass_fields__}
+    body = await promoted(store, Hooked(**given, hook=race))
     live = store.releases.live(POLICY)
     assert live is not None and live.id == raced[1]
     assert codes(body) == ["baseline_is_not_live"]

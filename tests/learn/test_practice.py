@@ -1,0 +1,265 @@
+"""GRPO as an algorithm: what did better becomes likelier, and what the data gates put aside is not learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.algorithm import State
+from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Split, Task
+from holdfast.learn.constrain import Constraint
+from holdfast.learn.practice import GRPO, mean_reward
+from holdfast.policies.loading import load
+from holdfast.policies.model import Model
+from holdfast.policies.prompt import Prompt
+from tests.learn.telling import Telling
+from tests.workloads.scene import RUN, attempt, tiny
+
+TASKS = [{"prompt": f"train {n}"} for n in range(5)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tiny(tmp_path_factory.mktemp("base") / "tiny"))
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(name=f"p-{n}", input=n, split=Split.TRAIN, metadata={"group": "g"}) for n in range(count)]
+
+
+def tried(policy: Any, *won: float | None, **fields: Any) -> list[Experience]:
+    """Attempts at one task that were worth that."""
+    found = zip(tasks(len(won)), won, strict=True)
+    return [attempt(task, n, one, version=policy.version, **fields) for n, (task, one) in enumerate(found)]
+
+
+def counts(state: State) -> dict[str, int]:
+    return {one["name"]: one["count"] for one in state.metrics["quality"] if one["count"]}
+
+
+def weights(policy: Any, folder: Path) -> list[float]:
+    return [float(number) for tensor in load(policy, folder)[0].parameters() for number in tensor.detach().flatten()]
+
+
+# What it asks for
+
+
+def test_each_task_is_tried_several_times_in_a_group_of_its_own(base: Model) -> None:
+    algorithm = GRPO(tasks=2, samples=2, steps=2)
+    state = algorithm.start(base)
+    first = algorithm.ask(state, TASKS)
+    assert [(one.input["prompt"], one.split, one.policy) for one in first] == [
+        (f"train {n}", Split.TRAIN, base) for n in (0, 0, 1, 1)
+    ]
+    assert [one.group for one in first] == ["practice-0-0-0"] * 2 + ["practice-0-0-1"] * 2
+    second = algorithm.ask(replace(state, step=1), TASKS)
+    assert [one.input["prompt"] for one in second] == [f"train {n}" for n in (2, 2, 3, 3)]
+    assert algorithm.ask(replace(state, step=2), TASKS) == ()
+    assert [one.input["prompt"] for one in algorithm.ask(replace(state, iteration=1), TASKS)[::2]] == [
+        "train 4",
+        "train 0",
+    ]
+
+
+def test_a_file_shorter_than_a_step_is_gone_through_again_under_other_names(base: Model) -> None:
+    work = GRPO(tasks=7, samples=2).ask(State(base=base), TASKS)
+    assert len({one.name for one in work}) == 14
+    assert [one.input["prompt"] for one in work[::2]] == [f"train {n % 5}" for n in range(7)]
+    assert [one.group for one in work[10:12]] == ["practice-0-0-5"] * 2
+
+
+def test_a_spent_budget_ends_the_practice(base: Model, tmp_path: Path) -> None:
+    algorithm, state = GRPO(budget_s=1e-9), State(base=base)
+    assert algorithm.ask(state, TASKS)
+    state = Telling(tmp_path).tell(algorithm, state, tried(base, 1.0, 0.0))
+    assert state.candidate is not None
+    assert algorithm.ask(state, TASKS) == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"steps": 0}, "grpo.steps = 0: "), ({"tasks": 0}, "grpo.tasks = 0: "), ({"samples": 1}, "grpo.samples = 1: ")],
+)
+def test_what_cannot_be_practised_is_refused(fields: dict[str, int], said: str) -> None:
+    with pytest.raises(BadInput, match=f"^{said}"):
+        GRPO(**fields)  # type: ignore[arg-type]
+
+
+def test_weights_that_are_not_ours_cannot_practise() -> None:
+    with pytest.raises(BadInput, match=r"its weights are out of reach; give a local model"):
+        GRPO().start(Prompt(model="openai/tiny"))
+
+
+# What it is told
+
+
+def test_what_did_better_moves_the_weights_and_leaves_a_checkpoint(base: Model, tmp_path: Path) -> None:
+    telling = Telling(tmp_path)
+    state = telling.tell(GRPO(), State(base=base), tried(base, 1.0, 0.0, 0.0))
+    (checkpoint,) = telling.checkpoints
+    assert (checkpoint.algorithm, checkpoint.mean_reward) == ("grpo", pytest.approx(1 / 3))
+    assert state.candidate == base.at(checkpoint.id)
+    assert state.metrics["checkpoint"] == checkpoint.id
+    assert (state.step, state.metrics["phase"], state.metrics["reward"]) == (1, "practice 1", pytest.approx(1 / 3))
+    assert counts(state) == {}
+    assert weights(state.candidate, tmp_path) != weights(base, tmp_path)
+    assert state.metrics["audit"]["taught"] == state.metrics["rollouts"] == 3
+
+
+def test_while_learning_is_switched_off_nothing_moves_and_what_was_collected_is_still_looked_at(
+    base: Model, tmp_path: Path
+) -> None:
+    telling, given = Telling(tmp_path, Features(learning=False)), tried(base, 1.0, 0.0, 0.0)
+    state = telling.tell(GRPO(), State(base=base), given)
+    assert (state.candidate, telling.checkpoints) == (None, [])
+    assert (state.metrics["skipped"], state.metrics["reward"]) == ("learning is switched off", pytest.approx(1 / 3))
+    assert "update" not in state.metrics and counts(state) == {}
+    assert Telling(tmp_path).tell(GRPO(), State(base=base), given).candidate is not None  # and on again
+
+
+def test_an_update_that_was_taken_back_leaves_no_candidate_and_what_was_there_stays(
+    base: Model, tmp_path: Path
+) -> None:
+    telling = Telling(tmp_path)
+    algorithm = GRPO(lr=1e30)
+    state = telling.tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+    assert state.metrics["update"]["restored"] and "checkpoint" not in state.metrics
+    assert (state.candidate, telling.checkpoints, "trainer" in state.data) == (None, [], False)
+    assert not (tmp_path / "checkpoints").exists()
+
+    good = telling.tell(GRPO(), State(base=base), tried(base, 1.0, 0.0))
+    after = telling.tell(algorithm, good, tried(good.policy, 1.0, 0.0))
+    assert after.candidate == good.candidate
+    assert [one.id for one in telling.checkpoints] == [str(good.metrics["checkpoint"])]
+
+
+def test_after_an_update_that_was_taken_back_a_process_goes_on_as_another_would(base: Model, tmp_path: Path) -> None:
+    def went_on(folder: Path, *, is_new: bool) -> list[float]:
+        telling, algorithm = Telling(folder), GRPO(lr=1e-2)
+        state = telling.tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+        object.__setattr__(algorithm.learner.trainer.settings.pace, "learning_rate", 1e30)  # type: ignore[union-attr]
+        back = telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
+        assert back.metrics["update"]["restored"]
+        again = GRPO(lr=1e-2) if is_new else algorithm
+        last = telling.tell(again, back, tried(back.policy, 0.0, 1.0))
+        assert last.metrics["update"]["restored"] is None
+        return weights(last.policy, folder)
+
+    assert went_on(tmp_path / "one", is_new=False) == went_on(tmp_path / "two", is_new=True)
+
+
+def test_a_step_without_any_difference_changes_nothing_and_says_why(base: Model, tmp_path: Path) -> None:
+    telling = Telling(tmp_path)
+    state = telling.tell(GRPO(), State(base=base), tried(base, 0.0, 0.0))
+    assert (state.candidate, telling.checkpoints) == (None, [])
+    assert state.metrics["audit"]["counts"] == {"zero_variance_group": 2}
+    assert set(state.metrics["audit"]["reasons"].values()) == {"zero_variance_group"}
+
+
+def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(base: Model, tmp_path: Path) -> None:
+    telling = Telling(tmp_path)
+    few = telling.tell(GRPO(), State(base=base), tried(base, *[0.0] * 200))
+    assert len(few.metrics["audit"]["reasons"]) == 200 and telling.blobs == []
+    many = telling.tell(GRPO(), State(base=base), tried(base, *[0.0] * 201))
+    assert many.metrics["audit"]["reasons"] == {"blob": "blob-1"}
+    assert many.metrics["audit"]["counts"] == {"zero_variance_group": 201}
+    assert len(telling.blobs[0]) == 201
+
+
+def test_what_other_weights_did_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
+    given = tried(base, 1.0, 0.0)
+    stale = [replace(one, rollout=f"{one.rollout}-old", version="local/other@7") for one in tried(base, 1.0, 0.0)]
+    state = Telling(tmp_path).tell(GRPO(), State(base=base), [*given, *stale])
+    assert state.metrics["audit"]["counts"] == {"stale_policy": 2}
+    assert state.metrics["audit"]["taught"] == 2
+
+
+def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
+    """With the one that told a secret left out, all others got the same: there is nothing to compare."""
+    secret = tried(base, 1.0, asked="my key is AKIAIOSFODNN7EXAMPLE")
+    telling = Telling(tmp_path)
+    state = telling.tell(GRPO(), State(base=base), [*secret, *tried(base, None, 0.0, 0.0)[1:]])
+    assert counts(state) == {"put_aside": 1, "reward_varies": 2}  # of what is left, all were worth the same
+    (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
+    assert "no_secrets" in aside["detail"] and not aside["blocks"]
+    assert (state.candidate, telling.checkpoints) == (None, [])
+    assert state.metrics["audit"]["rollouts"] == 2
+    assert state.metrics["reward"] == pytest.approx(1 / 3)  # it is told of all that was tried
+
+
+def test_a_task_that_is_held_out_is_found_and_not_learnt_from(base: Model, tmp_path: Path) -> None:
+    asked = ["1?", "1?", "1?", "  2 \n?"]
+    given = [attempt(task, n, float(n == 3), version=base.version, asked=asked[n]) for n, task in enumerate(tasks(4))]
+    algorithm = GRPO(held_out=[{"prompt": "2 ?"}, {"prompt": "3?"}])
+    state = Telling(tmp_path).tell(algorithm, State(base=base), given)
+    (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
+    assert aside["count"] == 1 and "held_out_leakage" in aside["detail"]
+    assert state.candidate is None
+
+
+def test_a_run_that_was_stopped_practises_no_more(base: Model, tmp_path: Path) -> None:
+    telling, algorithm = Telling(tmp_path), GRPO()
+    state, given = State(base=base), tried(base, 1.0, 0.0)
+    telling.is_stopped = True
+    with pytest.raises(Interrupted):
+        telling.tell(algorithm, state, given)
+    assert not (tmp_path / "checkpoints").exists()
+    telling.is_stopped = False  # and taken up: nothing of the step that was given up is left
+    state = telling.tell(algorithm, state, given)
+    other = Telling(tmp_path / "other").tell(GRPO(), State(base=base), given)
+    assert weights(state.policy, tmp_path) == weights(other.policy, tmp_path / "other")
+
+
+def test_an_iteration_has_a_trainer_of_its_own(base: Model, tmp_path: Path) -> None:
+    """Else the second would go on at the pace that the first ended with."""
+    telling, algorithm = Telling(tmp_path), GRPO()
+    state = State(base=base)
+    for _ in range(2):
+        state = telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
+    assert algorithm.learner.trainer is not None and algorithm.learner.trainer.steps == 2
+    state = replace(State(base=state.policy), iteration=1)
+    telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
+    assert algorithm.learner.trainer.steps == 1
+
+
+def test_more_figures_of_a_batch_stand_beside_the_others(base: Model, tmp_path: Path) -> None:
+    algorithm = GRPO(measure=lambda experiences: {"seen": len(experiences)}, phase="grpo")
+    state = Telling(tmp_path).tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+    assert (state.metrics["seen"], state.metrics["phase"]) == (2, "grpo 1")
+
+
+def test_the_mean_reward_is_of_those_that_have_one(base: Model) -> None:
+    assert mean_reward(tried(base, 1.0, 0.0, None)) == 0.5
+    assert mean_reward(tried(base, None, sheet=None)) is None
+
+
+def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: Model, tmp_path: Path) -> None:
+    def made(costs: Sequence[float | None]) -> list[Experience]:
+        found = []
+        for one, cost in zip(tried(base, *[1.0] * len(costs)), costs, strict=True):
+            signals = [Signal(name="success", value=1.0, source="r")]
+            signals += [] if cost is None else [Signal(name="safety_cost", value=cost, weight=0.0, source="r")]
+            found.append(replace(one, sheet=Sheet(signals=tuple(signals))))
+        return found
+
+    telling, state = Telling(tmp_path), State(base=base)
+    with pytest.raises(BadInput, match="no attempt has a signal of that name; score it, or name one of success"):
+        telling.tell(GRPO(constraint=Constraint()), state, made([None, None]))
+    held = telling.tell(GRPO(constraint=Constraint(budget=0.0)), state, made([1.0, 0.0, 0.0]))
+    assert held.candidate is not None  # all were right: cost alone told them apart
+    assert held.metrics["constraint"]["mean_cost"] == pytest.approx(1 / 3)
+    assert held.metrics["audit"]["constraint"] == held.metrics["constraint"]
+
+
+def test_only_rollouts_of_this_run_are_learnt_from(base: Model, tmp_path: Path) -> None:
+    other = [replace(one, run="run-9") for one in tried(base, 1.0, 0.0)]
+    state = Telling(tmp_path, run=RUN).tell(GRPO(), State(base=base), other)
+    assert (state.candidate, state.metrics["audit"]["counts"]) == (None, {"other_run": 2})

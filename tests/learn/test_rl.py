@@ -1,0 +1,256 @@
+"""The step of `rl_optimizer`: it moves weights that are ours, counts where they are not, and says what it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.algorithm import Batch, RolloutTail, State
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.features import Features
+from holdfast.contracts.rollout import Split, Task
+from holdfast.contracts.run import RunState, Status
+from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
+from holdfast.learn.constrain import Constraint, from_dict
+from holdfast.learn.rl import TurnPPO
+from holdfast.pipeline.spec import optimize_spec, turn_ppo
+from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.prompt import Prompt
+from holdfast.policies.registry import folder_of
+from holdfast.policies.weights import read
+from holdfast.store.store import Store, open_store
+from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
+from tests.conftest import Files
+from tests.endpoint import completion, serving
+from tests.learn.telling import Telling
+from tests.pipeline import scene
+from tests.workloads.scene import attempt, tiny
+
+TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
+EASY = Dials(families=("trivial", "chat"), think=0.0)  # short answers
+SAMPLING = {"temperature": 1.0, "max_tokens": 24}
+
+
+def items(count: int, split: str = "train", **fields: Any) -> list[dict[str, Any]]:
+    found = generate(split, 5, count, EASY)
+    return [{**to_input(task), "sampling": SAMPLING, "max_turns": 2, **fields} for task in found]
+
+
+def settings(**fields: Any) -> OptimizeSettings:
+    return OptimizeSettings.model_validate({"agent": TOOLUSE, "worker_count": 4, "max_attempts": 1, **fields})
+
+
+async def ran(store: Store, **fields: Any) -> Status:
+    return await scene.ran(store, optimize_spec(settings(**fields)))
+
+
+def where(store: Store, checkpoint: str) -> Path:
+    return store.folder / FOLDER / checkpoint
+
+
+def told(status: Status) -> Mapping[str, Any]:
+    assert status.rl_optimizer is not None
+    return status.rl_optimizer
+
+
+async def test_a_local_model_is_moved_and_its_checkpoint_is_on_record(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        status = await ran(
+            store, model="local/sprout-weak", optimize=items(6), validate=items(2, "val"), rl_optimizer={}
+        )
+        summary = told(status)
+        assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 8)
+        assert (summary["executed"], summary["trajectories"]) == (True, 6)  # the train split alone
+        assert summary["samples"] >= 6  # one a turn
+        assert summary["parameter_delta_norm"] > 0.0
+        assert "skipped_reason" not in summary
+        assert summary["no_gradient"] == {}  # nobody expects to learn from validation
+        (checkpoint,) = store.checkpoints.of_run(status.run_id)
+        assert summary["checkpoint"] == checkpoint.id
+        manifest = read(where(store, checkpoint.id))
+        assert (checkpoint.algorithm, manifest.parent) == ("ppo", read(folder_of("sprout-weak")).sha256)
+        assert manifest.sha256 != manifest.parent
+        update = store.steps.of_run(status.run_id)[-1]
+        assert (update.name, update.body["phase"], update.body["checkpoint"], update.body["reasons"]) == (
+            "rl_optimizer",
+            "rl_optimizer",
+            checkpoint.id,
+            {},
+        )
+        json.dumps(dict(summary), allow_nan=False)
+
+
+async def test_a_checkpoint_can_be_gone_on_from_as_a_model(files: Files) -> None:
+    """`--model local/<folder>`: a step after a step, each a run of its own."""
+    with open_store(files.fresh()) as store:
+        block = {"ppo": {"learning_rate": 1e-3}}
+        first = await ran(store, model="local/sprout-weak", optimize=items(3), rl_optimizer=block)
+        folder = where(store, told(first)["checkpoint"])
+        second = await ran(store, model=f"local/{folder}", optimize=items(3), rl_optimizer=block)
+        assert read(where(store, told(second)["checkpoint"])).parent == read(folder).sha256
+
+
+async def test_where_the_weights_are_out_of_reach_what_there_is_is_counted_and_nothing_is_pretended(
+    files: Files,
+) -> None:
+    with serving() as endpoint, open_store(files.fresh()) as store:
+        endpoint.reply = lambda body: completion("7", choice={"finish_reason": "stop"})
+        given = items(3, sampling={**SAMPLING, "logprobs": True})
+        status = await ran(
+            store, model="openai/tiny", base_url=endpoint.url, optimize=given, validate=items(1, "val"), rl_optimizer={}
+        )
+        assert status.run_state is RunState.COMPLETED
+        summary = dict(told(status))
+        assert (summary["executed"], summary["skipped_reason"]) == (False, "weights_out_of_reach")
+        assert (summary["trajectories"], summary["samples"]) == (3, 3)
+        assert not {"parameter_delta_norm", "checkpoint", "mean_total_loss"} & set(summary)
+        assert store.checkpoints.of_run(status.run_id) == []
+
+
+async def test_switched_off_nothing_is_told_and_nothing_learnt(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        block = {"enabled": False}
+        status = await ran(store, model="local/sprout-weak", optimize=items(2), rl_optimizer=block)
+        assert (status.run_state, status.rl_optimizer) == (RunState.COMPLETED, None)
+        assert store.checkpoints.of_run(status.run_id) == []
+
+
+async def test_greedy_answers_are_no_choices_to_learn_from(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        given = items(2, sampling={"temperature": 0.0, "max_tokens": 12})
+        status = await ran(store, model="local/sprout-weak", optimize=given, rl_optimizer={})
+        summary = told(status)
+        assert (summary["executed"], summary["skipped_reason"]) == (False, "no_ppo_samples_constructed")
+        assert (summary["trajectories"], summary["samples"], summary["no_gradient"]) == (2, 0, {"greedy": 2})
+        assert store.checkpoints.of_run(status.run_id) == []
+
+
+@pytest.mark.parametrize("ppo", [{"learning_rate": 1e3, "epochs": 3}, {"learning_rate": 1e30}])
+async def test_a_step_that_had_to_be_taken_back_is_told_and_leaves_no_checkpoint(
+    ppo: dict[str, Any], files: Files
+) -> None:
+    with open_store(files.fresh()) as store:
+        status = await ran(store, model="local/sprout-weak", optimize=items(3), rl_optimizer={"ppo": ppo})
+        summary = told(status)
+        assert status.run_state is RunState.COMPLETED
+        assert (summary["executed"], summary["parameter_delta_norm"], summary["updates"]) == (True, 0.0, 0)
+        assert summary["restored"]
+        assert not {"checkpoint", "weights"} & set(summary)
+        assert store.checkpoints.of_run(status.run_id) == []
+
+
+BASE = Prompt(model="openai/tiny")
+
+
+def learnt(given: list[Experience], folder: Path, policy: Any = BASE, **fields: Any) -> dict[str, Any]:
+    body, _, _ = TurnPPO(**fields).learn(given, policy, None, Telling(folder, run="run-2"))
+    return body
+
+
+def test_a_step_of_nothing_says_so(tmp_path: Path) -> None:
+    assert learnt([], tmp_path)["rl_optimizer"] == {
+        "executed": False,
+        "trajectories": 0,
+        "samples": 0,
+        "early_stop_triggered": False,
+        "skipped_reason": "no_succeeded_train_rollouts",
+        "updates": 0,
+        "no_gradient": {},
+    }
+
+
+def test_while_learning_is_switched_off_it_is_as_without_the_block(tmp_path: Path) -> None:
+    telling = Telling(tmp_path, Features(learning=False))
+    body, candidate, _ = TurnPPO().learn([], BASE, None, telling)
+    assert (body, candidate) == ({"phase": "rl_optimizer", "skipped": "learning is switched off"}, None)
+
+
+def conversations(runs: str, won: str) -> list[Experience]:
+    pairs = enumerate(zip(runs, won, strict=True))
+    tasks = [(Task(name=f"t{n}", input=n, split=Split.TRAIN), f"run-{run}", float(value)) for n, (run, value) in pairs]
+    return [
+        attempt(task, n, value, run=run, rollout=f"{run}/{task.name}", asked=f"hello {n}")
+        for n, (task, run, value) in enumerate(tasks)
+    ]
+
+
+def test_only_the_named_run_is_learnt_from(tmp_path: Path) -> None:
+    given = conversations("112", "111")
+    for run, counted in (("run-1", 2), (None, 1)):
+        body = learnt(given, tmp_path, follow=run)
+        assert body["rl_optimizer"]["trajectories"] == counted
+        assert set(body["reasons"].values()) == {"other_run"}
+
+
+def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(tmp_path: Path) -> None:
+    telling = Telling(tmp_path, run="run-2")
+    for count in (200, 201):
+        body, _, _ = TurnPPO().learn(conversations("1" * count, "1" * count), BASE, None, telling)
+        assert body["rl_optimizer"]["no_gradient"] == {"other_run": count}
+    assert body["reasons"] == {"blob": "blob-1"} and len(telling.blobs) == 1
+
+
+@pytest.mark.parametrize("channels", [None, ("success",)], ids=["all signals", "one of them"])
+def test_the_settings_reach_the_learner(channels: tuple[str, ...] | None) -> None:
+    block = RlOptimizer.model_validate({"gae": {"lambda": 0.5}, "ppo": {"epochs": 2}, "channels": channels})
+    made = turn_ppo(settings(optimize=items(1)), block)
+    assert (made.settings.gae.lam, made.settings.ppo.epochs, made.channels) == (0.5, 2, channels)
+
+
+# Following
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tiny(tmp_path_factory.mktemp("base") / "tiny"))
+
+
+def test_a_run_is_followed_and_nothing_is_taken_twice(base: Model, tmp_path: Path) -> None:
+    algorithm = TurnPPO(follow="run-9", follow_least=3, steps=2)
+    state, telling = algorithm.start(base), Telling(tmp_path)
+    assert algorithm.ask(state, ()) == [RolloutTail(run="run-9", least=3)]
+    telling.given = conversations("9999", "0101")
+    state = algorithm.tell(state, Batch(run="run-9", step="s", count=4, ids="ab"), telling)
+    assert state.candidate == base.at(telling.checkpoints[0].id)
+    assert (telling.checkpoints[0].algorithm, state.metrics["reward"]) == ("ppo", 0.5)
+    assert state.metrics["rl_optimizer"]["trajectories"] == state.metrics["rollouts"] == 4
+    assert algorithm.ask(state, ()) == [RolloutTail(run="run-9", least=3, taken=("ab",))]
+    telling.given = ()  # that run is over
+    state = algorithm.tell(state, Batch(run="run-9", step="t", count=0, ids="cd"), telling)
+    assert (algorithm.ask(state, ()), state.candidate) == ((), base.at(telling.checkpoints[0].id))
+
+
+def test_a_spent_budget_ends_the_following(base: Model, tmp_path: Path) -> None:
+    algorithm = TurnPPO(follow="run-9", steps=2, budget_s=1e-9)
+    state = Telling(tmp_path).tell(algorithm, algorithm.start(base), conversations("99", "01"))
+    assert algorithm.ask(state, ()) == ()
+
+
+def test_what_is_followed_goes_through_the_data_gates(base: Model, tmp_path: Path) -> None:
+    algorithm = TurnPPO(follow="run-9", held_out=[{"prompt": "hello 5"}])
+    given = conversations("999999", "010111")
+    given[4] = replace(given[4], spans=attempt(Task(name="x", input=1), 1, 1.0, asked="AKIAIOSFODNN7EXAMPLE").spans)
+    state = Telling(tmp_path).tell(algorithm, algorithm.start(base), given)
+    assert {one["name"]: one["count"] for one in state.metrics["quality"] if one["count"]} == {"put_aside": 2}
+    assert state.metrics["rl_optimizer"]["trajectories"] == 4
+
+
+def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(base: Model, tmp_path: Path) -> None:
+    algorithm = TurnPPO(follow="run-9", constraint=Constraint(cost="success", budget=0.1), steps=3)
+    telling, state = Telling(tmp_path), algorithm.start(base)
+    values = []
+    for _ in range(2):
+        state = telling.tell(algorithm, state, conversations("9999", "0101"))
+        values.append(state.data["multiplier"])
+    first, second = (from_dict(one) for one in values)
+    assert 0.0 < first.value < second.value
+    assert second == first.follow(0.5, Constraint(cost="success", budget=0.1))  # to the last bit
+    other = TurnPPO(follow="run-9", constraint=Constraint(cost="taste"))
+    with pytest.raises(BadInput, match="no attempt has a signal of that name"):
+        telling.tell(other, State(base=base), conversations("99", "01"))

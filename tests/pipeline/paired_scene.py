@@ -1,0 +1,96 @@
+"""Runs of the pipeline without a model: a policy is a text, the agent says it, and what it says is right or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.collect.agent import Context
+from holdfast.contracts.policy import policy_record
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.run import Status
+from holdfast.contracts.trace import Span
+from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.run import Control, RunSpec
+from holdfast.pipeline.run import drive as drive_run
+from holdfast.pipeline.runtime import Endpoints, Runtime
+from holdfast.pipeline.versions import Version
+from holdfast.policies.prompt import Prompt
+from holdfast.prove.weigh import Weighing
+from holdfast.store.store import Store
+
+RIGHT, WRONG, UNSCORED, RAISES = "right", "wrong", "unscored", "raises"
+LAX = Weighing(max_safety_regression=0.9)  # so that a few tasks decide
+EVIDENCE = ("letters", "1", "ab" * 32)
+
+
+async def agent(task: Any, context: Context) -> str:
+    said = task.get("always") or context.prompt("says")
+    if said == RAISES:
+        raise ValueError("it cannot")
+    return str(said)
+
+
+def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    if output == UNSCORED:
+        return ()
+    return (Signal(name="success", value=float(output == RIGHT), source="rule"),)
+
+
+def version(name: str, says: str) -> Version:
+    record = policy_record(Prompt({"says": says}))
+    return Version(name=name, weights="", sha256=name.ljust(64, "0"), policy=record)
+
+
+def tasks(count: int, first: int = 0) -> tuple[HeldOut, ...]:
+    return tuple(HeldOut(id=f"t{place}", input={"prompt": f"task {place}"}) for place in range(first, first + count))
+
+
+def evaluation(before: str = WRONG, after: str = RIGHT, **given: Any) -> PairedEvaluation:
+    made = PairedEvaluation(
+        tasks=tasks(6),
+        seeds=(1, 2),
+        suite=EVIDENCE,
+        baseline=version("old", before),
+        candidate=version("new", after),
+        how=LAX,
+        batch=4,
+        workers=4,
+    )
+    return replace(made, **given)
+
+
+def spec(store: Store, made: PairedEvaluation) -> RunSpec:
+    return paired_spec(made, policies_of(store, made), Runtime(agent, score, Endpoints()))
+
+
+def drive(
+    store: Store,
+    spec: RunSpec,
+    *,
+    resume: str | None = None,
+    control: Control | None = None,
+    later_s: float = 0.0,
+) -> Status:
+    async def main() -> Status:
+        return await drive_run(
+            store,
+            spec,
+            control or Control(),
+            clock=lambda: time.time() + later_s,
+            observe=lambda status: None,
+            who="ada",
+            salt="aa",
+            resume=resume,
+        )
+
+    return asyncio.run(main())
+
+
+def compared(store: Store, made: PairedEvaluation) -> str:
+    """The run that it made."""
+    return drive(store, spec(store, made)).run_id

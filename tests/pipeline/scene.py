@@ -1,0 +1,108 @@
+"""Whole runs of the pipeline, small: of settings, or of a program with a scripted agent and a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.collect.agent import Agent, Context
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Complete
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.run import Status
+from holdfast.contracts.trace import ModelCall
+from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.policies import tokens
+from holdfast.store.store import Store
+from tests.collect.scene import PACE, PATIENCE_S
+
+
+async def ran(
+    store: Store,
+    spec: RunSpec,
+    control: Control | None = None,
+    *,
+    resume: str | None = None,
+    features: Features = ALL_ON,
+    clock: Callable[[], float] = time.time,
+) -> Status:
+    """The spec, driven to its end."""
+    going = drive(
+        store,
+        spec,
+        control or Control(),
+        clock=clock,
+        observe=lambda status: None,
+        who="test",
+        salt="ab",
+        resume=resume,
+        features=lambda done: features,
+    )
+    return await asyncio.wait_for(going, PATIENCE_S)
+
+
+@dataclass
+class Script:
+    """An engine whose models say what was asked of them; each call carries the version that answered."""
+
+    opened: list[str] = field(default_factory=list)
+    folder: Path | None = None
+
+    def open_model(self, policy: Any) -> Complete:
+        self.opened.append(policy.version)
+
+        async def complete(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+            said = str(messages[-1]["content"])
+            completion = (*said.encode(), tokens.END)
+            return ModelCall(
+                model=policy.version,
+                messages=tuple(messages),
+                response={"role": "assistant", "content": said},
+                finish_reason="stop",
+                prompt_ids=tuple(tokens.prompt(messages)),
+                completion_ids=completion,
+                logprobs=(-5.0,) * len(completion),
+                sampling={"temperature": 1.0},
+            )
+
+        return complete
+
+    def open_endpoint(self, model: str) -> Complete | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+async def echo(task: Any, context: Context) -> Any:
+    return task
+
+
+def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    return (Signal(name="worth", value=float(output), source="rule:test"),)
+
+
+def success(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    return (Signal(name="success", value=float(output), source="rule:test"),)
+
+
+def spec_of(
+    program: Callable[..., Any], agent: Agent = echo, score: Any = worth, engine: Models | None = None, **fields: Any
+) -> RunSpec:
+    given: dict[str, Any] = {
+        "kind": "test",
+        "program": program,
+        "model_ref": "agent/test",
+        "settings": {},
+        "runtime": Runtime(agent, score, engine or Endpoints()),
+        "workers": 2,
+        "pace": PACE,
+        "report_s": 0.05,
+        "look_s": 0.01,
+    }
+    return RunSpec(**{**given, **fields})
