@@ -19,8 +19,8 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.pipeline.episodes import SAFETY
 from holdfast.contracts.run import Run
+from holdfast.pipeline.episodes import SAFETY
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import FINISHED, ROOM
 from holdfast.store.sql import Transaction
