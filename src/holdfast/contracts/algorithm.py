@@ -148,6 +148,10 @@ class LearnContext(Protocol):
         """Data that is too large for a step's result, as a blob: its hash."""
         ...
 
+    def read(self, sha256: str) -> Any:
+        """What was kept under this hash."""
+        ...
+
     @property
     def held_s(self) -> float:
         """How long this step has waited for a paused run: no part of its work."""

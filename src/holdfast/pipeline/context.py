@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +17,9 @@ from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.rollout import Task
+from holdfast.contracts.reward import Sheet
+from holdfast.contracts.rollout import RolloutState, Task
+from holdfast.pipeline.episodes import SAFETY
 from holdfast.contracts.run import Run
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import FINISHED, ROOM
@@ -185,7 +188,15 @@ class StepContext:
             ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
         else:
             ids = [one.id for one in self.store.views.of_step(batch.run, batch.step)]
-        return self.store.experiences.of(ids)
+        return [self._with_costs(one) for one in self.store.experiences.of(ids)]
+
+    def _with_costs(self, one: Experience) -> Experience:
+        """An agent that failed is no safer for that: what its score says of what it did until then is measured here."""
+        costs = getattr(self._run.spec.runtime.score, "costs", None)
+        signals = () if one.sheet is None else one.sheet.signals
+        if costs is None or one.state is not RolloutState.FAILED or any(s.name == SAFETY for s in signals):
+            return one
+        return replace(one, sheet=Sheet(signals=(*signals, *costs(one.input, one.spans))))
 
     # What is kept ----------------------------------------------------------------------------------------------------
 
