@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.init import CONFIG
 from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def improve(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
@@ -54,6 +55,8 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.spec import improve_spec, weighing
+    if config is None and resume is None and Path(CONFIG).is_file():
+        config = Path(CONFIG)
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
