@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from holdfast.api.stored import runs as runs
     from holdfast.collect.agent import Context as Context
     from holdfast.collect.tasks import TaskSet as TaskSet
-    from holdfast.collect.tasks import load as tasks
+    from holdfast.collect.tasks import load
+
+    tasks = load
     from holdfast.contracts.errors import BadInput as BadInput
     from holdfast.contracts.errors import HoldfastError as HoldfastError
     from holdfast.contracts.reward import Reward as Reward

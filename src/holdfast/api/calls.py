@@ -41,6 +41,7 @@ from holdfast.contracts.algorithm import Algorithm, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage, check_name
+from holdfast.contracts.rollout import Split
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
@@ -228,9 +229,8 @@ def start(
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
     chosen = options_of(options, *PROVING, "iterations", "stage")
     found, base = task_set(tasks), policy_from(policy, model)
-    proving = held_out(found)
     limit = None if budget is None else budget.rollouts
-    learning, proving = _divided(base, algorithm_for(algorithm, base), found, proving, limit, chosen)
+    learning, proving = _divided(base, algorithm_for(algorithm, base), found, limit, chosen)
     given = {"name": name, "algorithm": described(learning), "budget": limit}
     setup = _setup(
         given,
@@ -311,21 +311,22 @@ def _by_advantages(given: Any) -> Any:
     """GRPO with somebody's own advantages; its other settings are attributes of the same names, where there are any."""
     from holdfast.learn.practice import GRPO
 
+    credit = given.advantages
     if isinstance(given, GRPO):
-        return replace(given, credit=given.advantages)
+        return replace(given, credit=credit)
     names = ("lr", "steps", "tasks", "samples")
-    return GRPO(credit=given.advantages, **{name: getattr(given, name) for name in names if hasattr(given, name)})
+    return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
 def _divided(
     base: Policy,
     algorithm: Any,
     tasks: TaskSet,
-    proving: Sequence[HeldOut],
     rollouts: int | None,
     options: Options,
 ) -> tuple[Any, Sequence[HeldOut]]:
     """The algorithm and the held-out tasks, within a number of rollouts; two thirds of them at most are the proof's."""
+    proving = held_out(tasks)
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
     if isinstance(algorithm, Candidates | Proposals):
@@ -399,7 +400,7 @@ async def _collect(setup: Setup, policy: Policy, run: Driven) -> None:
             input=task.row(),
             policy=policy,
             group=task.id,
-            split=task.split,
+            split=task.split or Split.TRAIN,
             seed=f"{options['seed']}/{task.id}/{seed}",
         )
         for place, task in enumerate(setup.tasks)

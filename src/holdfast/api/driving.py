@@ -79,7 +79,8 @@ class Started(Run, Generic[T]):
         seen = 0
         while True:
             with self._news:
-                self._news.wait_for(lambda: len(self._statuses) > seen or self._is_over)
+                while len(self._statuses) <= seen and not self._is_over:
+                    self._news.wait()
                 new, is_over = self._statuses[seen:], self._is_over
             yield from new
             seen += len(new)
@@ -230,7 +231,12 @@ class Progress:
         console = Console(stderr=True)
         if not (console.is_terminal or console.is_jupyter):
             return False
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self._bar = Bar(*columns, console=console, transient=True)
         self._task = self._bar.add_task("", total=None, note="")
         self._bar.start()

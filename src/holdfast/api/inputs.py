@@ -89,7 +89,8 @@ class Waived:
     why: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.why, str) or not self.why.strip():
+        given: Any = self.why
+        if not isinstance(given, str) or not given.strip():
             raise BadInput("waived", why="gives no reason", remedy='say why, as in hf.Waived("answers are reviewed")')
 
 
@@ -255,7 +256,7 @@ def weighing_of(score: TaskScore, options: Options) -> Weighing:
         primary="reward" if gate is None else "success",
         alpha=options["alpha"],
         min_effect=options["min_effect"],
-        reward_range=tuple(options.get("reward_range") or (low, high)),
+        reward_range=options.get("reward_range") or (low, high),
         max_cost=MAX_COST,
     )
 

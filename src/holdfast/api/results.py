@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.api.service import Accepted, promote
 from holdfast.api.show import Block, Grid, Shown
-from holdfast.api.stored import Run, decided_of, task_key
+from holdfast.api.stored import Run, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Comparison as Compared
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
-from holdfast.contracts.experience import Decided as DecidedRollout
-from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
-from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Rollout
 from holdfast.pipeline.episodes import episode, missing
 from holdfast.pipeline.improve import Decided
@@ -120,9 +118,18 @@ class Result(Shown):
 
         `shadow=True` lets it answer copies of requests that nobody sees. Called again, it goes on from where it is.
         """
-        from holdfast.api.service import promote
-
-        return promote(self, canary=canary, shadow=shadow, why=why)
+        if self.version is None or self.proof is None:
+            held = self.missing[0] if self.missing else "nothing was proved"
+            remedy = "only what is accepted goes further"
+            raise BadInput("promote", why=f"the candidate is held: {held}", remedy=remedy)
+        accepted = Accepted(
+            version=self.version,
+            baseline=self.proof.evidence.baseline,
+            decision=self.decision,
+            evidence=str(self.details["evidence"]),
+            proof=self.details.get("proof_sha256"),
+        )
+        return promote(self.run.place, accepted, canary=canary, shadow=shadow, why=why)
 
     def blocks(self) -> Sequence[Block]:
         if self.is_accepted:
@@ -211,9 +218,7 @@ class Comparison(Shown):
         return [*told, *_waived(self.waived)]
 
 
-def comparison_of(
-    store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None
-) -> Comparison:
+def comparison_of(store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None) -> Comparison:
     """Of a run that compared two things."""
     steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
     looks = looks_in(steps)
@@ -225,9 +230,7 @@ def comparison_of(
     return Comparison(names, _weighed(before, after, how, names), how, unfinished=lost, waived=waived, run=run)
 
 
-def _weighed(
-    before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]
-) -> Weighed:
+def _weighed(before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]) -> Weighed:
     if len(pairs(before, after, how.primary)[0]) < 2:
         why = f"fewer than two tasks have a measured {how.primary} on both sides"
         raise BadInput(f"{names[1]} against {names[0]}", why=why, remedy="score them, or measure more tasks")
@@ -281,7 +284,9 @@ def _measured(run: Run) -> _Side:
         seen[task] = seed + 1
         keys.add((task, seed))
         rollout = decided.get(one.id)
-        made = None if rollout is None else episode(_experience(rollout, run.id), task=task, seed=seed)
+        made = (
+            None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
+        )
         if made is not None:
             found.append(made)
     return _Side(frozenset(keys), found)
@@ -292,20 +297,6 @@ def _rollouts(store: Store, run: str) -> list[Rollout]:
     while page := store.views.rollouts(run, most=500, after=found[-1].name if found else None):
         found += page
     return found
-
-
-def _experience(one: DecidedRollout, run: str) -> Experience:
-    return Experience(
-        rollout=one.rollout,
-        run=run,
-        task=one.rollout,
-        split=one.split,
-        is_final=True,
-        state=one.status,
-        spans=one.spans,
-        sheet=Sheet(signals=one.signals),
-        input=one.input,
-    )
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:

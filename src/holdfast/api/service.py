@@ -10,20 +10,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.api.stored import Place, who
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
-from holdfast.contracts.evidence import Reason
+from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.policy import Policy, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.release import Routing, choose, rollback_target, route
 from holdfast.store.releases import BY_HAND
 from holdfast.store.store import Store
-
-if TYPE_CHECKING:
-    from holdfast.api.results import Result
 
 FRESH_S = 0.5  # so old may be what production knows of the releases
 FIRST = "the first version: what others are measured against"
@@ -32,31 +29,40 @@ FIRST = "the first version: what others are measured against"
 # Promoting -----------------------------------------------------------------------------------------------------------
 
 
-def promote(result: Result, *, canary: float | None, shadow: bool, why: str) -> Release:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A version that a gate has accepted, and what that rests on."""
+
+    version: str
+    baseline: str  # the release that it was measured against
+    decision: Decision
+    evidence: str  # sha256
+    proof: str | None  # sha256 of the published one
+
+
+def promote(place: Place, accepted: Accepted, *, canary: float | None, shadow: bool, why: str) -> Release:
     """Move an accepted version, with the evidence that it was accepted by."""
-    if result.version is None or result.proof is None:
-        why_not = result.missing[0] if result.missing else "nothing was proved"
-        raise BadInput("promote", why=f"the candidate is held: {why_not}", remedy="only what is accepted goes further")
     if canary is not None and (shadow or isinstance(canary, bool) or not 0.0 < canary <= 1.0):
-        raise BadInput(f"canary = {canary!r}", why="is a share of the callers, above 0 and at most 1", remedy="try 0.05")
-    evidence = result.proof.evidence
+        raise BadInput(
+            f"canary = {canary!r}", why="is a share of the callers, above 0 and at most 1", remedy="try 0.05"
+        )
     to = Stage.SHADOW if shadow else Stage.LIVE if canary is None else Stage.CANARY
     share = None if canary is None else max(1, round(canary * 100))
-    with result.run.place.open() as store:
-        release = store.releases.get(result.version)
-        _adopted(store, release, evidence.baseline)
+    with place.open() as store:
+        release = store.releases.get(accepted.version)
+        _adopted(store, release, accepted.baseline)
         return store.releases.move(
             release.id,
             to,
             expect=release.stage,
-            expect_live=evidence.baseline,
+            expect_live=accepted.baseline,
             share=share,
             who=who(),
             why=why,
             now=time.time(),
-            evidence=str(result.details["evidence"]),
-            decision=result.decision,
-            proof=result.details.get("proof_sha256"),
+            evidence=accepted.evidence,
+            decision=accepted.decision,
+            proof=accepted.proof,
             known_good=True if to is Stage.LIVE else None,
         ).result()
 

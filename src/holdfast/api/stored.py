@@ -6,20 +6,28 @@ import ast
 import getpass
 import operator
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from holdfast.api.inputs import TaskScore, default_store, described
 from holdfast.api.show import Block, Grid, Shown
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Decided
-from holdfast.contracts.rollout import Rollout, RolloutState
+from holdfast.contracts.evidence import Episode, Verdict
+from holdfast.contracts.experience import Decided, Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Rollout, RolloutState, Split
 from holdfast.contracts.run import Run as RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
+from holdfast.pipeline import importing
+from holdfast.pipeline.episodes import episode
+from holdfast.pipeline.prove import judged
+from holdfast.prove.weigh import Weighing
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again
 from holdfast.reward.scorers import combine, load_scorer
@@ -28,6 +36,7 @@ from holdfast.store.store import Store, open_store
 PAGE = 500
 SHOWN = 20  # rows of a table that are printed
 ARMS = ("baseline", "candidate")
+PROVING = re.compile(r"(?P<proof>.*-)?(?P<arm>baseline|candidate)-(?P<place>\d+)-(?P<seed>\d+)")  # names of rollouts
 
 
 def who() -> str:
@@ -175,14 +184,10 @@ class Table(list[dict[str, Any]], Shown):
         return tuple(self[0]) if self else COLUMNS
 
     def to_pandas(self) -> Any:
-        import pandas
-
-        return pandas.DataFrame(list(self), columns=list(self.columns))
+        return import_module("pandas").DataFrame(list(self), columns=list(self.columns))
 
     def to_polars(self) -> Any:
-        import polars
-
-        return polars.DataFrame(list(self), infer_schema_length=None)
+        return import_module("polars").DataFrame(list(self), infer_schema_length=None)
 
     def blocks(self) -> Sequence[Block]:
         names = [name for name in ("task", "split", "outcome", "reward", "answer", "error") if name in self.columns]
@@ -300,8 +305,7 @@ def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
         sides = [_test(one, columns) for one in (node.left, *node.comparators)]
         signs = [COMPARE[type(one)] for one in node.ops]
         return lambda row: all(
-            _quietly(sign, one(row), other(row))
-            for sign, one, other in zip(signs, sides, sides[1:], strict=False)
+            _quietly(sign, one(row), other(row)) for sign, one, other in zip(signs, sides, sides[1:], strict=False)
         )
     what = ast.unparse(node)
     raise BadInput(what, why="is not allowed in a condition", remedy="compare columns with values, and join by and, or")
@@ -326,6 +330,8 @@ class Rescoring(Shown):
     name: str  # of the new scoring, in the store
     comparison: ScoringComparison
     errors: Mapping[str, str]  # by rollout, where a scorer raised
+    old_verdict: Verdict | None = None  # about the candidate of a run that proved; None: it proved nothing
+    new_verdict: Verdict | None = None
 
     @property
     def changed(self) -> Table:
@@ -349,6 +355,8 @@ class Rescoring(Shown):
                 f"candidate less baseline in {arms.primary} on {arms.tasks} tasks: "
                 f"{arms.old:+.3f} as it was scored, {arms.new:+.3f} now"
             )
+        if self.old_verdict is not None and self.new_verdict is not None:
+            told.append(f"the verdict was {self.old_verdict.outcome}, and is {self.new_verdict.outcome} now")
         if self.errors:
             first = next(iter(self.errors.items()))
             told.append(f"{len(self.errors)} could not be scored: {first[0]}: {first[1]}")
@@ -384,10 +392,13 @@ def rescore(
         opened.scorings.add(found.id, title, told, rows, who=who(), now=time.time())
     old = {one.rollout: one.signals for one in decided}
     failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
-    arms = {one.rollout: arm for one in decided if (arm := arm_of(one)) is not None}
-    compared = compare_scorings(old, {one.id: one.signals for one in results}, arms=arms or None, failed=failed)
+    new = {one.id: one.signals for one in results}
+    arms = _arms_of(decided)
+    pairs = {rollout: (arm.arm, arm.task) for rollout, arm in arms.items()}
+    compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
     errors = {one.id: one.error for one in results if one.error is not None}
-    return Rescoring(found, title, compared, errors)
+    verdicts = (_verdict(decided, arms, old, found.id), _verdict(decided, arms, new, found.id))
+    return Rescoring(found, title, compared, errors, *verdicts)
 
 
 def _stored(one: Decided) -> StoredRollout:
@@ -401,14 +412,63 @@ def _stored(one: Decided) -> StoredRollout:
     )
 
 
-def arm_of(one: Decided) -> tuple[str, str] | None:
-    """The arm and the task of a rollout that proves; None for any other."""
-    name = one.rollout.partition("/")[2]
-    for arm in ARMS:
-        head, found, tail = name.rpartition(f"{arm}-")
-        if found and (not head or head.endswith("-")) and tail.replace("-", "").isdigit():
-            return arm, str(one.metadata.get("group", name))
-    return None
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """The place of a rollout in a proof."""
+
+    proof: str  # which one of the run
+    arm: str
+    task: str
+    seed: int
+
+
+def _arms_of(decided: Sequence[Decided]) -> dict[str, _Arm]:
+    """By rollout, of the last proof in the run; none where it proved nothing."""
+    found = {}
+    for one in decided:
+        name = one.rollout.partition("/")[2]
+        if (match := PROVING.fullmatch(name)) is not None:
+            task = str(one.metadata.get("group", match["place"]))
+            found[one.rollout] = _Arm(match["proof"] or "", match["arm"], task, int(match["seed"]))
+    last = next((arm.proof for arm in reversed(found.values())), None)
+    return {rollout: arm for rollout, arm in found.items() if arm.proof == last}
+
+
+def _verdict(
+    decided: Sequence[Decided], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[Signal]], run: str
+) -> Verdict | None:
+    """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
+    sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
+    for one in decided:
+        if (at := arms.get(one.rollout)) is not None:
+            made = episode(experience_of(one, run, signals.get(one.rollout, ())), task=at.task, seed=at.seed)
+            sides[at.arm] += [] if made is None else [made]
+    every = [one for side in sides.values() for one in side]
+    if not every:
+        return None
+    primary = "success" if any(one.success is not None for one in every) else "reward"
+    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
+    how = Weighing(
+        primary=primary,
+        reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
+        max_cost=max([1.0, *costs]),
+    )
+    found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
+    return found
+
+
+def experience_of(one: Decided, run: str, signals: Sequence[Signal]) -> Experience:
+    return Experience(
+        rollout=one.rollout,
+        run=run,
+        task=one.rollout,
+        split=one.split,
+        is_final=True,
+        state=one.status,
+        spans=one.spans,
+        sheet=Sheet(signals=tuple(signals)),
+        input=one.input,
+    )
 
 
 def task_key(given: Any, name: str) -> str:
@@ -419,6 +479,27 @@ def task_key(given: Any, name: str) -> str:
     return name if task is None else canonical(task)
 
 
-def import_logs(path: str | Path, *, store: str | Path | None = None, project: str = "default") -> Run:
-    """x"""
-    raise NotImplementedError
+def import_logs(
+    path: str | Path,
+    *,
+    split: str = "train",
+    model: str = "imported",
+    scrub: bool = True,
+    store: str | Path | None = None,
+    project: str = "default",
+) -> Run:
+    """Take in chat logs, one object with "messages" a line: scrubbed, through the data gates, each conversation once.
+
+    They are rollouts of one run of the project, which goes on with every import.
+    """
+    if split not in tuple(Split):
+        raise BadInput(f"split = {split!r}", why="is unknown", remedy=f"use {', '.join(Split)}")
+    rows, place = importing.read_logs(Path(path)), Place.of(store, project)
+    with place.open(create=True) as opened:
+        found = importing.import_logs(
+            opened, rows, split=Split(split), model=model, scrub=scrub, who=who(), clock=time.time
+        )
+    if found.run is None or found.is_fruitless:
+        gates = sorted({name for names in found.quarantined.values() for name in names})
+        raise BadInput(f"file {path}", why=f"nothing passed the data gates: {', '.join(gates)}", remedy="look at them")
+    return Run(place, found.run)

@@ -63,7 +63,8 @@ class Candidates:
     held_out: Sequence[Any] = field(default=(), kw_only=True)  # inputs that must not be among the tasks
 
     def __post_init__(self) -> None:
-        if isinstance(self.prompts, str | Mapping) or not isinstance(self.prompts, Sequence) or not self.prompts:
+        given: Any = self.prompts
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
             raise BadInput("candidates", why="is no list of prompts", remedy='as in hf.Candidates(["…", "…"])')
         if self.rollouts is not None and self.rollouts < 1:
             raise BadInput(f"candidates: rollouts = {self.rollouts}", why="must be at least 1")
@@ -120,7 +121,12 @@ class Candidates:
         left = sorted(ranked[: ceil(len(ranked) / 2)])
         told = _told(state, experiences, self.held_out, _finite(means[ranked[0]]))
         told["arms"] = [
-            {"version": arm.version, "rollouts": sums[place][0], "reward": _finite(means[place]), "is_left": place in left}
+            {
+                "version": arm.version,
+                "rollouts": sums[place][0],
+                "reward": _finite(means[place]),
+                "is_left": place in left,
+            }
             for place, arm in enumerate(arms)
         ]
         used = int(state.data["used"]) + batch.count // max(1, len(state.data["left"]))
@@ -242,9 +248,7 @@ def _attempt(one: Experience) -> dict[str, Any]:
 
 
 def _tried(kept: Mapping[str, Any]) -> Tried:
-    return Tried(
-        prompt=Prompt.from_manifest(kept["prompt"]), reward=kept["reward"], attempts=tuple(kept["attempts"])
-    )
+    return Tried(prompt=Prompt.from_manifest(kept["prompt"]), reward=kept["reward"], attempts=tuple(kept["attempts"]))
 
 
 def within(algorithm: Candidates | Proposals, rollouts: int) -> Candidates | Proposals:

@@ -74,11 +74,11 @@ def compare(
     intake: Intake,
     settings: Grpo,
     price: Price | None = None,
-    credit: Credit | None = None,
+    own: Credit | None = None,
 ) -> Compared:
     """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs.
 
-    `credit` is somebody's own way to compare the attempts of a group, in place of the group's mean and spread.
+    `own` is somebody's own way to compare the attempts of a group, in place of the group's mean and spread.
     """
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
@@ -93,7 +93,7 @@ def compare(
             continue
         groups += 1
         members = [experience for experience, _ in team]
-        credits = _credits(members, intake, settings) if credit is None else _own(members, credit)
+        credits = _credits(members, intake, settings) if own is None else _own(members, own)
         credits = _priced(credits, [experience for experience, _ in team], settings, price)
         if settings.skip_zero_spread and not any(credit.any() for credit in credits):
             skipped += 1

@@ -172,9 +172,7 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
         data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
     candidate = base.policy.at(made[-1]) if made else None  # type: ignore[attr-defined]
     metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
-    return State(
-        base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data, metrics=metrics
-    )
+    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data, metrics=metrics)
 
 
 def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:

@@ -39,6 +39,7 @@ class ProveConfig:
     seeds: Sequence[int] = (0, 1)  # tries at each task, by either version
     batch: int = 50  # tasks between two looks
     stop_early: bool = True  # at the first verdict
+    least: int = 0  # tasks before a better candidate ends it: a gate that asks for more would stay closed
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -132,7 +133,7 @@ async def prove(
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
     found, parts = before, range(0, len(tasks), config.batch)
     for number, first in list(enumerate(parts))[done:]:
-        if found is not None and config.stop_early and found.is_decided:
+        if found is not None and _is_enough(found, config):
             break
         found = await run.step(
             f"{name}/{number}",
@@ -147,6 +148,12 @@ async def prove(
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
     return found
+
+
+def _is_enough(found: Look, config: ProveConfig) -> bool:
+    if not (config.stop_early and found.verdict is not None and found.is_decided):
+        return False
+    return found.tasks >= config.least or found.verdict.outcome is Outcome.REJECT
 
 
 async def look(

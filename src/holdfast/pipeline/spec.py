@@ -351,7 +351,13 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
 
 
 def prove_config(how: ProveBlock, *, timeout_s: float | None) -> ProveConfig:
-    return ProveConfig(how=weighing(how), seeds=tuple(range(how.seeds)), batch=how.batch, timeout_s=timeout_s)
+    return ProveConfig(
+        how=weighing(how),
+        seeds=tuple(range(how.seeds)),
+        batch=how.batch,
+        least=max(criteria(how).min_tasks, criteria(how).min_episodes),
+        timeout_s=timeout_s,
+    )
 
 
 def weighing(how: ProveBlock) -> Weighing:

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as worlds to learn in: `worlds("CartPole-v1", 64)`.
+"""Any Gymnasium environment as one that can be learnt in: `vector_env("CartPole-v1", 64)`.
 
 Observations are flattened to vectors. Actions are a choice among n, or a vector of numbers, which is cut to the bounds
 of the space. A mask comes from `info["action_mask"]`, where the environment gives one. CartPole-v1 has a faster twin.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -17,18 +18,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
+from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.errors import BadInput, boundary
-from holdfast.learn.worlds import Bools, Floats, Moment, Spaces, State, View, Worlds
-from holdfast.workloads.cartpole import CartPoles
+from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 
 
-def worlds(name: str, count: int) -> Worlds:
-    """`count` environments of this name; our own where we have an equal one that is faster."""
+def vector_env(env: str | Make, count: int) -> VectorEnv:
+    """`count` environments of this name, or made by this; our own where we have an equal one that is faster."""
     if count < 1:
-        raise BadInput(f"{count} environments of {name}", why="must be at least 1")
-    return CartPoles(count) if name == "CartPole-v1" else Gym(name, count)
+        raise BadInput(f"{count} environments of {env}", why="must be at least 1")
+    return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
 
 
 class Gym:
@@ -39,21 +40,17 @@ class Gym:
         with boundary(BadInput, f"environment {make}"):
             self._envs = SyncVectorEnv([lambda: _flat(make)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
         self._action = self._envs.single_action_space
-        self.spaces = Spaces(
-            observation=_size(self._envs.single_observation_space),
-            actions=int(self._action.n) if isinstance(self._action, Discrete) else _size(self._action),
-            continuous=not isinstance(self._action, Discrete),
-        )
+        self.spaces = _spaces(self._envs.single_observation_space, self._action)
         self._mask: Bools | None = None
         self._seen: Floats = np.zeros((count, self.spaces.observation), np.float32)
 
-    def reset(self, seed: int) -> View:
+    def reset(self, seed: int) -> Observation:
         seen, info = self._envs.reset(seed=seed)
-        return self._view(seen, info)
+        return self._observation(seen, info)
 
-    def step(self, actions: NDArray[Any]) -> Moment:
+    def step(self, actions: NDArray[Any]) -> StepResult:
         if isinstance(self._action, Discrete):
-            sent = actions + int(self._action.start)
+            sent = actions + self.spaces.start
         else:
             assert isinstance(self._action, Box)
             sent = np.clip(actions, self._action.low.ravel(), self._action.high.ravel())
@@ -62,30 +59,32 @@ class Gym:
         final = np.array(seen, np.float32)
         for i in np.flatnonzero(terminated | truncated):
             final[i] = info["final_obs"][i]
-        return Moment(self._view(seen, info), reward.copy(), terminated.copy(), truncated & ~terminated, final)
+        observation = self._observation(seen, info)
+        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
 
     def state(self) -> State:
-        """The environments as they are, pickled, since Gymnasium has no other way: restore only what you wrote."""
+        """The environments as they are, pickled, since Gymnasium has no other way."""
         with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
             # All of them in one go: what they share stays shared.
             pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
         return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
 
-    def restore(self, state: State) -> View:
+    def restore(self, state: State) -> Observation:
+        """Unpickling runs code: give it only what the same run wrote, and only once its hash was found to be right."""
         self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
-        return View(self._seen.copy(), self._mask)
+        return Observation(self._seen.copy(), self._mask)
 
     def close(self) -> None:
         self._envs.close()
 
-    def _view(self, seen: NDArray[Any], info: dict[str, Any]) -> View:
+    def _observation(self, seen: NDArray[Any], info: dict[str, Any]) -> Observation:
         mask = info.get("action_mask")
         if mask is not None:
             self._mask = np.stack(list(mask)).astype(np.bool_)
         elif self._mask is not None:
             raise BadInput("action_mask", why="the environment gave one before, and now gives none")
         self._seen = np.array(seen, np.float32)
-        return View(self._seen.copy(), self._mask)
+        return Observation(self._seen.copy(), self._mask)
 
 
 def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:
@@ -96,6 +95,16 @@ def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:
     if not isinstance(env.action_space, Box | Discrete):
         raise BadInput(f"actions {env.action_space}", why="neither one choice nor a vector", remedy="wrap it into one")
     return env
+
+
+def _spaces(seen: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Spaces:
+    if isinstance(action, Discrete):
+        return Spaces(observation=_size(seen), actions=int(action.n), start=int(action.start))
+    assert isinstance(action, Box)
+    low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
+    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is plain JSON, which knows no infinity
+    spaces = Spaces(observation=_size(seen), actions=_size(action), continuous=True)
+    return replace(spaces, low=low, high=high) if is_bounded else spaces
 
 
 def _size(space: gymnasium.Space[Any]) -> int:
