@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.init import CONFIG
 from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def improve(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     env: Annotated[
         str | None, typer.Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
     ] = None,
@@ -62,6 +63,8 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.spec import improve_spec, weighing
+    if config is None and env is None and resume is None and Path(CONFIG).is_file():
+        config = Path(CONFIG)
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
     _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
