@@ -204,11 +204,11 @@ def _tell(
         print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
-    if made := [body["release"] for body, _ in decided if "release" in body]:
+    if made := [body for body, _ in decided if "release" in body]:
         print("next:")
-        last = now[made[-1]]
-        if last.stage is Stage.CANDIDATE and decode(Decision, decided[-1][0]["decision"]).open:
+        last = now[made[-1]["release"]]
+        if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
             print("\n".join(step(f"holdfast release promote {last.id}{at}", "into service")))
         elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
             print("\n".join(step(f"holdfast release serve {last.policy}{at}", "the live version")))
-        print("\n".join(step(f"holdfast release explain {made[-1]}{at}", "why, from the ledger")))
+        print("\n".join(step(f"holdfast release explain {last.id}{at}", "why, from the ledger")))
