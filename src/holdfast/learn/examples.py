@@ -1,6 +1,6 @@
 """Examples to learn from: rows of a user's own as conversations, and conversations as the tokens of one model.
 
-What the assistant says is to be learnt, in exactly the tokens that the model is later asked for and samples: each answer
+What the assistant says is to be learnt, in exactly the tokens that the model is asked for later: each answer
 follows the prompt that the model's own template makes of what stands before it. Where rows come from is the caller's
 business; what is done with the tokens is `sft`'s.
 """
@@ -60,7 +60,7 @@ class Skipped:
 
     @property
     def summary(self) -> str:
-        """"3: it has no reward; 1: …", the commonest first."""
+        """ "3: it has no reward; 1: …", the commonest first."""
         return "; ".join(f"{count}: {reason}" for reason, count in Counter(self.counts).most_common())
 
     def and_also(self, other: Skipped) -> Skipped:
@@ -386,4 +386,3 @@ def _from_text(voice: Voice, calls: Sequence[ModelCall], longest: int) -> list[T
     except BadInput as error:
         return f"{error.what} {error.why}"
     return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"
-

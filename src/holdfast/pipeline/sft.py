@@ -89,7 +89,9 @@ def sft_spec(
         raise BadInput("examples", why=why, remedy="give a file or rows, or a run to learn from")
     if run is not None:
         if columns or system:
-            raise BadInput("columns and system", why="are for rows", remedy="leave them out: a run's rollouts have both")
+            raise BadInput(
+                "columns and system", why="are for rows", remedy="leave them out: a run's rollouts have both"
+            )
         return _spec(policy, Source(run=run, least=least), how, ())
     if least is not None:
         raise BadInput(f"least = {least:g}", why="rows have no reward", remedy="leave it out, or give a run")

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Actor, Engine
+from holdfast.contracts.policy import FOLDER, Actor, Engine
 from holdfast.contracts.release import PolicyKind
 from holdfast.policies import registry
 
 BASE = "0"  # the version of the weights that a model came with
-FOLDER = "checkpoints"  # of a store
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+from holdfast.collect.cartpole import CartPoles
+from holdfast.collect.gym import Gym, vector_env
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.cartpole import CartPoles
-from holdfast.workloads.gym import Gym, worlds
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -55,8 +55,8 @@ class Fixed(gymnasium.Env[Any, Any]):
 
 
 def test_a_name_makes_worlds_and_cartpole_is_our_own() -> None:
-    assert isinstance(worlds("CartPole-v1", 2), CartPoles)
-    made = worlds("Acrobot-v1", 2)
+    assert isinstance(vector_env("CartPole-v1", 2), CartPoles)
+    made = vector_env("Acrobot-v1", 2)
     assert isinstance(made, Gym)
     assert (made.spaces.observation, made.spaces.actions, made.spaces.continuous) == (6, 3, False)
 
@@ -64,27 +64,27 @@ def test_a_name_makes_worlds_and_cartpole_is_our_own() -> None:
 def test_they_are_gymnasiums_own_environments_seeded_one_after_the_other() -> None:
     made, theirs = Gym("Acrobot-v1", 2), gymnasium.make("Acrobot-v1")
     view = made.reset(7)
-    assert np.array_equal(view.observation[1], theirs.reset(seed=8)[0])
-    assert np.array_equal(made.step(np.array([0, 2])).view.observation[1], theirs.step(2)[0])
+    assert np.array_equal(view.values[1], theirs.reset(seed=8)[0])
+    assert np.array_equal(made.step(np.array([0, 2])).observation.values[1], theirs.step(2)[0])
 
 
 def test_an_end_shows_what_was_last_seen_and_the_next_beginning() -> None:
     made = Gym(Corridor, 1)
-    assert made.reset(0).observation.tolist() == [[0.5, 1.0, 0.0, 0.0]]  # the light, then the room as one of three
+    assert made.reset(0).values.tolist() == [[0.5, 1.0, 0.0, 0.0]]  # the light, then the room as one of three
     made.step(np.array([1]))
-    moment = made.step(np.array([1]))
-    assert (moment.terminated.tolist(), moment.truncated.tolist(), moment.reward.tolist()) == ([True], [False], [2.0])
-    assert moment.final.tolist() == [[0.5, 0.0, 0.0, 1.0]]
-    assert moment.view.observation.tolist() == [[0.5, 1.0, 0.0, 0.0]]
+    result = made.step(np.array([1]))
+    assert (result.terminated.tolist(), result.truncated.tolist(), result.reward.tolist()) == ([True], [False], [2.0])
+    assert result.final.tolist() == [[0.5, 0.0, 0.0, 1.0]]
+    assert result.observation.values.tolist() == [[0.5, 1.0, 0.0, 0.0]]
 
 
 def test_masks_come_from_the_environment_and_follow_its_state() -> None:
     made = Gym(Corridor, 2)
     assert made.reset(0).mask is not None
-    mask = made.step(np.array([1, 1])).view.mask
+    mask = made.step(np.array([1, 1])).observation.mask
     assert mask is not None
     assert mask.tolist() == [[True, True], [True, True]]
-    mask = made.step(np.array([0, 1])).view.mask
+    mask = made.step(np.array([0, 1])).observation.mask
     assert mask is not None
     assert mask.tolist() == [[False, True], [False, True]]
 
@@ -92,19 +92,19 @@ def test_masks_come_from_the_environment_and_follow_its_state() -> None:
 def test_numbers_are_cut_to_the_bounds_and_shaped_as_the_environment_wants_them() -> None:
     made = Gym(Fixed, 2)
     made.reset(0)
-    moment = made.step(np.array([[-7.0], [1.5]], np.float32))
-    assert moment.reward.tolist() == [-1.0, 1.5]
-    assert moment.truncated.all()
-    assert moment.final.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    result = made.step(np.array([[-7.0], [1.5]], np.float32))
+    assert result.reward.tolist() == [-1.0, 1.5]
+    assert result.truncated.all()
+    assert result.final.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 def test_what_cannot_be_used_is_refused_in_one_line() -> None:
     with pytest.raises(BadInput, match="environment Nowhere-v0"):
-        worlds("Nowhere-v0", 1)
+        vector_env("Nowhere-v0", 1)
     with pytest.raises(BadInput, match="neither one choice nor a vector"):
         Gym(Sealed, 1)
     with pytest.raises(BadInput, match="must be at least 1"):
-        worlds("Acrobot-v1", 0)
+        vector_env("Acrobot-v1", 0)
     made = Gym(Fixed, 1)
     made.reset(0)
     with pytest.raises(BadInput, match="cannot be saved"):
