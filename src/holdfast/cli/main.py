@@ -17,6 +17,7 @@ from holdfast.cli import aliases
 from holdfast.contracts.errors import HoldfastError
 
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
+    "init": ("init.init", "Write a project of four short files that runs at once."),
     "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
     "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
