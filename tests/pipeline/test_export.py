@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.clone import sequences
@@ -173,7 +173,7 @@ def test_a_checkpoint_over_a_folder_that_changed_is_refused(store: Store, tmp_pa
     load(policy, store.folder)
     template = tmp_path / "base" / "chat_template.jinja"
     template.write_text(template.read_text() + " ")
-    with pytest.raises(BadInput, match="was trained from other files"):
+    with pytest.raises(Lost, match="was trained from other files"):
         load(policy, store.folder)
 
 
