@@ -265,7 +265,9 @@ def test_a_model_without_an_address_is_asked_nowhere(at: Path, monkeypatch: pyte
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BadInput, match="no address is known"):
-        hf.collect(scene.agent, scene.questions(4, held_out=None), policy=hf.Prompt(system="x"), model="gpt-4o-mini", store=at)
+        hf.collect(
+            scene.agent, scene.questions(4, held_out=None), policy=hf.Prompt(system="x"), model="gpt-4o-mini", store=at
+        )
 
 
 @pytest.mark.parametrize("agent", [3, lambda task: "", "nowhere:agent"])
