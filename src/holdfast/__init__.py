@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api import adapters as adapters
     from holdfast.api.calls import collect as collect
     from holdfast.api.calls import compare as compare
     from holdfast.api.calls import improve as improve
@@ -69,6 +70,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "TaskItem": "holdfast.contracts.task:TaskItem",
     "TaskSet": "holdfast.collect.tasks:TaskSet",
     "Waived": "holdfast.api.inputs:Waived",
+    "adapters": "holdfast.api.adapters",
     "collect": "holdfast.api.calls:collect",
     "compare": "holdfast.api.calls:compare",
     "import_logs": "holdfast.api.stored:import_logs",
@@ -85,7 +87,8 @@ __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 
 def _load(name: str) -> Any:
     module, _, attribute = _PLACES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def __getattr__(name: str) -> Any:

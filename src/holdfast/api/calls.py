@@ -230,8 +230,9 @@ def start(
     chosen = options_of(options, *PROVING, "iterations", "stage")
     found, base = task_set(tasks), policy_from(policy, model)
     limit = None if budget is None else budget.rollouts
-    learning, proving = _divided(base, algorithm_for(algorithm, base), found, limit, chosen)
-    given = {"name": name, "algorithm": described(learning), "budget": limit}
+    asked = algorithm_for(algorithm, base)
+    learning, proving = _divided(base, asked, found, limit, chosen)
+    given = {"name": name, "algorithm": described(asked), "budget": limit}
     setup = _setup(
         given,
         agent=agent,

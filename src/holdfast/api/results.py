@@ -23,7 +23,7 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
-from holdfast.pipeline.episodes import episode, missing
+from holdfast.pipeline.episodes import SAFETY, episode, missing
 from holdfast.pipeline.improve import Decided
 from holdfast.pipeline.prove import episodes_in, looks_in
 from holdfast.promote.gate import ALLOWED, NAMES
@@ -51,7 +51,7 @@ def figures(comparisons: Iterable[Compared]) -> Grid:
 
 
 def _waived(why: object) -> list[Block]:
-    return [f"safety was NOT measured: waived, {why}"] if why else []
+    return [f"safety was NOT measured: {why}"] if why else []
 
 
 # Improvements --------------------------------------------------------------------------------------------------------
@@ -255,13 +255,16 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     lost = {name: len(full) - len(found) for name, full, found in zip(names, whole, both, strict=True)}
     tasks = [{task for task, _ in side.keys} for side in sides]
     left_out = len(tasks[0] ^ tasks[1])
-    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost)
+    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    why = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
+    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, why)
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
     keys: frozenset[tuple[str, int]]  # of all that the run was to do
     episodes: Sequence[Episode]
+    is_watched: bool  # safety was measured
 
     @property
     def is_checked(self) -> bool:
@@ -289,7 +292,8 @@ def _measured(run: Run) -> _Side:
         )
         if made is not None:
             found.append(made)
-    return _Side(frozenset(keys), found)
+    is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
+    return _Side(frozenset(keys), found, is_watched)
 
 
 def _rollouts(store: Store, run: str) -> list[Rollout]:

@@ -151,7 +151,8 @@ def show_(
     else:
         with _existing(store, project) as opened:
             policy = _policy(opened, version)
-            told = _told(policy, opened.folder, _line(opened, policy.checkpoint))
+            line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
+            told = _told(policy, opened.folder, [one.id for one in line])
     if json:
         print_json(told)
         return
@@ -290,20 +291,6 @@ def _told(policy: Model, folder: Path, line: list[str]) -> dict[str, Any]:
         "sha256": sha256,
         "resources": dict(policy.resources),
     }
-
-
-def _line(store: Store, checkpoint: str | None) -> list[str]:
-    """The checkpoints that it came from, the first one first; those of other stores are not known."""
-    from holdfast.contracts.errors import NotFound
-
-    found: list[str] = []
-    while checkpoint is not None and checkpoint not in found:
-        found.insert(0, checkpoint)
-        try:
-            checkpoint = store.checkpoints.get(checkpoint).parent
-        except NotFound:
-            break
-    return found
 
 
 def _files(folder: Path) -> list[str]:

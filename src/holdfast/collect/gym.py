@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -23,6 +23,18 @@ from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
+RETURNS = {  # the least and the most that an episode can return, where Gymnasium's own environments are known
+    "CartPole-v0": (0.0, 200.0),
+    "CartPole-v1": (0.0, 500.0),
+    "MountainCar-v0": (-200.0, 0.0),
+    "MountainCarContinuous-v0": (-100.0, 100.0),
+    "Acrobot-v1": (-500.0, 0.0),
+    "Pendulum-v1": (-3255.0, 0.0),  # 200 steps, each at least −(π² + 0.1 · 8² + 0.001 · 2²)
+    "FrozenLake-v1": (0.0, 1.0),
+    "FrozenLake8x8-v1": (0.0, 1.0),
+    "Taxi-v3": (-2000.0, 20.0),
+    "Blackjack-v1": (-1.0, 1.5),
+}
 
 
 def vector_env(env: str | Make, count: int) -> VectorEnv:
@@ -30,6 +42,35 @@ def vector_env(env: str | Make, count: int) -> VectorEnv:
     if count < 1:
         raise BadInput(f"{count} environments of {env}", why="must be at least 1")
     return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What an environment says of itself; None where it says nothing."""
+
+    spaces: Spaces
+    max_steps: int | None  # of an episode
+    threshold: float | None  # a return from which it counts as solved
+    returns: tuple[float, float] | None  # the least and the most that an episode can return
+
+
+def describe(env: str | Make) -> Described:
+    """From the environment itself: it is made once. BadInput where it cannot be made, or has spaces that do not fit."""
+    with boundary(BadInput, f"environment {env}"):
+        one = _flat(env)
+    spec, steps = one.spec, None if one.spec is None else one.spec.max_episode_steps
+    known = RETURNS.get(env) if isinstance(env, str) else None
+    each = getattr(one.unwrapped, "reward_range", None)  # of a step, as Gym had it
+    if known is None and each is not None and steps is not None and np.isfinite(each).all():
+        known = (min(0.0, float(each[0]) * steps), max(0.0, float(each[1]) * steps))
+    described = Described(
+        spaces=_spaces(one.observation_space, one.action_space),
+        max_steps=steps,
+        threshold=None if spec is None else spec.reward_threshold,
+        returns=known,
+    )
+    one.close()
+    return described
 
 
 class Gym:

@@ -7,7 +7,7 @@ to go on bit by bit (network, optimiser, environments, chance) lies beside the c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -33,6 +33,7 @@ SEEDS = (
     2**30
 )  # environments that are learnt in have seeds from 0 to this and their number; others are free to be held out
 MOST_ENVS = 2**16
+CHOSEN = ("lr", "gamma", "entropy_cost", "updates", "step_updates", "envs", "budget_s", "seed")
 
 
 class Session:
@@ -77,6 +78,21 @@ class EnvPPO:
             lr=self.lr, lr_end=self.lr / 3, gamma=self.gamma, entropy_cost=self.entropy_cost
         )
         return replace(given, updates=self.updates)
+
+    def within(self, env: str, make: Callable[[int], VectorEnv], held_out: Sequence[int]) -> EnvPPO:
+        """The same in this environment."""
+        return replace(self, env=env, make=make, held_out=held_out, session=Session())
+
+    def record(self) -> dict[str, Any]:
+        """All that a user chooses, as plain JSON."""
+        kept = {name: getattr(self, name) for name in CHOSEN}
+        return {**kept, "settings": None if self.settings is None else asdict(self.settings)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> EnvPPO:
+        kept = record["settings"]
+        dials = None if kept is None else Settings(**{**kept, "normalise": tuple(kept["normalise"])})
+        return cls(**{**record, "settings": dials})
 
     def start(self, base: Policy) -> State:
         if not isinstance(base, Network):

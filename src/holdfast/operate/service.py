@@ -135,7 +135,7 @@ class Service:
 
     @property
     def speaks_bytes(self) -> bool:
-        """Whether the tokens of all versions in service are bytes and marks; those of others have no common spelling."""
+        """Whether the tokens of all versions in service are bytes and marks; others have no common spelling."""
         speakers = [seat.speaker for seat in self.table.seats.values() if not isinstance(seat.speaker, Mute)]
         return all(getattr(speaker, "speaks_bytes", False) for speaker in speakers)
 

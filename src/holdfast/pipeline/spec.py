@@ -150,7 +150,7 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None
 
 def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
     """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
-    told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
+    told: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
     return told
 
 

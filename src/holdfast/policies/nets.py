@@ -167,7 +167,7 @@ class Acting:
 
     def __init__(self, net: ActorCritic, spaces: Spaces) -> None:
         self._net, self._spaces = net, spaces
-        self.reset()
+        self._choose, self._first = self.many(1), np.ones(1, np.bool_)
 
     def __call__(self, observation: Any, mask: Any = None) -> Any:
         """As the action space has it: a choice, or numbers within its bounds. A mask has True where one is allowed."""
@@ -196,12 +196,14 @@ class Acting:
     def _vector(self, observation: Any) -> NDArray[np.float32]:
         """An observation of any shape as the network sees it; one of n things is a one among zeros."""
         size = self._spaces.observation
-        if np.ndim(observation) == 0 and size > 1:
-            return np.eye(size, dtype=np.float32)[int(observation)]
+        if np.ndim(observation) == 0 and size > 1 and 0 <= observation < size:
+            vector = np.zeros(size, np.float32)
+            vector[int(observation)] = 1.0
+            return vector
         try:
             vector = np.asarray(observation, np.float32).ravel()
         except (TypeError, ValueError):
-            vector = np.empty(0, np.float32)
+            vector = np.zeros(0, np.float32)
         if vector.size != size:
             remedy = "flatten it as gymnasium.spaces.flatten does"
             raise BadInput("an observation", why=f"is not made of {size} numbers", remedy=remedy)
