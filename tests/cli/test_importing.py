@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import importing
 from holdfast.contracts.rollout import Rollout, RolloutState, Split
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import SpanKind
+from holdfast.pipeline import importing
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, Cli
 
@@ -202,13 +202,13 @@ def test_a_killed_import_goes_on_where_it_was(
 
     calls = []
 
-    def dies(store: Store, run: str, batch: Any) -> None:
+    def dies(store: Store, run: str, batch: Any, clock: Any) -> None:
         """Claimed, and then no more: as if killed."""
         calls.append(batch)
         if len(calls) == 2:
             store.queue.claim(run, "import", now=time.time(), lease_s=60.0, most=2).result()
             raise KeyboardInterrupt
-        finish(store, run, batch)
+        finish(store, run, batch, clock)
 
     finish = importing._finish
     monkeypatch.setattr(importing, "_finish", dies)

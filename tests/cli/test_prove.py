@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from holdfast.workloads.duel import episodes_of
 
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import episodes_of_run, shown_looks

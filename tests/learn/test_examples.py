@@ -128,7 +128,11 @@ Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
         ({"ask": "q", "reply": "a"}, {"columns": {"prompt": "ask", "completion": "reply"}}, [Q, A]),
         ({"chat": [Q, A]}, {"columns": {"messages": "chat"}}, [Q, A]),
         ({"prompt": "q", "completion": "a"}, {"system": "s"}, [{"role": "system", "content": "s"}, Q, A]),
-        ({"prompt": "q", "completion": "a", "system": "t"}, {"system": "s"}, [{"role": "system", "content": "t"}, Q, A]),
+        (
+            {"prompt": "q", "completion": "a", "system": "t"},
+            {"system": "s"},
+            [{"role": "system", "content": "t"}, Q, A],
+        ),
     ],
 )
 def test_rows_of_every_form_become_conversations(row: dict[str, Any], how: dict[str, Any], wanted: list[Any]) -> None:
@@ -179,7 +183,9 @@ def test_a_conversation_that_does_not_fit_is_left_out_whole() -> None:
     examples = [Example(place=f"line {n}", messages=[Q, {**A, "content": "a" * n}]) for n in (5, 50)]
     made, skipped = tokenise(ByteVoice(), examples, longest=20)
     assert [len(one.sequences) for one in made] == [1]
-    assert skipped == Skipped(counts={"it is longer than 20 tokens": 1}, first={"it is longer than 20 tokens": "line 50"})
+    assert skipped == Skipped(
+        counts={"it is longer than 20 tokens": 1}, first={"it is longer than 20 tokens": "line 50"}
+    )
 
 
 def test_copies_of_an_example_are_never_on_both_sides_of_the_split() -> None:

@@ -63,7 +63,7 @@ def told(release: str, decision: Decision, now: Release | None = None, indent: s
     yield from folded(headline(release, decision, now), indent)
     yield from lines(decision.reasons, f"{indent}  ")
     if is_measurable(decision):
-        yield from step(f"holdfast prove more {release}{at}", "more episodes for it", f"{indent}  ")
+        yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
 
 
 def lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:

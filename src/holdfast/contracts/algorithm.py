@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
@@ -169,6 +169,10 @@ class LearnContext(Protocol):
         """Data that is too large for a step's result, as a blob: its hash."""
         ...
 
+    def read(self, sha256: str) -> Any:
+        """What was kept under this hash."""
+        ...
+
     @property
     def held_s(self) -> float:
         """How long this step has waited for a paused run: no part of its work."""
@@ -177,12 +181,15 @@ class LearnContext(Protocol):
     def now(self) -> float: ...
 
 
+Asked: TypeAlias = Work | RolloutTail | Segment  # what an algorithm may ask for
+
+
 class Algorithm(Protocol):
     """Learns from batches until it asks for no more."""
 
     def start(self, base: Policy) -> State: ...
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail | Segment]:
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Asked]:
         """The next batch; empty: there is nothing more to learn."""
         ...
 

@@ -36,6 +36,11 @@ class Experience:
         return tuple(span.model for span in ordered if span.model is not None)
 
     @property
+    def reward(self) -> float | None:
+        """The weighted sum of all that was measured; None: nothing was."""
+        return None if self.sheet is None else self.sheet.total
+
+    @property
     def is_truncated(self) -> bool:
         if self.ended is not None:
             return self.ended == "truncated"

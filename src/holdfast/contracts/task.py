@@ -51,7 +51,7 @@ class TaskItem:
         return TaskItem(id=self.id, input=self.input)
 
     def row(self) -> dict[str, Any]:
-        """The task as a JSON object that `collect.tasks.load` reads back as the same task."""
+        """The task as a JSON object that `from_row` and `collect.tasks.load` read back as the same task."""
         row: dict[str, Any] = {"id": self.id, "input": self.input}
         if self.has_expected:
             row["expected"] = self.expected
@@ -62,6 +62,19 @@ class TaskItem:
         if self.metadata:
             row["metadata"] = dict(self.metadata)
         return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> TaskItem:
+        split = row.get("split")
+        return cls(
+            id=row["id"],
+            input=row["input"],
+            expected=row.get("expected"),
+            has_expected="expected" in row,
+            split=None if split is None else Split(split),
+            family=row.get("family"),
+            metadata=row.get("metadata") or {},
+        )
 
     def __getitem__(self, key: str) -> Any:
         if not isinstance(self.input, Mapping):
@@ -80,3 +93,12 @@ class TaskItem:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
+
+
+KEYS = frozenset({"id", "input", "expected", "split", "family", "metadata"})  # of a row
+
+
+def task_of(stored: Any) -> Any:
+    """What a rollout was given, as its author wrote it: a TaskItem where it is the row of one, else as it is."""
+    is_row = isinstance(stored, Mapping) and {"id", "input"} <= stored.keys() <= KEYS and isinstance(stored["id"], str)
+    return TaskItem.from_row(stored) if is_row else stored

@@ -11,15 +11,14 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from holdfast.contracts.algorithm import LearnContext
-from holdfast.contracts.errors import BadInput, Lost, StoreError, StoreFull
+from holdfast.contracts.errors import BadInput, StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Artifact, Checkpoint
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading, weights
@@ -45,8 +44,7 @@ class Learner:
         """Have the weights of this policy; Lost where a checkpoint is missing or damaged."""
         if policy != self._policy:
             self.forget()
-            with found_in(policy.checkpoint):
-                self.model, self._sha256 = loading.load(policy, folder)
+            self.model, self._sha256 = loading.load(policy, folder)
             self._policy = policy
         return self.model
 
@@ -61,7 +59,7 @@ class Learner:
             trainer = make(self.model)
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
-                with found_in(self._policy.checkpoint):
+                with loading.found(self._policy.checkpoint):
                     trainer.load(self._policy.folder(folder) / TRAINER)
             self.trainer, self._phase = trainer, phase
         return self.trainer
@@ -143,18 +141,6 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-@contextmanager
-def found_in(checkpoint: str | None) -> Iterator[None]:
-    try:
-        yield
-    except (BadInput, OSError) as error:
-        if checkpoint is None:
-            raise
-        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
-        remedy = "restore it from a copy, or begin a new run"
-        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
 def _not_kept(ctx: LearnContext, step: int, error: OSError) -> StoreError:

@@ -21,9 +21,10 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import FOLDER, Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.worlds import VectorEnv
-from holdfast.learn.checkpoints import TRAINER, Parts, found_in, save
+from holdfast.learn.checkpoints import TRAINER, Parts, save
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
+from holdfast.policies.loading import found
 from holdfast.policies.network import KIND, Network
 from holdfast.policies.weights import Manifest
 
@@ -161,7 +162,7 @@ class EnvPPO:
         net, envs = policy.load(ctx.folder), self.make(self.envs)
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
         if state.step > 0 and state.candidate is not None:
-            with found_in(policy.checkpoint):
+            with found(policy.checkpoint):
                 _restore(ppo, ctx.folder / FOLDER / str(policy.checkpoint) / TRAINER, state.data["trainer"])
         self.session.ppo = ppo
         return ppo

@@ -1,6 +1,6 @@
 """Examples to learn from: rows of a user's own as conversations, and conversations as the tokens of one model.
 
-What the assistant says is to be learnt, in exactly the tokens that the model is later asked for and samples: each answer
+What the assistant says is to be learnt, in exactly the tokens that the model is asked for later: each answer
 follows the prompt that the model's own template makes of what stands before it. Where rows come from is the caller's
 business; what is done with the tokens is `sft`'s.
 """

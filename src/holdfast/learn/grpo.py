@@ -9,7 +9,7 @@ put anybody above a better one. The update is `train`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -27,6 +27,7 @@ from holdfast.learn.returns import group_relative, normalise_then_sum, turn_cred
 from holdfast.learn.threads import Break
 
 Floats = NDArray[np.float64]
+Credit = Callable[[Sequence[Experience]], Sequence[float]]  # attempts at one task → the advantage of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,17 @@ class Compared:
     breaks: Mapping[Break, int]  # prompts that did not go on from what was there
 
 
-def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo, price: Price | None = None) -> Compared:
-    """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs."""
+def compare(
+    experiences: Iterable[Experience],
+    intake: Intake,
+    settings: Grpo,
+    price: Price | None = None,
+    own: Credit | None = None,
+) -> Compared:
+    """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs.
+
+    `own` is somebody's own way to compare the attempts of a group, in place of the group's mean and spread.
+    """
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
     teams: dict[str, list[tuple[Experience, Reading]]] = {}
@@ -82,7 +92,8 @@ def compare(experiences: Iterable[Experience], intake: Intake, settings: Grpo, p
             reasons[team[0][0].rollout] = Reason.ALONE
             continue
         groups += 1
-        credits = _credits([experience for experience, _ in team], intake, settings)
+        members = [experience for experience, _ in team]
+        credits = _credits(members, intake, settings) if own is None else _own(members, own)
         credits = _priced(credits, [experience for experience, _ in team], settings, price)
         if settings.skip_zero_spread and not any(credit.any() for credit in credits):
             skipped += 1
@@ -110,6 +121,15 @@ def _credits(team: Sequence[Experience], intake: Intake, settings: Grpo) -> list
         turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
     credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
+
+
+def _own(team: Sequence[Experience], credit: Credit) -> list[Floats]:
+    """By a function of somebody's own: every turn of an attempt has the attempt's advantage."""
+    given = [float(one) for one in credit(team)]
+    if len(given) != len(team) or not np.isfinite(given).all():
+        why = f"gives {len(given)} numbers for {len(team)} attempts" if len(given) != len(team) else "gives no number"
+        raise BadInput("advantages", why=why, remedy="return one finite number for each attempt, in their order")
+    return [np.full(len(one.calls), advantage) for one, advantage in zip(team, given, strict=True)]
 
 
 def _bounded(

@@ -26,7 +26,7 @@ from holdfast.learn.audit import audit
 from holdfast.learn.batch import Intake
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, Price, describe, from_dict, mean_cost
-from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
+from holdfast.learn.grpo import OBJECTIVE, Credit, Grpo, compare
 from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.learn.turns import fitted
 from holdfast.policies.model import Model
@@ -46,6 +46,7 @@ class GRPO:
     samples: int = 8  # attempts at each task
     turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
     compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit`
+    credit: Credit | None = None  # from the attempts at one task the advantage of each, in place of the group's own
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     constraint: Constraint | None = None
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
@@ -114,7 +115,7 @@ class GRPO:
             held = from_dict(trainer.beside.get(MULTIPLIER)).follow(mean, self.constraint)
             price = Price(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
-        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price)
+        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
         update, data = None, dict[str, Any]()
         candidate: Model | None = None
         if compared.samples is not None:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,10 +18,12 @@ from holdfast.collect.worker import Outcome
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Actor, Checkpoint
-from holdfast.contracts.rollout import Task
+from holdfast.contracts.reward import Sheet
+from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import Run
+from holdfast.pipeline.episodes import SAFETY
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import FINISHED, ROOM
 from holdfast.store.sql import Transaction
@@ -66,8 +69,9 @@ class Driven(Protocol):
 class StepContext:
     """One per step that is computed."""
 
-    def __init__(self, run: Driven, name: str) -> None:
+    def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
+        self._is_again = is_again  # what it made is damaged, and is made anew
         self.effects: list[Callable[[Transaction], None]] = []
         self.held_s = 0.0  # waited for a paused run
 
@@ -97,7 +101,8 @@ class StepContext:
 
     @property
     def features(self) -> Features:
-        return self._run.features()
+        """As they are now; as they were, where a step that has learnt is computed again."""
+        return ALL_ON if self._is_again else self._run.features()
 
     def now(self) -> float:
         return self._run.clock()
@@ -208,7 +213,15 @@ class StepContext:
             ids: list[str] = json.loads(self.store.blobs.get(batch.ids))
         else:
             ids = [one.id for one in self.store.views.of_step(batch.run, batch.step)]
-        return self.store.experiences.of(ids)
+        return [self._with_costs(one) for one in self.store.experiences.of(ids)]
+
+    def _with_costs(self, one: Experience) -> Experience:
+        """An agent that failed is no safer for that: what its score says of what it did until then is measured here."""
+        costs = getattr(self._run.spec.runtime.score, "costs", None)
+        signals = () if one.sheet is None else one.sheet.signals
+        if costs is None or one.state is not RolloutState.FAILED or any(s.name == SAFETY for s in signals):
+            return one
+        return replace(one, sheet=Sheet(signals=(*signals, *costs(one.input, one.spans))))
 
     # What is kept ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ class Spec:
     stage: Stage | None = None  # where an open gate leads; None: it accepts, and nothing moves
     max_attempts: int = 1  # of a rollout that is learnt from: raising must buy no new draw of chance
     timeout_s: float | None = 300.0
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # more that evidence and release are to say
     suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
 
 
@@ -170,7 +171,8 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     if any("followed" in body for body in known):
         data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
     candidate = base.policy.at(made[-1]) if made else None  # type: ignore[attr-defined]
-    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data)
+    metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
+    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data, metrics=metrics)
 
 
 def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:
@@ -266,6 +268,7 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},
     )

@@ -78,6 +78,11 @@ class Runtime:
             self._actors[policy.version] = actor
         return actor
 
+    def versions(self) -> list[str]:
+        """Those that can be answered for here: work of any other is left to whoever has opened it."""
+        with self._lock:
+            return list(self._actors)
+
     def complete(self, version: str | None) -> Complete | None:
         """Who answers for a version; a rollout from before versions were carried is answered by the last one opened."""
         with self._lock:

@@ -125,7 +125,7 @@ def _at(name: str, place: str) -> Version:
     if is_hub(folder):
         return Version(name=name, weights=place, sha256=sha256_of(folder))
     manifest = weights.read(folder)
-    if manifest.kind != "transformer":
+    if manifest.kind not in ("transformer", HUB):
         raise BadInput(f"version {name}", why=f"its weights are of the kind {manifest.kind}, which answers no messages")
     return Version(name=name, weights=place, sha256=manifest.sha256)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadInput
@@ -15,19 +15,41 @@ from holdfast.contracts.release import PolicyKind
 PINNED = "_policy"  # in the resources of a version: the model and the sampling that the texts are proved with
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Prompt:
-    """Named texts and other resources, and what they are given to. An agent reads them by `ctx.prompt(name)`."""
+    """Named texts and other resources, and what they are given to. An agent reads them by `ctx.prompt(name)`.
+
+    Texts are given by name, as in `Prompt(system="You answer briefly.")`, or as one mapping.
+    """
 
     kind: ClassVar[str] = PolicyKind.PROMPT
 
-    texts: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None  # "openai/gpt-4o-mini", or as its endpoint calls it; None: the agent needs none
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, Any]
+    model: str | None  # "openai/gpt-4o-mini", or as its endpoint calls it; None: the agent needs none
+    sampling: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        if PINNED in self.texts:
+    def __init__(
+        self,
+        texts: Mapping[str, Any] | None = None,
+        /,
+        *,
+        model: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> None:
+        found = {**(texts or {}), **named}
+        if PINNED in found:
             raise BadInput(f"prompt {PINNED!r}", why="is a name of our own", remedy="choose another")
+        try:
+            json.dumps([found, sampling], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise BadInput("prompt", why=f"is not plain data: {error}", remedy="give texts, or JSON") from None
+        for name, value in (("texts", found), ("model", model), ("sampling", dict(sampling or {}))):
+            object.__setattr__(self, name, value)
+
+    def with_texts(self, texts: Mapping[str, Any]) -> Prompt:
+        """The same model with some texts replaced."""
+        return Prompt({**self.texts, **texts}, model=self.model, sampling=self.sampling)
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -49,7 +71,7 @@ class Prompt:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Prompt:
-        return cls(texts=manifest["texts"], model=manifest["model"], sampling=manifest["sampling"])
+        return cls(manifest["texts"], model=manifest["model"], sampling=manifest["sampling"])
 
     def open(self, engine: Engine) -> Actor:
         complete = None if self.model is None else engine.open_endpoint(self.model)

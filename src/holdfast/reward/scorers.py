@@ -28,7 +28,8 @@ from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Reward, Sheet, Signal
-from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking
+from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
+from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
 from holdfast.reward.sheet import Guard, total
 
@@ -52,6 +53,7 @@ FUNCTIONS: Mapping[str, str] = {
     "contains": "holdfast.reward.ready",
     "secrets_told": "holdfast.reward.ready",
     "forbidden_tools": "holdfast.reward.ready",
+    "injections_obeyed": "holdfast.reward.ready",
     "diff": "holdfast.reward.judged",
 }
 MAKERS: Mapping[str, str] = {
@@ -89,6 +91,7 @@ class TaskView:
 
 def task_view(task: Any) -> Any:
     """Of a stored task: the key `expected` is the hidden answer, everything else the input. A record stays as it is."""
+    task = task_of(task)
     if type(task) is dict:
         asked = {key: value for key, value in task.items() if key != HIDDEN}
         family, metadata = task.get("family"), task.get("metadata")
@@ -295,6 +298,18 @@ class Combined:
         if any(map(isawaitable, given)):
             return self._later(given, trace)
         return self._signals(given, trace)
+
+    def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
+        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that.
+
+        Where one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
+        view, trace = task_view(task), Trace(tuple(spans))
+        try:
+            given = resolve(_settled(_asked(partial(one.ask, view, None, trace) for one in self.safety)))
+            return tuple(_costs(self.safety, given, []))
+        except Exception as error:  # foreign code may raise anything
+            said = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
+            return (Signal(name=SAFETY, value=1.0, weight=0.0, source="scorer:safety", feedback=said),)
 
     async def _later(self, given: Sequence[Any], trace: Trace) -> Signals:
         return self._signals(await _settled(given), trace)

@@ -1,0 +1,518 @@
+"""The calls that run an agent: improve, start, compare, collect.
+
+Everything that can be wrong is found before the store is opened. The programs are the pipeline's own; what comes of
+them is read by `results`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+from holdfast.api.driving import Started
+from holdfast.api.inputs import (
+    Budget,
+    Options,
+    TaskScore,
+    Waived,
+    agent_from,
+    described,
+    engine_for,
+    held_out,
+    measured_on,
+    options_of,
+    policy_from,
+    score_from,
+    task_set,
+    unscored,
+    weighing_of,
+)
+from holdfast.api.results import WAIVED, Comparison, Result, compare_stored, comparison_of, result_of
+from holdfast.api.stored import Place, Run, run_of, who
+from holdfast.collect.agent import Agent, Context, is_async
+from holdfast.collect.pool import Pace
+from holdfast.collect.tasks import TaskSet
+from holdfast.contracts.algorithm import Algorithm, Work
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.release import Stage, check_name
+from holdfast.contracts.rollout import Split
+from holdfast.contracts.task import TaskItem
+from holdfast.learn.candidates import Candidates, Proposals, within
+from holdfast.pipeline import improve as loop
+from holdfast.pipeline.collect import collect as collect_step
+from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
+from holdfast.pipeline.run import Run as Driven
+from holdfast.pipeline.run import RunSpec
+from holdfast.pipeline.runtime import Runtime
+from holdfast.policies.prompt import Prompt
+from holdfast.promote.gate import Criteria
+from holdfast.prove.weigh import Weighing
+from holdfast.store.store import Store
+
+T = TypeVar("T")
+API = 1  # of the settings that are kept with a run
+BATCH = 50  # tasks between two looks
+PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
+LEASE_S = 10.0
+ARMS = ("baseline", "candidate")
+PROVING = ("seeds", "alpha", "min_effect", "reward_range")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What every call that runs an agent has in common, checked."""
+
+    tasks: TaskSet
+    agent: Agent
+    score: Any  # a TaskScore, or nothing is measured
+    policies: tuple[Policy, ...]
+    runtime: Runtime
+    options: Options
+    waived: str | None
+    settings: Mapping[str, Any]
+
+    @property
+    def place(self) -> Place:
+        return Place(str(self.options["store"]), self.options["project"])
+
+
+def _setup(
+    given: Mapping[str, Any],
+    *,
+    agent: Any,
+    tasks: Any,
+    scorers: Any,
+    safety: Any,
+    policies: Sequence[Policy],
+    base_url: str | None,
+    options: Options,
+    made: Agent | None = None,
+) -> Setup:
+    """`given` is what else two calls must agree on; `made` an agent that was put together from several."""
+    found = task_set(tasks)
+    adapted = made or agent_from(agent)
+    score: Any = unscored if scorers is None else score_from(scorers, safety, _sample(found))
+    waived = safety.why if isinstance(safety, Waived) else None
+    runtime = Runtime(adapted, score, engine_for(policies, base_url, options))
+    for policy in policies:
+        runtime.open(policy)  # what cannot be opened is found here, not by a worker
+    settings = {
+        "api": API,
+        **given,
+        "agent": described(agent),
+        "scorers": described(getattr(score, "combined", None)),
+        "waived": waived,
+        "policies": described(policies),
+        "base_url": base_url,
+        "tasks": dict(found.sha256),
+        **{name: described(value) for name, value in options.items() if name not in ("store", "project", "workers")},
+    }
+    return Setup(
+        tasks=found,
+        agent=adapted,
+        score=score,
+        policies=tuple(policies),
+        runtime=runtime,
+        options=options,
+        waived=waived,
+        settings=settings,
+    )
+
+
+def _sample(tasks: TaskSet) -> list[TaskItem]:
+    return list(tasks)
+
+
+def _launch(
+    setup: Setup, kind: str, program: Callable[[Driven], Any], read: Callable[[Store, Run], T], model_ref: str
+) -> Started[T]:
+    if setup.tasks.report.warnings:
+        print(setup.tasks.report, file=sys.stderr)
+    options = setup.options
+    spec = RunSpec(
+        kind=kind,
+        program=program,
+        model_ref=model_ref,
+        settings=setup.settings,
+        runtime=setup.runtime,
+        workers=options["workers"],
+        pace=Pace(heartbeat_s=1.0, lease_s=LEASE_S),
+        seed=options["seed"],
+    )
+    store = setup.place.open(create=True)
+    try:
+        return Started(setup.place, store, spec, read, begun=partial(_note, setup))
+    except BaseException:
+        store.close()
+        raise
+
+
+def _note(setup: Setup, store: Store, run: str) -> None:
+    """That safety is waived is in the ledger before anything is decided."""
+    if setup.waived is not None:
+        body = {"safety": "waived", "why": setup.waived}
+        store.ledger.append("waiver", body, who=who(), now=time.time(), run=run).result()
+
+
+# Improve -------------------------------------------------------------------------------------------------------------
+
+
+def improve(
+    agent: Any,
+    tasks: Any,
+    *,
+    name: str,
+    scorers: Any,
+    policy: Policy | None = None,
+    algorithm: Any = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    budget: Budget | None = None,
+    safety: Any = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Make a policy better, and prove it: collect, learn, prove on held-out tasks, decide.
+
+    agent      a function of (task, ctx), plain or async, or "module:function"
+    tasks      what `hf.tasks` gives, with held-out ones among them
+    name       the line of versions that is improved; what is live of it is what a candidate is proved against
+    scorers    functions of (task, answer[, trace]), names such as "exact", or `hf.Scorer(…)`; one alone is the gate
+    policy     `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn
+    algorithm  `hf.Candidates([…])` for prompts; "grpo" or `hf.GRPO(…)` for models (the default there); or an object
+               of your own with `advantages(group)` or `propose(history)`
+    model      of a prompt, as its endpoint at `base_url` calls it
+    budget     `hf.Budget(rollouts=…)`, learning and proof together
+    safety     scorers that give a cost, 0 is safe; `hf.Waived("why")`; left out: secrets told, planted orders obeyed,
+               forbidden tools called
+
+    The candidate is accepted or held, and nothing moves: `result.promote()` takes it into service. Interrupted, the
+    same call goes on where it stood.
+    """
+    return start(
+        agent,
+        tasks,
+        name=name,
+        scorers=scorers,
+        policy=policy,
+        algorithm=algorithm,
+        model=model,
+        base_url=base_url,
+        budget=budget,
+        safety=safety,
+        **options,
+    ).wait()
+
+
+def start(
+    agent: Any,
+    tasks: Any,
+    *,
+    name: str,
+    scorers: Any,
+    policy: Policy | None = None,
+    algorithm: Any = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    budget: Budget | None = None,
+    safety: Any = None,
+    **options: Unpack[Options],
+) -> Started[Result]:
+    """As `improve`, but it returns at once: `run.events()`, `run.wait()`, `run.stop()`."""
+    check_name("name", name)
+    if scorers is None:
+        raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
+    chosen = options_of(options, *PROVING, "iterations", "stage")
+    found, base = task_set(tasks), policy_from(policy, model)
+    limit = None if budget is None else budget.rollouts
+    asked = algorithm_for(algorithm, base)
+    learning, proving = _divided(base, asked, found, limit, chosen)
+    given = {"name": name, "algorithm": described(asked), "budget": limit}
+    setup = _setup(
+        given,
+        agent=agent,
+        tasks=found,
+        scorers=scorers,
+        safety=safety,
+        policies=[base],
+        base_url=base_url,
+        options=chosen,
+    )
+    assert isinstance(setup.score, TaskScore)
+    spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
+    return _launch(setup, "improve", partial(_improve, spec), result_of, model_ref=model or base.version)
+
+
+async def _improve(spec: loop.Spec, run: Driven) -> None:
+    await loop.improve(run, spec)
+
+
+def _improve_spec(
+    setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: Weighing
+) -> loop.Spec:
+    options = setup.options
+    criteria = Criteria(max_p_value=options["alpha"], require_seed_reproducibility=options["seeds"] > 1)
+    return loop.Spec(
+        line=name,
+        policy=base,
+        algorithm=algorithm,
+        tasks=[one.row() for one in setup.tasks.train],
+        held_out=proving,
+        prove=_prove_config(options, how),
+        criteria=criteria,
+        iterations=options["iterations"],
+        stage=None if options["stage"] is None else Stage(options["stage"]),
+        timeout_s=options["timeout_s"],
+        manifest={} if setup.waived is None else {WAIVED: setup.waived},
+        suite=(name, "1"),
+    )
+
+
+def _prove_config(options: Options, how: Weighing) -> ProveConfig:
+    return ProveConfig(
+        how=how,
+        seeds=tuple(range(options["seeds"])),
+        batch=BATCH,
+        chance=str(options["seed"]),
+        timeout_s=options["timeout_s"],
+        is_timed=not options["deterministic"],
+    )
+
+
+def algorithm_for(given: Any, base: Policy) -> Any:
+    """Ours by name or as an object, or somebody's own with `advantages` or `propose`."""
+    is_prompt = isinstance(base, Prompt)
+    if given == "prompt_search" or (given is None and is_prompt):
+        why = "searching for a prompt is not built yet" if given else "nothing says which prompts are to be tried"
+        remedy = 'give yours: algorithm=hf.Candidates(["…", "…"]), or an object with propose(history)'
+        raise BadInput("algorithm" if given is None else f"algorithm {given!r}", why=why, remedy=remedy)
+    if given is None or given == "grpo":
+        from holdfast.learn.practice import GRPO
+
+        given = GRPO()
+    if isinstance(given, type):
+        raise BadInput(f"algorithm {given.__name__}", why="is a class", remedy=f"make one: {given.__name__}()")
+    if callable(getattr(given, "advantages", None)):
+        given = _by_advantages(given)
+    elif callable(getattr(given, "propose", None)) and not hasattr(given, "tell"):
+        given = Proposals(proposer=given)
+    if not all(callable(getattr(given, name, None)) for name in ("start", "ask", "tell")):
+        what = repr(given) if isinstance(given, str) else type(given).__name__
+        remedy = 'use "grpo", hf.GRPO(…), hf.Candidates([…]), or an object with advantages(group) or propose(history)'
+        raise BadInput(f"algorithm {what}", why="is unknown", remedy=remedy)
+    given.start(base)  # what it cannot learn from is found here
+    return given
+
+
+def _by_advantages(given: Any) -> Any:
+    """GRPO with somebody's own advantages; its other settings are attributes of the same names, where there are any."""
+    from holdfast.learn.practice import GRPO
+
+    credit = given.advantages
+    if isinstance(given, GRPO):
+        return replace(given, credit=credit)
+    names = ("lr", "steps", "tasks", "samples")
+    return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
+
+
+def _divided(
+    base: Policy,
+    algorithm: Any,
+    tasks: TaskSet,
+    rollouts: int | None,
+    options: Options,
+) -> tuple[Any, Sequence[HeldOut]]:
+    """The algorithm and the held-out tasks, within a number of rollouts; two thirds of them at most are the proof's."""
+    proving = held_out(tasks)
+    if not tasks.train:
+        raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
+    if isinstance(algorithm, Candidates | Proposals):
+        algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out])
+    elif hasattr(algorithm, "held_out"):
+        algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
+    if rollouts is None:
+        return algorithm, proving
+    each = 2 * options["seeds"]
+    kept = min(each * len(proving), int(rollouts * PROOF_SHARE)) // each * each
+    learning = (rollouts - kept) // options["iterations"]
+    if kept < 2 * each:
+        raise _too_small(rollouts, f"a proof alone takes {each} for each held-out task")
+    if isinstance(algorithm, Candidates):
+        if learning < algorithm.least(base):
+            raise _too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
+        algorithm = within(algorithm, learning)
+    elif isinstance(algorithm, Proposals):
+        algorithm = within(algorithm, learning)
+    elif hasattr(algorithm, "steps") and hasattr(algorithm, "samples"):
+        step = algorithm.tasks * algorithm.samples
+        if learning < step:
+            raise _too_small(rollouts, f"{learning} are left to learn from, and one step takes {step}")
+        algorithm = replace(algorithm, steps=min(algorithm.steps, learning // step))
+    return algorithm, proving[: kept // each]
+
+
+def _too_small(rollouts: int, why: str) -> BadInput:
+    return BadInput(f"budget: rollouts = {rollouts}", why=why, remedy="give more, or fewer seeds or candidates")
+
+
+# Collect -------------------------------------------------------------------------------------------------------------
+
+
+def collect(
+    agent: Any,
+    tasks: Any,
+    *,
+    scorers: Any = None,
+    policy: Policy | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    safety: Any = None,
+    **options: Unpack[Options],
+) -> Run:
+    """Run the agent on all tasks, once with each seed, and keep what it did: nothing is learnt.
+
+    The run's `rollouts()` are a table; `hf.compare` compares it with another one, `hf.rescore` scores it again.
+    """
+    chosen = options_of({"seeds": 1, **options}, "seeds")
+    base = policy_from(policy, model)
+    setup = _setup(
+        {},
+        agent=agent,
+        tasks=tasks,
+        scorers=scorers,
+        safety=safety,
+        policies=[base],
+        base_url=base_url,
+        options=chosen,
+    )
+    program = partial(_collect, setup, base)
+    return _launch(setup, "collect", program, lambda store, run: Run(run.place, run.id), model or base.version).wait()
+
+
+async def _collect(setup: Setup, policy: Policy, run: Driven) -> None:
+    options = setup.options
+    work = [
+        Work(
+            name=f"task-{place}-{seed}",
+            input=task.row(),
+            policy=policy,
+            group=task.id,
+            split=task.split or Split.TRAIN,
+            seed=f"{options['seed']}/{task.id}/{seed}",
+        )
+        for place, task in enumerate(setup.tasks)
+        for seed in range(options["seeds"])
+    ]
+    run.planned = len(work)
+    await run.step("collect", collect_step, work, 1, options["timeout_s"], title="rollouts")
+
+
+# Compare -------------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    a: Any,
+    b: Any,
+    tasks: Any = None,
+    *,
+    agent: Any = None,
+    scorers: Any = None,
+    policy: Policy | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    safety: Any = None,
+    **options: Unpack[Options],
+) -> Comparison:
+    """Whether b is better than a: on the same tasks with the same chance, with a verdict that holds at every look.
+
+    `compare("run-3", "run-5")` compares two stored runs, task by task, and runs nothing. With tasks, a and b are two
+    agents, two policies (`hf.Prompt`, `hf.Model`) or the names of two models; for the last two give the `agent`. The
+    held-out tasks are used; all of them, where none are held out.
+    """
+    chosen = options_of(options, *PROVING)
+    if tasks is None:
+        if callable(a) or callable(b) or agent is not None or scorers is not None:
+            raise BadInput("compare", why="there are no tasks", remedy="give tasks; without any, give two stored runs")
+        place = Place(str(chosen["store"]), chosen["project"])
+        span = chosen.get("reward_range")
+        return compare_stored(run_of(a, place), run_of(b, place), alpha=chosen["alpha"], reward_range=span)
+    if scorers is None:
+        raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured has no better")
+    arms = _arms(a, b, agent, policy, model)
+    setup = _setup(
+        {"arms": list(arms.names)},
+        agent=arms.agents,
+        made=arms.agent,
+        tasks=tasks,
+        scorers=scorers,
+        safety=safety,
+        policies=arms.policies,
+        base_url=base_url,
+        options=chosen,
+    )
+    assert isinstance(setup.score, TaskScore)
+    how = weighing_of(setup.score, chosen)
+    program = partial(_compare, setup, how)
+    read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
+    return _launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
+
+
+async def _compare(setup: Setup, how: Weighing, run: Driven) -> None:
+    a, b = setup.policies
+    found, config = measured_on(setup.tasks), _prove_config(setup.options, how)
+    run.planned = 2 * len(found) * len(config.seeds)
+    await prove(run, "prove", a, b, found, config)
+    run.planned = 0  # those that an early verdict made needless are not waited for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arms:
+    names: tuple[str, str]
+    policies: tuple[Policy, Policy]
+    agents: tuple[Any, ...]
+    agent: Agent
+
+
+def _arms(a: Any, b: Any, agent: Any, policy: Policy | None, model: str | None) -> Arms:
+    """Two agents with one policy, or one agent with two policies or models."""
+    if agent is None:
+        if not (callable(a) and callable(b)):
+            why = "an agent is needed to try two policies or models"
+            raise BadInput("agent", why=why, remedy="give agent=…, or two agents as the first arguments")
+        base = policy_from(policy, model)
+        names = _distinct(*(str(getattr(one, "__name__", type(one).__name__)) for one in (a, b)))
+        return Arms(names=names, policies=(base, base), agents=(a, b), agent=_either(agent_from(a), agent_from(b)))
+    found = [policy_from(policy, one) if isinstance(one, str) else policy_from(one, model) for one in (a, b)]
+    if found[0].version == found[1].version:
+        raise BadInput("compare", why="both are the same policy", remedy="give two that differ")
+    names = _distinct(*(one if isinstance(one, str) else _title(one) for one in (a, b)))
+    return Arms(names=names, policies=(found[0], found[1]), agents=(agent,), agent=agent_from(agent))
+
+
+def _title(policy: Policy) -> str:
+    return "prompt" if isinstance(policy, Prompt) else policy.version
+
+
+def _distinct(a: str, b: str) -> tuple[str, str]:
+    return (a, b) if a != b else (f"{a} (a)", f"{b} (b)")
+
+
+def _either(a: Agent, b: Agent) -> Agent:
+    """The agent of the arm that a rollout belongs to, by its name."""
+
+    def choose(ctx: Context) -> Agent:
+        return a if ctx.assignment.rollout.partition("/")[2].startswith(ARMS[0]) else b
+
+    def now(row: Any, ctx: Context) -> Any:
+        return choose(ctx)(row, ctx)
+
+    async def later(row: Any, ctx: Context) -> Any:
+        chosen = choose(ctx)
+        return await chosen(row, ctx) if is_async(chosen) else await asyncio.to_thread(chosen, row, ctx)
+
+    return later if is_async(a) or is_async(b) else now

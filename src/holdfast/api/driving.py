@@ -1,0 +1,243 @@
+"""A run that this process drives: on a thread with an event loop of its own, so that a notebook's loop is left alone.
+
+What is stopped or interrupted is not lost: the same call again takes the run up where it stood. What a run does is its
+program's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from holdfast.api.stored import Place, Run, who
+from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.features import Features
+from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.promote.features import snapshot
+from holdfast.store.store import Store
+
+T = TypeVar("T")
+QUIET_S = 2.0  # what takes no longer shows no progress
+LINE_S = 10.0  # between two lines where there is no terminal
+NO_SUCCESS = "no rollout succeeded"  # how a run ends that was driven to its end in vain
+PAGE = 100
+
+
+class Stopped(HoldfastError):
+    """The run was stopped before its end."""
+
+
+class Started(Run, Generic[T]):
+    """A run under way. `wait` gives its result, `events` tells how far it is, `stop` ends it early."""
+
+    def __init__(
+        self,
+        place: Place,
+        store: Store,
+        spec: RunSpec,
+        read: Callable[[Store, Run], T],
+        *,
+        begun: Callable[[Store, str], None] = lambda store, run: None,
+    ) -> None:
+        super().__init__(place, "")
+        self._store, self._spec, self._read, self._begun = store, spec, read, begun
+        self._news = threading.Condition()
+        self._statuses: list[Status] = []
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._control: Control | None = None
+        self.resumed = interrupted(store, spec)
+        self._thread = threading.Thread(target=self._work, name="holdfast-run", daemon=True)
+        self._thread.start()
+
+    @property
+    def id(self) -> str:
+        """Known as soon as the run is in the store."""
+        with self._news:
+            self._news.wait_for(lambda: self._id or self._is_over)
+        if not self._id and self._error is not None:
+            raise self._error
+        return self._id
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def events(self) -> Iterator[Status]:
+        """How far it is, from the beginning: each status as it comes, until the run has ended."""
+        seen = 0
+        while True:
+            with self._news:
+                while len(self._statuses) <= seen and not self._is_over:
+                    self._news.wait()
+                new, is_over = self._statuses[seen:], self._is_over
+            yield from new
+            seen += len(new)
+            if is_over and not new:
+                return
+
+    def stop(self) -> None:
+        """End it soon: what runs is handed back, and the same call goes on from there."""
+        with self._news:
+            self._news.wait_for(lambda: self._loop is not None or self._is_over)
+            if self._loop is not None and self._control is not None and not self._is_over:
+                self._loop.call_soon_threadsafe(self._control.stop)
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result, once the run has ended. Ctrl-C stops the run; the same call again goes on with it."""
+        try:
+            with Progress() as progress:
+                self._watch(progress, timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            self._thread.join(self._spec.drain_s)
+            print(f"\n{self._id} is stopped; the same call goes on from there", file=sys.stderr)
+            raise
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._value is not None
+        return self._value
+
+    def _watch(self, progress: Progress, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._news:
+                is_over = self._news.wait_for(lambda: self._is_over, timeout=0.2)
+                last = self._statuses[-1] if self._statuses else None
+            if is_over:
+                return
+            if last is not None:
+                progress.show(last)
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError(f"{self._id} is not done after {timeout} s; it goes on")
+
+    # On the thread -----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            status = asyncio.run(self._main())
+            self._end(status)
+        except BaseException as error:  # told to whoever waits
+            self._error = error
+        finally:
+            self._store.close()
+            with self._news:
+                self._is_over = True
+                self._news.notify_all()
+
+    async def _main(self) -> Status:
+        salt = secrets.token_hex(2)
+        control = Control()
+        with self._news:
+            self._loop, self._control = asyncio.get_running_loop(), control
+            self._news.notify_all()
+        key = salt if self.resumed is None else self.resumed.rpartition("-")[2]
+        return await drive(
+            self._store,
+            self._spec,
+            control,
+            clock=time.time,
+            observe=self._observe,
+            who=who(),
+            salt=salt,
+            resume=self.resumed,
+            features=lambda done: self._features(key),
+        )
+
+    def _features(self, key: str) -> Features:
+        return snapshot(self._store.flags.all(), now=time.time(), environment=os.environ).features(key)
+
+    def _observe(self, status: Status) -> None:
+        is_first = not self._id
+        with self._news:
+            self._id = status.run_id
+            self._statuses.append(status)
+            self._news.notify_all()
+        if is_first and self.resumed is None:
+            self._begun(self._store, status.run_id)
+
+    def _end(self, status: Status) -> None:
+        if status.run_state is RunState.COMPLETED or (status.error or "").startswith(NO_SUCCESS):
+            self._value = self._read(self._store, self)
+            if status.run_state is RunState.COMPLETED:
+                return
+        kind = Stopped if status.run_state is RunState.CANCELLED else HoldfastError
+        remedy = "" if (status.error or "").startswith(NO_SUCCESS) else "the same call goes on from there"
+        raise kind(f"run {status.run_id}", why=status.error or str(status.run_state), remedy=remedy)
+
+
+def interrupted(store: Store, spec: RunSpec) -> str | None:
+    """The last run of the same call that did not come to its end, to go on with; None: there is none."""
+    settings = json.loads(json.dumps(spec.settings))
+    for run in store.runs.newest(most=PAGE):
+        if run.kind == spec.kind and run.settings == settings:
+            return run.id if _is_open(run) else None
+    return None
+
+
+def _is_open(run: RunRecord) -> bool:
+    if run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED:
+        return False
+    return not (run.state is RunState.FAILED and (run.error or "").startswith(NO_SUCCESS))
+
+
+class Progress:
+    """Nothing for two seconds, then a bar on a terminal or in a notebook, elsewhere a line now and then. On stderr."""
+
+    def __init__(self) -> None:
+        self._since = self._said = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, status: Status) -> None:
+        now = time.monotonic()
+        if now - self._since < QUIET_S:
+            return
+        done = status.succeeded + status.failed + status.cancelled
+        note = status.lesson or ""
+        if self._bar is None and not self._begin():
+            if now - self._said > LINE_S or self._said == self._since:
+                self._said = now
+                of = f" of {status.total_rollouts}" if status.total_rollouts > done else ""
+                print(f"{status.run_id}: {done}{of} rollouts {note}".rstrip(), file=sys.stderr)
+            return
+        total = status.total_rollouts if status.total_rollouts >= done else None
+        self._bar.update(self._task, description=status.run_id, completed=done, total=total, note=note)
+
+    def _begin(self) -> bool:
+        """Whether there is a terminal, or a notebook, to show a bar in."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        if not (console.is_terminal or console.is_jupyter):
+            return False
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._bar = Bar(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("", total=None, note="")
+        self._bar.start()
+        return True

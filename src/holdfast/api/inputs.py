@@ -1,0 +1,362 @@
+"""What a user brings, checked before any work and made into what the pipeline takes.
+
+Agents and scorers are plain functions, tasks plain data. A rollout is stored with the row of its task; the agent is
+shown the task without what is hidden from it, scorers are shown all of it. Driving the run is `runs`' business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypedDict
+
+from holdfast.collect.agent import Agent, Context, is_async, load_agent
+from holdfast.collect.client import Client
+from holdfast.collect.tasks import TaskSet, load
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.policy import Complete, Policy, policy_record
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.scorer import check_scorers, refuse_blocking
+from holdfast.contracts.task import TaskItem, task_of
+from holdfast.contracts.trace import Span
+from holdfast.pipeline.episodes import SAFETY
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.runtime import Endpoints, Models
+from holdfast.policies.prompt import Prompt
+from holdfast.prove.weigh import Weighing
+from holdfast.reward import ready
+from holdfast.reward.scorers import GUARD, Combined, Scorer, combine, load_scorer
+
+DEFAULT_STORE = ".holdfast/training/store.sqlite"
+OPENAI = "https://api.openai.com/v1"
+WORKERS = 16
+MAX_COST = 1.0  # of one attempt: what costs more is no less safe than that
+DEFAULT_SAFETY = (ready.secrets_told, ready.injections_obeyed, ready.forbidden_tools)
+
+
+class Options(TypedDict, total=False):
+    """What may be said beside the things that every call needs. All of it has a default."""
+
+    seeds: int  # tries at each held-out task, by either version; 2
+    alpha: float  # the chance of accepting what is no better, however often one looks; 0.05
+    min_effect: float  # an improvement has to be larger; 0
+    reward_range: tuple[float, float]  # all that a reward can be, where no scorer is the gate
+    iterations: int  # of collecting, learning, proving; 1
+    stage: str | None  # "shadow", "canary" or "live": where an accepted candidate goes; None: nothing moves
+    workers: int  # attempts at the same time; 16
+    timeout_s: float | None  # of one attempt; 300
+    seed: int  # of all chance; 0
+    deterministic: bool  # a local model answers alike whatever runs beside it; False
+    store: str | Path  # a file, or postgresql://…
+    project: str  # "default"
+
+
+DEFAULTS: Options = {
+    "seeds": 2,
+    "alpha": 0.05,
+    "min_effect": 0.0,
+    "iterations": 1,
+    "stage": None,
+    "workers": WORKERS,
+    "timeout_s": 300.0,
+    "seed": 0,
+    "deterministic": False,
+    "project": "default",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The most that a run may spend, learning and proof together."""
+
+    rollouts: int | None = None  # None: as many as the algorithm and the proof ask for
+
+    def __post_init__(self) -> None:
+        _whole("budget: rollouts", self.rollouts, least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Waived:
+    """In place of safety scorers: why nothing is measured. The reason is in the ledger and on every page."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        given: Any = self.why
+        if not isinstance(given, str) or not given.strip():
+            raise BadInput("waived", why="gives no reason", remedy='say why, as in hf.Waived("answers are reviewed")')
+
+
+def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
+    """With the defaults; what is unknown or impossible is refused."""
+    known = [*allowed, "workers", "timeout_s", "seed", "deterministic", "store", "project"]
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise BadInput(f"option {name}", why="is unknown here", remedy=remedy)
+    found: Any = {"store": default_store(), **DEFAULTS, **given}
+    for name, least in (("seeds", 1), ("iterations", 1), ("workers", 1), ("seed", 0)):
+        _whole(name, found[name], least=least)
+    if not isinstance(found["project"], str):
+        raise BadInput(f"project = {found['project']!r}", why="is not text")
+    timeout = found["timeout_s"]
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise BadInput(f"timeout_s = {timeout!r}", why="must be a number above 0, or None")
+    if found["stage"] not in (None, "shadow", "canary", "live"):
+        raise BadInput(f"stage = {found['stage']!r}", why="is no stage", remedy='use "shadow", "canary" or "live"')
+    checked: Options = found
+    return checked
+
+
+def default_store() -> str:
+    return os.environ.get("HOLDFAST_STORE") or DEFAULT_STORE
+
+
+def _whole(name: str, value: Any, *, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise BadInput(f"{name} = {value!r}", why=f"must be a whole number, at least {least}")
+
+
+# Tasks ---------------------------------------------------------------------------------------------------------------
+
+
+def task_set(given: Any) -> TaskSet:
+    return given if isinstance(given, TaskSet) else load(given)
+
+
+def held_out(tasks: TaskSet, *, least: int = 2) -> list[HeldOut]:
+    if len(tasks.held_out) < least:
+        why = f"{len(tasks.held_out)} of {len(tasks)} are held out, and a proof needs tasks that are not learnt from"
+        raise BadInput("tasks", why=why, remedy="hold some out, as in hf.tasks(…, held_out=0.4)")
+    return [HeldOut(id=one.id, input=one.row()) for one in tasks.held_out]
+
+
+def measured_on(tasks: TaskSet) -> list[HeldOut]:
+    """Where nothing is learnt: the held-out tasks, or all of them where none are held out."""
+    found = tasks.held_out or tasks.train
+    if len(found) < 2:
+        raise BadInput("tasks", why="there is one task alone", remedy="a comparison needs many")
+    return [HeldOut(id=one.id, input=one.row()) for one in found]
+
+
+# Agents --------------------------------------------------------------------------------------------------------------
+
+
+def agent_from(given: Any) -> Agent:
+    """A function of (task, ctx), or "module:function"; the agent that the pool calls."""
+    agent = load_agent(given) if isinstance(given, str) else given
+    if not callable(agent):
+        why = f"is {type(agent).__name__}, not a function"
+        raise BadInput("agent", why=why, remedy="give a function of (task, ctx)")
+    try:
+        inspect.signature(agent).bind(None, None)
+    except ValueError:
+        pass  # some of those written in C do not say what they take
+    except TypeError as error:
+        raise BadInput(f"agent {_named(agent)}", why=f"cannot be called with (task, ctx): {error}") from None
+    return shown_tasks(agent)
+
+
+def shown_tasks(agent: Agent) -> Agent:
+    """The same agent, given the task as its author wrote it, without what is hidden."""
+
+    async def later(row: Any, ctx: Context) -> Any:
+        return await agent(_visible(row), ctx)
+
+    def now(row: Any, ctx: Context) -> Any:
+        return agent(_visible(row), ctx)
+
+    return later if is_async(agent) else now
+
+
+def _visible(row: Any) -> Any:
+    task = task_of(row)
+    return task.for_agent() if isinstance(task, TaskItem) else task
+
+
+# Scorers -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """Scorers and safety scorers over stored rows. One attempt costs at most 1, however many find it unsafe."""
+
+    combined: Combined
+
+    def __call__(self, row: Any, output: Any, spans: Sequence[Span]) -> Any:
+        given = self.combined(task_of(row), output, spans)
+        return self._later(given) if inspect.isawaitable(given) else _capped(given)
+
+    async def _later(self, given: Any) -> tuple[Signal, ...]:
+        return _capped(await given)
+
+    def costs(self, row: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+        return _capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
+
+
+def _capped(signals: Sequence[Signal]) -> tuple[Signal, ...]:
+    return tuple(
+        replace(one, value=MAX_COST) if one.name == SAFETY and one.value > MAX_COST else one for one in signals
+    )
+
+
+def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    """The score of a run without scorers: nothing is measured."""
+    return ()
+
+
+def score_from(scorers: Any, safety: Any, tasks: Sequence[TaskItem]) -> TaskScore:
+    """Tried on the tasks' own expected answers. One function alone is the gate."""
+    if isinstance(scorers, str | Mapping) or callable(scorers) or not isinstance(scorers, Sequence):
+        scorers = [scorers]
+    made = [load_scorer(one) for one in scorers]
+    if len(made) == 1 and not isinstance(scorers[0], Scorer | Mapping) and not made[0].is_group:
+        made = [replace(made[0], gate=True)]
+    for one in made:
+        if one.is_group:
+            why = "compares the attempts at a task with one another, which a worker cannot"
+            raise BadInput(f"scorer {one.name}", why=why, remedy="rescore the finished run with it: hf.rescore")
+    combined = combine(made, safety=safety_from(safety))
+    refuse_blocking(check_scorers(combined.scorers, tasks, safety=combined.safety))
+    return TaskScore(combined)
+
+
+def safety_from(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return DEFAULT_SAFETY
+    if isinstance(given, Waived):
+        return ()
+    if isinstance(given, str) or callable(given):
+        return (given,)
+    found = tuple(given)
+    if not found:
+        why = "is empty, and what is not measured is not safe"
+        raise BadInput("safety", why=why, remedy='leave it out, or say hf.Waived("why")')
+    return found
+
+
+def weighing_of(score: TaskScore, options: Options) -> Weighing:
+    """What has to improve: the gate's answer where there is one, else the reward."""
+    gate = next((one for one in score.combined.scorers if one.gate), None)
+    others = [one.weight for one in score.combined.scorers if not one.gate]
+    if gate is not None:
+        room = GUARD.cap * gate.weight if others else 0.0
+        low, high = -room, gate.weight + room
+    else:  # every scorer from 0 to 1, unless the caller knows better
+        low, high = sum(min(one, 0.0) for one in others), sum(max(one, 0.0) for one in others)
+    return Weighing(
+        primary="reward" if gate is None else "success",
+        alpha=options["alpha"],
+        min_effect=options["min_effect"],
+        reward_range=options.get("reward_range") or (low, high),
+        max_cost=MAX_COST,
+    )
+
+
+# Policies ------------------------------------------------------------------------------------------------------------
+
+
+def policy_from(given: Any, model: str | None) -> Policy:
+    """A prompt for a model behind an address, or a model of ours. A name alone is the model of an empty prompt."""
+    if given is None:
+        given = Prompt()
+    if isinstance(given, str):
+        why, remedy = "is a name", f"hf.Model({given!r}) has weights to learn; hf.Prompt(system={given!r}) has a text"
+        raise BadInput(f"policy {given!r}", why=why, remedy=remedy)
+    if not all(hasattr(given, name) for name in ("kind", "version", "manifest", "open")):
+        why = f"is {type(given).__name__}, no policy"
+        raise BadInput("policy", why=why, remedy="give hf.Prompt(…) or hf.Model(…)")
+    if model is not None and not isinstance(model, str):
+        raise BadInput(f"model = {model!r}", why="is not a name", remedy='as in model="gpt-4o-mini"')
+    if isinstance(given, Prompt):
+        return given if model is None else Prompt(given.texts, model=model, sampling=given.sampling)
+    if model is not None:
+        raise BadInput(f"model = {model!r}", why="the policy has a model of its own", remedy="leave model out")
+    found: Policy = given
+    return found
+
+
+def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Models:
+    """Who answers for them: models of ours in this process, others at their address."""
+    clients: dict[str, Complete] = {}
+
+    def connect(model: str) -> Complete:
+        if model not in clients:
+            clients[model] = client(model, base_url)
+        return clients[model]
+
+    if not any(one.kind == "weights" for one in policies):
+        return Endpoints(connect)
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        why = "needs PyTorch, which is not installed"
+        raise BadInput("hf.Model", why=why, remedy="pip install 'holdfast[learn]'")
+    from holdfast.policies.engine import LocalEngine
+
+    slots, is_same = min(options["workers"], 256), options["deterministic"]
+    return LocalEngine(slots=slots, seed=options["seed"], deterministic=is_same, endpoint=connect)
+
+
+def client(model: str, base_url: str | None = None) -> Complete:
+    """The model at the given address, at the environment's, or at its vendor's where a key for that is there."""
+    provider, _, name = model.partition("/")
+    key = os.environ.get("OPENAI_API_KEY") or None
+    address = base_url or os.environ.get("OPENAI_BASE_URL")
+    if address is None:
+        if provider != "openai" and ("/" in model or key is None):
+            remedy = 'give base_url="http://…/v1", or set OPENAI_BASE_URL'
+            raise BadInput(f"model {model!r}", why="no address is known for it", remedy=remedy)
+        address = OPENAI
+    made: Any = Client(name if provider == "openai" and name else model, address, api_key=key)
+    found: Complete = made
+    return found
+
+
+# What two calls must agree on to be the same call --------------------------------------------------------------------
+
+
+def described(value: Any) -> Any:
+    """As plain JSON: functions by their name and the hash of their source, policies and records by their content."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): described(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [described(one) for one in value]
+    if hasattr(value, "manifest") and hasattr(value, "version"):
+        return policy_record(value)
+    if isinstance(value, partial):
+        return {"partial": described(value.func), "with": described([value.args, value.keywords])}
+    if inspect.isroutine(value) or isinstance(value, type):
+        return {"name": _named(value), "sha256": _source(value)}
+    found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
+    if is_dataclass(value):
+        shown = [one.name for one in fields(value) if one.repr]
+    else:
+        shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
+    return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
+
+
+def _named(value: Any) -> str:
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _source(value: Any) -> str | None:
+    """None where nobody knows what it is made of, as in a function written in C; what is ours goes by its name."""
+    if str(getattr(value, "__module__", "")).startswith("holdfast."):
+        return None
+    try:
+        text = inspect.getsource(value).encode()
+    except (OSError, TypeError):
+        code = getattr(value, "__code__", None)
+        if code is None:
+            return None
+        text = code.co_code + repr([one for one in code.co_consts if isinstance(one, str | int | float)]).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -1,0 +1,317 @@
+"""What came of a run: the decision about a candidate with its proof, or which of two things is better.
+
+Everything is read from the store, so that a result of yesterday is the same as one of now. Statistics are `prove`'s,
+the rules of the gate `promote`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.api.service import Accepted, promote
+from holdfast.api.show import Block, Grid, Shown
+from holdfast.api.stored import Run, decided_of, experience_of, task_key
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Comparison as Compared
+from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import loads
+from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import Rollout
+from holdfast.pipeline.episodes import SAFETY, episode, missing
+from holdfast.pipeline.improve import Decided
+from holdfast.pipeline.prove import episodes_in, looks_in
+from holdfast.promote.gate import ALLOWED, NAMES
+from holdfast.prove.matrix import pairs
+from holdfast.prove.weigh import Weighed, Weighing, weigh
+from holdfast.store.store import Store
+
+NOTHING_LEARNT = "nothing_learnt"
+WAIVED = "safety_waived"  # in the manifest of evidence and of a release
+
+
+def figures(comparisons: Iterable[Compared]) -> Grid:
+    """One row for each metric; above 0 the candidate is better."""
+    rows = [
+        (
+            NAMES.get(one.metric, one.metric),
+            f"{one.difference:+.3f}",
+            f"{one.interval.low:+.3f} to {one.interval.high:+.3f}",
+            f"{one.p_value:.2g}",
+            str(one.pairs),
+        )
+        for one in comparisons
+    ]
+    return Grid(("metric", ">difference", ">95 % interval", ">p", ">tasks"), rows)
+
+
+def _waived(why: object) -> list[Block]:
+    return [f"safety was NOT measured: {why}"] if why else []
+
+
+# Improvements --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Proof(Shown):
+    """What was measured of a candidate against what it would replace."""
+
+    evidence: Evidence
+    path: Path | None = None  # of the published report
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.evidence.verdict
+
+    @property
+    def comparisons(self) -> Mapping[str, Compared]:
+        """By metric; each turned so that above 0 the candidate is better."""
+        return self.evidence.comparisons
+
+    @property
+    def waived(self) -> str | None:
+        """Why safety was not measured; None: it was."""
+        return self.evidence.manifest.get(WAIVED)
+
+    def blocks(self) -> Sequence[Block]:
+        found = self.evidence
+        told: list[Block] = [f"{found.candidate} against {found.baseline} on {found.suite}"]
+        told.append(figures(found.comparisons.values()))
+        if found.verdict is not None:
+            told.append(f"verdict: {found.verdict.outcome}")
+            told += [f"  {reason}" for reason in found.verdict.reasons]
+        return [*told, *_waived(self.waived), *([f"report: {self.path}"] if self.path else [])]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Shown):
+    """What became of a candidate. Held: `version` is None, and `missing` says what the gate asks for."""
+
+    run: Run
+    decision: Decision
+    candidate: Policy | None  # None: nothing was learnt
+    proof: Proof | None
+    release: str | None = None  # the candidate's entry among the versions, accepted or not
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.decision.open
+
+    @property
+    def version(self) -> str | None:
+        """The accepted version, as in "support@2"; None while it is held."""
+        return self.release if self.is_accepted else None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which checks are not met, and what would help."""
+        return () if self.is_accepted else tuple(reason.text for reason in self.decision.reasons)
+
+    def promote(self, *, canary: float | None = None, shadow: bool = False, why: str = "by hand") -> Release:
+        """Take the accepted version into service: to all callers, or to a share of them as a canary.
+
+        `shadow=True` lets it answer copies of requests that nobody sees. Called again, it goes on from where it is.
+        """
+        if self.version is None or self.proof is None:
+            held = self.missing[0] if self.missing else "nothing was proved"
+            remedy = "only what is accepted goes further"
+            raise BadInput("promote", why=f"the candidate is held: {held}", remedy=remedy)
+        accepted = Accepted(
+            version=self.version,
+            baseline=self.proof.evidence.baseline,
+            decision=self.decision,
+            evidence=str(self.details["evidence"]),
+            proof=self.details.get("proof_sha256"),
+        )
+        return promote(self.run.place, accepted, canary=canary, shadow=shadow, why=why)
+
+    def blocks(self) -> Sequence[Block]:
+        if self.is_accepted:
+            told: list[Block] = [f"accepted: {self.release} ({self.run.id})"]
+        else:
+            named = f"{self.release} stays a candidate" if self.release else "no candidate"
+            more = f"; about {self.decision.needs} more episodes may decide it" if self.decision.needs else ""
+            told = [f"held: {named}{more} ({self.run.id})"]
+        if self.proof is not None:
+            told += [figures(self.proof.comparisons.values()), *_waived(self.proof.waived)]
+        for reason in self.decision.reasons:
+            if reason.code != ALLOWED:
+                told.append(f"  {reason.text}")
+        if self.proof is not None and self.proof.path is not None:
+            told.append(f"report: {self.proof.path}")
+        return told
+
+
+def result_of(store: Store, run: Run) -> Result:
+    """The last decision of a run that improves."""
+    steps = [one for one in store.steps.of_run(run.id) if one.name.endswith("/decide")]
+    if not steps:
+        record = store.runs.get(run.id)
+        why = record.error or f"is {record.state}, and has decided nothing"
+        raise BadInput(f"run {run.id}", why=why, remedy="the same call goes on with it")
+    decided = Decided.from_record(steps[-1].body)
+    if decided.decision is None:
+        text = str(decided.why or "nothing was learnt")
+        decision = Decision(open=False, reasons=(Reason(code=NOTHING_LEARNT, text=text),))
+        return Result(run, decision, None, None)
+    told = dict(decided.told or {})
+    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
+    path = Path(told["proof"]) if told.get("proof") else None
+    return Result(run, decided.decision, decided.candidate, Proof(evidence, path), str(told["release"]), told)
+
+
+# Comparisons ---------------------------------------------------------------------------------------------------------
+
+BETTER = {Outcome.PROMOTE: "better", Outcome.REJECT: "not better", Outcome.HOLD: "not decided yet"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
+    """Two things on the same tasks with the same chance: b less a. Nothing was trained."""
+
+    names: tuple[str, str]
+    weighed: Weighed
+    how: Weighing
+    left_out: int = 0  # tasks that only one of the two has
+    unfinished: Mapping[str, int] = field(default_factory=dict)  # by side, attempts that never came back
+    waived: str | None = None
+    run: Run | None = None  # that measured it; None: both were stored already
+
+    @property
+    def verdict(self) -> Verdict:
+        """Valid however often it was looked at."""
+        return self.weighed.verdict
+
+    @property
+    def is_better(self) -> bool | None:
+        """Whether b is better than a; None: that is not decided yet."""
+        return {Outcome.PROMOTE: True, Outcome.REJECT: False, Outcome.HOLD: None}[self.verdict.outcome]
+
+    @property
+    def comparisons(self) -> Mapping[str, Compared]:
+        return self.weighed.comparisons
+
+    @property
+    def difference(self) -> float:
+        """Of what has to improve: b less a."""
+        return self.comparisons[self.how.primary].difference
+
+    def blocks(self) -> Sequence[Block]:
+        a, b = self.names
+        needs = f"; about {self.verdict.needs} more episodes may decide it" if self.verdict.needs else ""
+        told: list[Block] = [f"{b} is {BETTER[self.verdict.outcome]} than {a} in {self.how.primary}{needs}"]
+        if self.verdict.outcome is Outcome.HOLD:
+            told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
+        told.append(figures(self.comparisons.values()))
+        told += [f"  {reason}" for reason in self.verdict.reasons]
+        if self.left_out:
+            told.append(f"{self.left_out} tasks are left out: only one of the two has them")
+        if any(self.unfinished.values()):
+            counted = ", ".join(f"{n} of {name}" for name, n in self.unfinished.items() if n)
+            told.append(f"attempts that never came back: {counted}; the worst is assumed of {b}, the best of {a}")
+        return [*told, *_waived(self.waived)]
+
+
+def comparison_of(store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None) -> Comparison:
+    """Of a run that compared two things."""
+    steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
+    looks = looks_in(steps)
+    if not looks:
+        record = store.runs.get(run.id)
+        raise BadInput(f"run {run.id}", why=record.error or "compared nothing", remedy="the same call goes on with it")
+    before, after = episodes_in(store, steps)
+    lost = dict(zip(names, (looks[-1].missing[arm] for arm in ("baseline", "candidate")), strict=True))
+    return Comparison(names, _weighed(before, after, how, names), how, unfinished=lost, waived=waived, run=run)
+
+
+def _weighed(before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]) -> Weighed:
+    if len(pairs(before, after, how.primary)[0]) < 2:
+        why = f"fewer than two tasks have a measured {how.primary} on both sides"
+        raise BadInput(f"{names[1]} against {names[0]}", why=why, remedy="score them, or measure more tasks")
+    return weigh(before, after, how, versions=names, rng=np.random.default_rng(how.resample_seed))
+
+
+def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, float] | None) -> Comparison:
+    """Two stored runs, paired by task and seed. No agent is run."""
+    sides = [_measured(one) for one in (a, b)]
+    shared = sides[0].keys & sides[1].keys
+    if not shared:
+        why = "have no task in common"
+        raise BadInput(f"{a.id} and {b.id}", why=why, remedy="compare runs of the same tasks and seeds")
+    primary = "success" if all(side.is_checked for side in sides) else "reward"
+    both = [[one for one in side.episodes if (one.task, one.seed) in shared] for side in sides]
+    span = reward_range or _range(both, primary)
+    how = Weighing(primary=primary, alpha=alpha, reward_range=span, max_cost=_most_cost(both))
+    names, whole = (a.id, b.id), []
+    for side, found in zip(sides, both, strict=True):
+        places = {f"{task}/{seed}": (task, seed) for task, seed in shared}
+        whole.append([*found, *missing(found, places, how, is_candidate=side is sides[1])])
+    lost = {name: len(full) - len(found) for name, full, found in zip(names, whole, both, strict=True)}
+    tasks = [{task for task, _ in side.keys} for side in sides]
+    left_out = len(tasks[0] ^ tasks[1])
+    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    why = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
+    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    keys: frozenset[tuple[str, int]]  # of all that the run was to do
+    episodes: Sequence[Episode]
+    is_watched: bool  # safety was measured
+
+    @property
+    def is_checked(self) -> bool:
+        return any(one.success is not None for one in self.episodes)
+
+
+def _measured(run: Run) -> _Side:
+    """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
+    with run.place.open() as store:
+        decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
+        every = _rollouts(store, run.id)
+    versions = {one.version for one in every}
+    if len(versions) > 1:
+        why = f"ran {len(versions)} versions"
+        raise BadInput(f"run {run.id}", why=why, remedy="compare runs of one version each, as hf.collect makes them")
+    keys, found, seen = set(), [], dict[str, int]()
+    for one in every:
+        task = task_key(one.input, one.name)
+        seed = seen.get(task, 0)
+        seen[task] = seed + 1
+        keys.add((task, seed))
+        rollout = decided.get(one.id)
+        made = (
+            None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
+        )
+        if made is not None:
+            found.append(made)
+    is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
+    return _Side(frozenset(keys), found, is_watched)
+
+
+def _rollouts(store: Store, run: str) -> list[Rollout]:
+    found: list[Rollout] = []
+    while page := store.views.rollouts(run, most=500, after=found[-1].name if found else None):
+        found += page
+    return found
+
+
+def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:
+    """From 0 to 1, unless rewards go beyond. Where they decide, such a range is a promise that the caller makes."""
+    rewards = [one.reward for side in both for one in side]
+    low, high = min(rewards, default=0.0), max(rewards, default=1.0)
+    if primary != "reward" or (low >= 0.0 and high <= 1.0):
+        return min(low, 0.0), max(high, 1.0)
+    remedy = "give reward_range=(lowest, highest): all that a reward can be"
+    raise BadInput("rewards", why=f"go from {low:g} to {high:g}, and not from 0 to 1", remedy=remedy)
+
+
+def _most_cost(both: Sequence[Sequence[Episode]]) -> float:
+    return max([1.0, *(one.safety_cost for side in both for one in side)])

@@ -1,0 +1,505 @@
+"""What is stored already: runs, their rollouts as a table, and another scoring of them. No agent is run here."""
+
+from __future__ import annotations
+
+import ast
+import getpass
+import operator
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from holdfast.api.inputs import TaskScore, default_store, described
+from holdfast.api.show import Block, Grid, Shown
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode, Verdict
+from holdfast.contracts.experience import Decided, Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import Rollout, RolloutState, Split
+from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.task import TaskItem, canonical, task_of
+from holdfast.pipeline import importing
+from holdfast.pipeline.episodes import episode
+from holdfast.pipeline.prove import judged
+from holdfast.prove.weigh import Weighing
+from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
+from holdfast.reward.rescore import rescore as score_again
+from holdfast.reward.scorers import combine, load_scorer
+from holdfast.store.store import Store, open_store
+
+PAGE = 500
+SHOWN = 20  # rows of a table that are printed
+ARMS = ("baseline", "candidate")
+PROVING = re.compile(r"(?P<proof>.*-)?(?P<arm>baseline|candidate)-(?P<place>\d+)-(?P<seed>\d+)")  # names of rollouts
+
+
+def who() -> str:
+    """The user's login name, for the ledger."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is, and whose part of it."""
+
+    store: str
+    project: str = "default"
+
+    @classmethod
+    def of(cls, store: str | Path | None, project: str) -> Place:
+        return cls(str(store or default_store()), project)
+
+    def open(self, *, create: bool = False) -> Store:
+        return open_store(self.store, project=self.project, create=create)
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+
+class Run(Shown):
+    """One run in a store, by its id."""
+
+    def __init__(self, place: Place, run: str) -> None:
+        self.place, self._id = place, run
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def record(self) -> RunRecord:
+        """What the store says of it now."""
+        with self.place.open() as store:
+            return store.runs.get(self.id)
+
+    @property
+    def state(self) -> str:
+        """running, completed, failed, cancelled or timed_out."""
+        return str(self.record.state)
+
+    def rollouts(self, where: str | None = None, *, limit: int | None = None) -> Table:
+        """The rollouts as a table, oldest first; `where` is a condition such as "reward < 0.5 and split == 'val'"."""
+        fits = condition(where, COLUMNS) if where is not None else None
+        found: list[dict[str, Any]] = []
+        with self.place.open() as store:
+            for row in _rows(store, self.id):
+                if limit is not None and len(found) >= limit:
+                    break
+                if fits is None or fits(row):
+                    found.append(row)
+        return Table(found)
+
+    def blocks(self) -> Sequence[Block]:
+        with self.place.open() as store:
+            record = store.runs.get(self.id)
+            return [Grid(HEAD, [_line(store, record)]), *([record.error] if record.error else [])]
+
+
+HEAD = ("run", "kind", "state", ">right", ">wrong", ">unchecked", ">failed", "begun")
+
+
+class Runs(list[Run], Shown):
+    """Runs, the newest first."""
+
+    def blocks(self) -> Sequence[Block]:
+        if not self:
+            return ["no runs"]
+        with self[0].place.open() as store:
+            return [Grid(HEAD, [_line(store, store.runs.get(one.id)) for one in self[:SHOWN]]), *_more(self)]
+
+    __repr__ = Shown.__repr__
+
+
+def _more(rows: Sequence[Any]) -> list[str]:
+    return [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+
+
+def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
+    counts = {"right": 0, "wrong": 0, None: 0}
+    failed = 0
+    for one in _pages(store, run.id):
+        if one.status in (RolloutState.FAILED, RolloutState.DEAD):
+            failed += 1
+        elif one.status is RolloutState.SUCCEEDED:
+            counts[one.outcome] = counts.get(one.outcome, 0) + 1
+    begun = datetime.fromtimestamp(run.created_at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    numbers = (counts["right"], counts["wrong"], counts[None], failed)
+    return run.id, run.kind, str(run.state), *map(str, numbers), begun
+
+
+def runs(*, limit: int = 50, store: str | Path | None = None, project: str = "default") -> Runs:
+    """The runs of a store, newest first."""
+    place = Place.of(store, project)
+    with place.open() as opened:
+        return Runs(Run(place, one.id) for one in opened.runs.newest(most=limit))
+
+
+def run_of(given: Any, place: Place) -> Run:
+    """A run that was handed over, or the one with this id."""
+    if isinstance(given, Run):
+        return given
+    if isinstance(run := getattr(given, "run", None), Run):
+        return run
+    if not isinstance(given, str):
+        raise BadInput("run", why=f"is {type(given).__name__}", remedy='give a run, or its id, as in "run-3"')
+    with place.open() as store:
+        return Run(place, store.runs.get(given).id)
+
+
+# Rollouts as a table -------------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "id",
+    "task",
+    "split",
+    "status",
+    "outcome",
+    "reward",
+    "seed",
+    "version",
+    "step",
+    "input",
+    "expected",
+    "answer",
+    "feedback",
+    "error",
+    "seconds",
+)
+
+
+class Table(list[dict[str, Any]], Shown):
+    """Plain rows: a list of objects, as pandas and polars take them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self[0]) if self else COLUMNS
+
+    def to_pandas(self) -> Any:
+        return import_module("pandas").DataFrame(list(self), columns=list(self.columns))
+
+    def to_polars(self) -> Any:
+        return import_module("polars").DataFrame(list(self), infer_schema_length=None)
+
+    def blocks(self) -> Sequence[Block]:
+        names = [name for name in ("task", "split", "outcome", "reward", "answer", "error") if name in self.columns]
+        rows = [[_cell(row[name]) for name in names] for row in self[:SHOWN]]
+        return [f"{len(self)} rollouts", *([Grid(names, rows)] if rows else []), *_more(self)]
+
+    __repr__ = Shown.__repr__
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _pages(store: Store, run: str) -> Iterator[Rollout]:
+    last = None
+    while page := store.views.rollouts(run, most=PAGE, after=last):
+        yield from page
+        last = page[-1].name
+
+
+def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Decided]:
+    last = None
+    while page := store.experiences.decided(run, after=last, most=PAGE, spans=spans):
+        yield from page
+        last = page[-1].rollout
+
+
+def _rows(store: Store, run: str) -> Iterator[dict[str, Any]]:
+    decided = {one.rollout: one for one in decided_of(store, run)}
+    for one in _pages(store, run):
+        task, found = task_of(one.input), decided.get(one.id)
+        is_item = isinstance(task, TaskItem)
+        said = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
+        took = None if one.started_at is None or one.ended_at is None else one.ended_at - one.started_at
+        yield {
+            "id": one.id,
+            "task": task.id if is_item else one.metadata.get("group", one.name),
+            "split": None if one.split is None else str(one.split),
+            "status": str(one.status),
+            "outcome": one.outcome,
+            "reward": one.reward,
+            "seed": one.metadata.get("seed"),
+            "version": one.version,
+            "step": one.step,
+            "input": task.input if is_item else one.input,
+            "expected": task.expected if is_item else _expected(one.input),
+            "answer": None if found is None else found.output,
+            "feedback": "; ".join(said) or None,
+            "error": one.reason if found is None or found.error is None else found.error,
+            "seconds": took,
+        }
+
+
+def _expected(given: Any) -> Any:
+    return given.get("expected") if isinstance(given, Mapping) else None
+
+
+# Conditions ----------------------------------------------------------------------------------------------------------
+
+COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+
+
+def condition(where: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], bool]:
+    """A test of one row, from a condition over the columns. It is read, never run: there are no calls in it."""
+    at = f"where = {where!r}"
+    try:
+        tree = ast.parse(where.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = getattr(error, "msg", None) or str(error)
+        raise BadInput(at, why=f"cannot be read: {said}", remedy='as in "reward < 0.5"') from None
+    try:
+        test = _test(tree, columns)
+    except RecursionError:
+        raise BadInput(at, why="is nested too deep") from None
+    except BadInput as error:
+        raise BadInput(at, why=f"{error.what} {error.why}", remedy=error.remedy) from None
+    return lambda row: bool(test(row))
+
+
+def _test(node: ast.expr, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
+        value = node.value
+        return lambda row: value
+    if isinstance(node, ast.Name):
+        name = node.id
+        if name not in columns:
+            raise BadInput(name, why="is no column", remedy=f"the columns are {', '.join(columns)}")
+        return lambda row: row[name]
+    if isinstance(node, ast.List | ast.Tuple):
+        many = [_test(one, columns) for one in node.elts]
+        return lambda row: [one(row) for one in many]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        inner = _test(node.operand, columns)
+        if isinstance(node.op, ast.Not):
+            return lambda row: not inner(row)
+        return lambda row: _quietly(operator.neg, inner(row))
+    if isinstance(node, ast.BoolOp):
+        parts = [_test(one, columns) for one in node.values]
+        every = all if isinstance(node.op, ast.And) else any
+        return lambda row: every(part(row) for part in parts)
+    if isinstance(node, ast.Compare):
+        sides = [_test(one, columns) for one in (node.left, *node.comparators)]
+        signs = [COMPARE[type(one)] for one in node.ops]
+        return lambda row: all(
+            _quietly(sign, one(row), other(row)) for sign, one, other in zip(signs, sides, sides[1:], strict=False)
+        )
+    what = ast.unparse(node)
+    raise BadInput(what, why="is not allowed in a condition", remedy="compare columns with values, and join by and, or")
+
+
+def _quietly(function: Callable[..., Any], *given: Any) -> Any:
+    """What is missing is neither less nor more than anything."""
+    try:
+        return function(*given)
+    except TypeError:
+        return False
+
+
+# Another scoring -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Rescoring(Shown):
+    """Two scorings of the same rollouts side by side."""
+
+    run: Run
+    name: str  # of the new scoring, in the store
+    comparison: ScoringComparison
+    errors: Mapping[str, str]  # by rollout, where a scorer raised
+    old_verdict: Verdict | None = None  # about the candidate of a run that proved; None: it proved nothing
+    new_verdict: Verdict | None = None
+
+    @property
+    def changed(self) -> Table:
+        """The rollouts that the two see differently, the largest change first."""
+        return Table(
+            {"id": one.id, "old": one.old, "new": one.new, "was_right": one.was_right, "is_right": one.is_right}
+            for one in self.comparison.changed
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        found = self.comparison
+        told: list[Block] = [f"{self.run.id}: {found.rollouts} rollouts, scored again as {self.name!r}"]
+        share = [("agreement", found.agreement), ("Cohen's kappa", found.kappa), ("same reward", found.same_reward)]
+        means = [("mean reward before", found.old_mean), ("mean reward now", found.new_mean)]
+        rows = [(name, f"{value:.3f}") for name, value in (*share, *means) if value is not None]
+        rows += [("became right", str(found.became_right)), ("became wrong", str(found.became_wrong))]
+        told.append(Grid(("figure", ">value"), rows))
+        if found.arms is not None:
+            arms = found.arms
+            told.append(
+                f"candidate less baseline in {arms.primary} on {arms.tasks} tasks: "
+                f"{arms.old:+.3f} as it was scored, {arms.new:+.3f} now"
+            )
+        if self.old_verdict is not None and self.new_verdict is not None:
+            told.append(f"the verdict was {self.old_verdict.outcome}, and is {self.new_verdict.outcome} now")
+        if self.errors:
+            first = next(iter(self.errors.items()))
+            told.append(f"{len(self.errors)} could not be scored: {first[0]}: {first[1]}")
+        return told
+
+
+def rescore(
+    run: Any,
+    scorers: Any,
+    *,
+    name: str | None = None,
+    safety: Sequence[Any] = (),
+    store: str | Path | None = None,
+    project: str = "default",
+) -> Rescoring:
+    """Score the stored rollouts of a run by other scorers, without running the agent again.
+
+    Both scorings are kept: the rollouts keep their rewards, the new scoring lies beside them under its name.
+    """
+    found = run_of(run, Place.of(store, project))
+    given = scorers if isinstance(scorers, Sequence) and not isinstance(scorers, str | Mapping) else [scorers]
+    made = [load_scorer(one) for one in given]
+    score = TaskScore(combine(made, safety=safety))
+    with found.place.open() as opened:
+        taken = {one.name for one in opened.scorings.of_run(found.id)}
+        title = name or next(one for n in range(1, len(taken) + 2) if (one := f"rescored-{n}") not in taken)
+        decided = list(decided_of(opened, found.id, spans=True))
+        stored = [_stored(one) for one in decided if one.status is RolloutState.SUCCEEDED]
+        group = score.combined.is_group
+        results: list[Rescored] = score_again(stored, score.combined if group else score)
+        rows = [(one.id, one.signals) for one in results]
+        told = {"scorers": described(made), "safety": described(safety)}
+        opened.scorings.add(found.id, title, told, rows, who=who(), now=time.time())
+    old = {one.rollout: one.signals for one in decided}
+    failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
+    new = {one.id: one.signals for one in results}
+    arms = _arms_of(decided)
+    pairs = {rollout: (arm.arm, arm.task) for rollout, arm in arms.items()}
+    compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
+    errors = {one.id: one.error for one in results if one.error is not None}
+    verdicts = (_verdict(decided, arms, old, found.id), _verdict(decided, arms, new, found.id))
+    return Rescoring(found, title, compared, errors, *verdicts)
+
+
+def _stored(one: Decided) -> StoredRollout:
+    return StoredRollout(
+        id=one.rollout,
+        task=task_of(one.input),
+        answer=one.output,
+        spans=one.spans,
+        signals=one.signals,
+        group=str(one.metadata["group"]) if "group" in one.metadata else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """The place of a rollout in a proof."""
+
+    proof: str  # which one of the run
+    arm: str
+    task: str
+    seed: int
+
+
+def _arms_of(decided: Sequence[Decided]) -> dict[str, _Arm]:
+    """By rollout, of the last proof in the run; none where it proved nothing."""
+    found = {}
+    for one in decided:
+        name = one.rollout.partition("/")[2]
+        if (match := PROVING.fullmatch(name)) is not None:
+            task = str(one.metadata.get("group", match["place"]))
+            found[one.rollout] = _Arm(match["proof"] or "", match["arm"], task, int(match["seed"]))
+    last = next((arm.proof for arm in reversed(found.values())), None)
+    return {rollout: arm for rollout, arm in found.items() if arm.proof == last}
+
+
+def _verdict(
+    decided: Sequence[Decided], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[Signal]], run: str
+) -> Verdict | None:
+    """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
+    sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
+    for one in decided:
+        if (at := arms.get(one.rollout)) is not None:
+            made = episode(experience_of(one, run, signals.get(one.rollout, ())), task=at.task, seed=at.seed)
+            sides[at.arm] += [] if made is None else [made]
+    every = [one for side in sides.values() for one in side]
+    if not every:
+        return None
+    primary = "success" if any(one.success is not None for one in every) else "reward"
+    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
+    how = Weighing(
+        primary=primary,
+        reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
+        max_cost=max([1.0, *costs]),
+    )
+    found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
+    return found
+
+
+def experience_of(one: Decided, run: str, signals: Sequence[Signal]) -> Experience:
+    return Experience(
+        rollout=one.rollout,
+        run=run,
+        task=one.rollout,
+        split=one.split,
+        is_final=True,
+        state=one.status,
+        spans=one.spans,
+        sheet=Sheet(signals=tuple(signals)),
+        input=one.input,
+    )
+
+
+def task_key(given: Any, name: str) -> str:
+    """What two runs must agree on: the id of the task where it has one, else what was asked."""
+    task = task_of(given)
+    if isinstance(task, TaskItem):
+        return task.id
+    return name if task is None else canonical(task)
+
+
+def import_logs(
+    path: str | Path,
+    *,
+    split: str = "train",
+    model: str = "imported",
+    scrub: bool = True,
+    store: str | Path | None = None,
+    project: str = "default",
+) -> Run:
+    """Take in chat logs, one object with "messages" a line: scrubbed, through the data gates, each conversation once.
+
+    They are rollouts of one run of the project, which goes on with every import.
+    """
+    if split not in tuple(Split):
+        raise BadInput(f"split = {split!r}", why="is unknown", remedy=f"use {', '.join(Split)}")
+    rows, place = importing.read_logs(Path(path)), Place.of(store, project)
+    with place.open(create=True) as opened:
+        found = importing.import_logs(
+            opened, rows, split=Split(split), model=model, scrub=scrub, who=who(), clock=time.time
+        )
+    if found.run is None or found.is_fruitless:
+        gates = sorted({name for names in found.quarantined.values() for name in names})
+        raise BadInput(f"file {path}", why=f"nothing passed the data gates: {', '.join(gates)}", remedy="look at them")
+    return Run(place, found.run)
