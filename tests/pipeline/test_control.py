@@ -1,4 +1,4 @@
-"""Networks in environments through the whole loop: learnt, proved, promoted, and the same however often it is killed."""
+"""Networks in environments through the whole loop: learnt, proved, promoted; and killed, they come to the same."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ async def stopped_after(store: Store, steps: int, monkeypatch: pytest.MonkeyPatc
 async def test_left_in_the_middle_and_taken_up_it_ends_in_the_same_bytes(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_store(tmp_path / "one/store.db", create=True) as one, open_store(tmp_path / "b/store.db", create=True) as b:
+    with (
+        open_store(tmp_path / "one/store.db", create=True) as one,
+        open_store(tmp_path / "b/store.db", create=True) as b,
+    ):
         unbroken = steps_of(one, (await ran(one, sign())).run_id)
         left = await stopped_after(b, steps, monkeypatch)
         assert left.run_state is RunState.CANCELLED
