@@ -165,7 +165,7 @@ class Race:
         ]
 
     def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
-        sums = {one: 0.0 for one in state.data["left"]}
+        sums = dict.fromkeys(state.data["left"], 0.0)
         for one in ctx.experiences(batch):
             sums[int(one.task)] += (one.sheet.total or 0.0) if one.sheet else 0.0
         ctx.check()
