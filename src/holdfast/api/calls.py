@@ -38,7 +38,7 @@ from holdfast.collect.agent import Agent, Context, is_async
 from holdfast.collect.pool import Pace
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.algorithm import Algorithm, Work
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
@@ -147,10 +147,24 @@ def _launch(
     )
     store = setup.place.open(create=True)
     try:
+        for policy in setup.policies:
+            check_there(policy, store)
         return Started(setup.place, store, spec, read, begun=partial(_note, setup))
     except BaseException:
         store.close()
         raise
+
+
+def check_there(policy: Policy, store: Store) -> None:
+    """Weights that were trained lie in one store, and a run in another one could not be resumed."""
+    checkpoint = getattr(policy, "checkpoint", None)
+    if checkpoint is None:
+        return
+    try:
+        store.checkpoints.get(checkpoint)
+    except NotFound:
+        remedy = "give the store that it was trained in, or export it and name the folder"
+        raise BadInput(f"policy {policy.version}", why=f"is not in the store {store.url}", remedy=remedy) from None
 
 
 def _note(setup: Setup, store: Store, run: str) -> None:
