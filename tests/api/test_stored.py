@@ -120,8 +120,8 @@ def test_two_agents_are_compared_each_in_its_own_arm(endpoint: Endpoint, at: Pat
         assert found.names == ("guesses", other.__name__) and found.difference == 1.0
     with pytest.raises(BadInput, match="an agent is needed"):
         hf.compare(hf.Prompt(system="a"), hf.Prompt(system="b"), tasks, scorers=scene.correct, store=at)
+    same = hf.Prompt(system="a")
     with pytest.raises(BadInput, match="both are the same policy"):
-        same = hf.Prompt(system="a")
         hf.compare(same, same, tasks, agent=doubles, scorers=scene.correct, store=at)
 
 

@@ -6,8 +6,8 @@ the rules of the gate `promote`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,15 @@ class Proof(Shown):
         """Why safety was not measured; None: it was."""
         return self.evidence.manifest.get(WAIVED)
 
+    def figures(self) -> Grid:
+        """Every metric that was measured."""
+        found = self.comparisons.values()
+        return figures(one for one in found if self.waived is None or one.metric != "safety")
+
     def blocks(self) -> Sequence[Block]:
         found = self.evidence
         told: list[Block] = [f"{found.candidate} against {found.baseline} on {found.suite}"]
-        told.append(figures(found.comparisons.values()))
+        told.append(self.figures())
         if found.verdict is not None:
             told.append(f"verdict: {found.verdict.outcome}")
             told += [f"  {reason}" for reason in found.verdict.reasons]
@@ -98,6 +103,7 @@ class Result(Shown):
     proof: Proof | None
     release: str | None = None  # the candidate's entry among the versions, accepted or not
     details: Mapping[str, Any] = field(default_factory=dict)
+    more: Callable[[Result, Any], Result] | None = None  # how further tasks are measured, in the process that ran it
 
     @property
     def is_accepted(self) -> bool:
@@ -131,6 +137,19 @@ class Result(Shown):
         )
         return promote(self.run.place, accepted, canary=canary, shadow=shadow, why=why)
 
+    def prove(self, tasks: Any = None) -> Result:
+        """Measure a held candidate on further tasks, add that to its evidence, and ask the gate again.
+
+        Without tasks, those are measured that a budget left out. The test goes on: looking again costs nothing.
+        """
+        if self.is_accepted or self.proof is None:
+            why = "is accepted already" if self.is_accepted else "has no candidate to prove"
+            raise BadInput(f"result of {self.run.id}", why=why, remedy="only what is held needs more evidence")
+        if self.more is None:
+            remedy = "make the same call again, and ask the result that it gives"
+            raise BadInput(f"result of {self.run.id}", why="was read from the store, without its agent", remedy=remedy)
+        return self.more(self, tasks)
+
     def blocks(self) -> Sequence[Block]:
         if self.is_accepted:
             told: list[Block] = [f"accepted: {self.release} ({self.run.id})"]
@@ -139,10 +158,12 @@ class Result(Shown):
             more = f"; about {self.decision.needs} more episodes may decide it" if self.decision.needs else ""
             told = [f"held: {named}{more} ({self.run.id})"]
         if self.proof is not None:
-            told += [figures(self.proof.comparisons.values()), *_waived(self.proof.waived)]
+            told += [self.proof.figures(), *_waived(self.proof.waived)]
         for reason in self.decision.reasons:
             if reason.code != ALLOWED:
                 told.append(f"  {reason.text}")
+        if self.decision.needs and self.more is not None:
+            told.append("result.prove(tasks) measures it on further tasks and asks again")
         if self.proof is not None and self.proof.path is not None:
             told.append(f"report: {self.proof.path}")
         return told
@@ -163,7 +184,21 @@ def result_of(store: Store, run: Run) -> Result:
     told = dict(decided.told or {})
     evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
     path = Path(told["proof"]) if told.get("proof") else None
-    return Result(run, decided.decision, decided.candidate, Proof(evidence, path), str(told["release"]), told)
+    candidate = None if decided.candidate is None else at_home(decided.candidate, store)
+    return Result(
+        run,
+        decided.decision,
+        candidate,
+        Proof(evidence, path),
+        str(told["release"]),
+        {**told, "iteration": decided.iteration},
+    )
+
+
+def at_home(policy: Policy, store: Store) -> Policy:
+    """The same policy; one with weights knows where they lie, and can be exported."""
+    found: Any = policy
+    return replace(found, home=store.folder) if hasattr(policy, "home") else policy
 
 
 # Comparisons ---------------------------------------------------------------------------------------------------------
