@@ -48,7 +48,8 @@ def model(tmp_path: Path) -> Model:
 
 def rows(count: int = 24) -> list[dict[str, Any]]:
     return [
-        {"prompt": f"{WORDS[n % 8]} {n // 8}?", "completion": f"{WORDS[n % 8].upper()} {n // 8 + 1}"} for n in range(count)
+        {"prompt": f"{WORDS[n % 8]} {n // 8}?", "completion": f"{WORDS[n % 8].upper()} {n // 8 + 1}"}
+        for n in range(count)
     ]
 
 
@@ -151,7 +152,7 @@ def test_a_run_that_is_killed_and_resumed_ends_in_the_same_bytes(
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
     at = tmp_path / "store" / "store.sqlite"
-    given = "--lr 3e-2 --epochs 8 --batch 4 --save-every 3 --held-out 0.25".split()
+    given = ["--lr", "3e-2", "--epochs", "8", "--batch", "4", "--save-every", "3", "--held-out", "0.25"]
     command = [sys.executable, "-m", "holdfast.cli", "policy", "train"]
     process = subprocess.Popen([*command, model.name, str(file), *given, "--store", str(at)])
     deadline = time.monotonic() + 60

@@ -64,9 +64,7 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_model(
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(
-        BadInput, match="'sprouts'.*neither in the package.*use sprout, sprout-weak, tiny-tools"
-    ):
+    with pytest.raises(BadInput, match="'sprouts'.*neither in the package.*use sprout, sprout-weak, tiny-tools"):
         load("sprouts")
 
 

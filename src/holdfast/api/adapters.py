@@ -393,6 +393,7 @@ class Serving:
     def __init__(self) -> None:
         self._users = 0
         self._holder: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None  # the one before
         self._done = asyncio.Event()
 
     @asynccontextmanager
@@ -401,18 +402,22 @@ class Serving:
         try:
             if self._holder is None:
                 self._done, self._ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-                self._holder = asyncio.create_task(self._hold(env, self._ready, self._done))
+                self._holder = asyncio.create_task(self._hold(env, self._closing, self._ready, self._done))
             await asyncio.shield(self._ready)
             yield
         finally:
             self._users -= 1
             if self._users == 0 and self._holder is not None:
-                holder, self._holder = self._holder, None
+                self._closing, self._holder = self._holder, None
                 self._done.set()
-                await asyncio.shield(holder)
+                await asyncio.shield(self._closing)
 
     @staticmethod
-    async def _hold(env: Any, ready: asyncio.Future[None], done: asyncio.Event) -> None:
+    async def _hold(
+        env: Any, before: asyncio.Task[None] | None, ready: asyncio.Future[None], done: asyncio.Event
+    ) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
         try:
             async with env.serving():
                 ready.set_result(None)

@@ -183,6 +183,7 @@ def _prove_config(options: Options, how: Weighing) -> ProveConfig:
         batch=BATCH,
         chance=str(options["seed"]),
         timeout_s=options["timeout_s"],
+        is_timed=not options["deterministic"],
     )
 
 

@@ -7,7 +7,7 @@ the rules of the gate `promote`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +185,21 @@ def result_of(store: Store, run: Run) -> Result:
     told = dict(decided.told or {})
     evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
     path = Path(told["proof"]) if told.get("proof") else None
+    candidate = None if decided.candidate is None else at_home(decided.candidate, store)
     return Result(
         run,
         decided.decision,
-        decided.candidate,
+        candidate,
         Proof(evidence, path),
         str(told["release"]),
         {**told, "iteration": decided.iteration},
     )
+
+
+def at_home(policy: Policy, store: Store) -> Policy:
+    """The same policy; one with weights knows where they lie, and can be exported."""
+    found: Any = policy
+    return replace(found, home=store.folder) if hasattr(policy, "home") else policy
 
 
 # Comparisons ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from holdfast.api.stored import Place, Run, who
 from holdfast.collect.agent import Agent
 from holdfast.collect.pool import Pace
 from holdfast.collect.tasks import TaskSet
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy
 from holdfast.pipeline.run import Run as Driven
 from holdfast.pipeline.run import RunSpec
@@ -137,6 +138,8 @@ def drive_spec(setup: Setup, spec: RunSpec, read: Callable[[Store, Run], T]) -> 
     store = None
     try:
         store = setup.place.open(create=True)
+        for policy in setup.policies:
+            check_there(policy, store)
         return Started(setup.place, store, spec, read, begun=partial(_note, setup))
     except BaseException:
         spec.runtime.close()
@@ -150,3 +153,15 @@ def _note(setup: Setup, store: Store, run: str) -> None:
     if setup.waived is not None and not any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
         body = {"safety": "waived", "why": setup.waived}
         store.ledger.append(WAIVER, body, who=who(), now=time.time(), run=run).result()
+
+
+def check_there(policy: Policy, store: Store) -> None:
+    """Weights that were trained lie in one store, and a run in another one could not be resumed."""
+    checkpoint = getattr(policy, "checkpoint", None)
+    if checkpoint is None:
+        return
+    try:
+        store.checkpoints.get(checkpoint)
+    except NotFound:
+        remedy = "give the store that it was trained in, or export it and name the folder"
+        raise BadInput(f"policy {policy.version}", why=f"is not in the store {store.url}", remedy=remedy) from None
