@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 __all__ = ["AskHarness", "SumsTaskset"]
 
 COUNT = 60
-NAMES = "Ada Ben Cleo Dan Eve Finn Gus Hal Ida Jo Kim Lea".split()
+NAMES = ["Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal", "Ida", "Jo", "Kim", "Lea"]
 
 
 class SumData(vf.TaskData):

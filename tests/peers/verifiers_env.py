@@ -78,9 +78,7 @@ def through(name: str, env: Any, gate: str, folder: Path) -> None:
     run = hf.collect(made.agent, made.tasks.take(4), scorers=made.scorers, **model)
     assert len(run.rollouts()) == 8, run
     grpo = hf.GRPO(lr=1e-3, steps=2, tasks=6, samples=6)
-    result = hf.improve(
-        made.agent, made.tasks, scorers=made.scorers, name=name, algorithm=grpo, seeds=1, **model
-    )
+    result = hf.improve(made.agent, made.tasks, scorers=made.scorers, name=name, algorithm=grpo, seeds=1, **model)
     assert result.candidate is not None and result.proof is not None, result
     found = result.proof.comparisons["success"]
     print(f"{name}: {type(env).__name__}, {len(result.run.rollouts())} rollouts, {time.perf_counter() - begun:.0f} s")
