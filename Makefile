@@ -54,11 +54,12 @@ bench: .venv/.stamp-dev services
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp
 
-## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back
+## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back; improvement, killed
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
 	$(BIN)/python tests/drills/canary.py
 	$(BIN)/python tests/drills/canary.py --degrade errors
+	$(BIN)/python tests/drills/pipeline.py
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:
