@@ -60,11 +60,12 @@ adapters: .venv-adapters/.stamp
 	.venv-adapters/bin/python tests/peers/verifiers_env.py
 	PYTHONPATH=. .venv-adapters/bin/python tests/peers/dspy_module.py
 
-## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back
+## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back; improvement, killed
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
 	$(BIN)/python tests/drills/canary.py
 	$(BIN)/python tests/drills/canary.py --degrade errors
+	$(BIN)/python tests/drills/pipeline.py
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:

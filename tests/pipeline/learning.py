@@ -1,4 +1,4 @@
-"""Runs that really learn, prove and promote, and that are the same every time: of a prompt, and of a tiny model.
+"""Runs that really learn, prove and promote, and that are the same every time: of a prompt, a tiny model, a network.
 
 A hook is told how far they are. As a program it drives them in children that are killed, and prints what came of it.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,32 @@ from holdfast.contracts.algorithm import Batch, LearnContext, State, Work
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
+from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import OBJECTIVE
+from holdfast.learn.ppo import Settings as PpoSettings
 from holdfast.learn.practice import GRPO
 from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Models
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
+from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.weigh import Weighing
 from holdfast.store.steps import Steps
 from holdfast.store.store import Store, open_store
-from tests.collect.scene import fall_silent
+from tests.collect.environments import Signpost
+from tests.collect.scene import PACE, fall_silent
 from tests.pipeline.scene import ran, spec_of, success
 
 LINE = "tools"
 LEARNT = 2  # steps of learning, in a run of the model
 HELD_OUT = 12
-STEPS = 10  # on record of either run: begin, base, start, 2 × (collect, learn), live, prove, decide
+STEPS = 10  # on record: begin, base, start, 2 × (collect, learn), live, prove, decide
 LAX = Criteria(
     max_safety_regression=0.6,
     min_episodes=10,
@@ -198,7 +203,18 @@ def prompt_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
     return _spec(Prompt({"share": 0.1}), Race(prompts), agent, **fields)
 
 
-SPECS: Mapping[str, Callable[..., RunSpec]] = {"model": model_spec, "prompt": prompt_spec}
+# A network
+
+
+def network_spec(base: str, hook: Hook = nothing, *, stage: Stage = Stage.LIVE) -> RunSpec:
+    settings = PpoSettings(steps=16, minibatch=32, lr=2e-2, lr_end=1e-2)
+    algorithm = EnvPPO(updates=8, step_updates=2, envs=8, settings=settings)
+    proof = EnvProof(episodes=150, batch=75, reward_range=(0.0, 3.0))
+    spec = improve_env(Signpost, Network(width=16), name=LINE, algorithm=algorithm, proof=proof, stage=stage)
+    return replace(spec, pace=PACE)
+
+
+SPECS: Mapping[str, Callable[..., RunSpec]] = {"prompt": prompt_spec, "model": model_spec, "network": network_spec}
 
 
 # What became of a run
