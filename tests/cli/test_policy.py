@@ -1,4 +1,4 @@
-"""`holdfast policy`, and Hugging Face folders through every command that takes a model: run, improve, prove, release."""
+"""`holdfast policy`, and Hugging Face folders through all commands that take a model: run, improve, prove, release."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_a_model_is_taught_shown_and_exported(
     assert said.code == 0 and "9591" in said.out
 
 
-def test_bad_examples_are_one_line_and_leave_no_store(cli: Cli, folder: Path, at: tuple[str, str], tmp_path: Path) -> None:
+def test_bad_examples_are_one_line_and_leave_no_store(
+    cli: Cli, folder: Path, at: tuple[str, str], tmp_path: Path
+) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "robot", "content": "b"}]}\n')
     ran = cli("policy", "train", folder, file, *at)
@@ -108,7 +110,10 @@ def test_imported_logs_are_learnt_from(cli: Cli, at: tuple[str, str], tmp_path: 
     file = tmp_path / "logs.jsonl"
     chats = [
         {
-            "messages": [{"role": "user", "content": f"How many legs have {n} cats?"}, {"role": "assistant", "content": f"{4 * n}"}],
+            "messages": [
+                {"role": "user", "content": f"How many legs have {n} cats?"},
+                {"role": "assistant", "content": f"{4 * n}"},
+            ],
             "reward": float(n % 2),
         }
         for n in range(2, 14)
@@ -128,7 +133,9 @@ def test_imported_logs_are_learnt_from(cli: Cli, at: tuple[str, str], tmp_path: 
 
 def config(tmp_path: Path, **more: Any) -> Path:
     def tasks(split: str, count: int) -> list[dict[str, Any]]:
-        return [{**to_input(one), "sampling": {"temperature": 1.0, "max_tokens": 64}} for one in generate(split, 0, count)]
+        return [
+            {**to_input(one), "sampling": {"temperature": 1.0, "max_tokens": 64}} for one in generate(split, 0, count)
+        ]
 
     told = {
         "agent": "holdfast.workloads.tooluse.agent:agent",
@@ -153,7 +160,9 @@ def test_a_run_is_answered_by_a_folder(
         assert calls[0].model == f"local/{folder}@0" and calls[0].completion_ids
 
 
-def test_a_folder_is_improved_compared_and_released(cli: Cli, folder: Path, at: tuple[str, str], tmp_path: Path) -> None:
+def test_a_folder_is_improved_compared_and_released(
+    cli: Cli, folder: Path, at: tuple[str, str], tmp_path: Path
+) -> None:
     proof = {"seeds": 1, "batch": 4, "reward_range": [0, 1.1]}
     how = {"policy": "tools", "steps": 1, "step_tasks": 4, "samples": 4, "learning_rate": 1e-3, "prove": proof}
     ran = cli("improve", config(tmp_path, improve=how), "--model", f"local/{folder}", *at)
@@ -172,7 +181,9 @@ def test_a_folder_is_improved_compared_and_released(cli: Cli, folder: Path, at: 
         first, second = (store.releases.get(name) for name in ("mine@1", "mine@2"))
         assert first.stage is Stage.LIVE
         for release, policy in ((first, Model(str(folder))), (second, Model(str(folder), checkpoint=made.id))):
-            served, proved_by = (answered(speaker) for speaker in (loader(store, None)(release), opened(policy, store.folder)))
+            served, proved_by = (
+                answered(speaker) for speaker in (loader(store, None)(release), opened(policy, store.folder))
+            )
             assert served == proved_by and served
 
 

@@ -49,7 +49,9 @@ def taught(store: Store, model: Model, examples: int = 16) -> Model:
     rows = [{"messages": list(one.messages), "tools": list(one.tools)} for one in SHOWN[:examples]]
     how: dict[str, Any] = {"clock": time.time, "observe": lambda status: None, "who": "test", "salt": "ab"}
     spec = sft_spec(model, rows, how=HOW)
-    return result_of(store, asyncio.run(drive(store, spec, Control(), features=lambda done: ALL_ON, **how)).run_id).policy
+    return result_of(
+        store, asyncio.run(drive(store, spec, Control(), features=lambda done: ALL_ON, **how)).run_id
+    ).policy
 
 
 def answers(model: Any, **sampling: Any) -> list[ModelCall]:
@@ -82,7 +84,9 @@ def plain_logprobs(net: Any, calls: Sequence[ModelCall]) -> list[float]:
 
 def own_logprobs(model: Any, calls: Sequence[ModelCall]) -> list[float]:
     """The same, by the trainer."""
-    some = [(prompt + completion, [False] * len(prompt) + [True] * len(completion)) for prompt, completion in pairs(calls)]
+    some = [
+        (prompt + completion, [False] * len(prompt) + [True] * len(completion)) for prompt, completion in pairs(calls)
+    ]
     samples = sequences(some)
     found: list[float] = Trainer(model, Settings(), seed=0).logprobs(samples)[samples.decided].tolist()
     return found
@@ -134,7 +138,9 @@ def test_our_own_transformer_is_exported_in_the_layout_of_llama_with_its_bytes(t
                 )
                 assert ids == tokens.prompt(before, one.tools)
     again, _ = load(Model(str(tmp_path / "out")), None)
-    assert isinstance(again, Hub) and isinstance(again.voice, ByteVoice)  # calls of tools are read as sprout writes them
+    assert isinstance(again, Hub) and isinstance(
+        again.voice, ByteVoice
+    )  # calls of tools are read as sprout writes them
     export(Model(str(tmp_path / "out")), None, tmp_path / "twice")
     twice = transformers.AutoTokenizer.from_pretrained(tmp_path / "twice")
     assert twice.encode("four <|end|>") == tokenizer.encode("four <|end|>") == [*b"four ", tokens.END]

@@ -69,7 +69,9 @@ def sft(
         why = f"is {type(given).__name__}, and has no weights of ours"
         raise BadInput("policy", why=why, remedy='give a model, as in hf.Model("./my-model", lora=16)')
     if unknown := [name for name in how if name not in How.__annotations__]:
-        raise BadInput(f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(How.__annotations__)}")
+        raise BadInput(
+            f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(How.__annotations__)}"
+        )
     name, place = (run.id, run.place) if isinstance(run, Run) else (run, Place.of(store, project))
     spec = sft_spec(policy, examples, run=name, least=least, columns=columns, system=system, how=SFT(**how))
     opened = place.open(create=run is None and policy.checkpoint is None)
