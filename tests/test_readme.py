@@ -1,4 +1,4 @@
-"""The README keeps its word: its commands run as printed, and the tree at its end is the tree there is.
+"""The README keeps its word: its commands run as printed; and the tree in the architecture page is the tree there is.
 
 Lines that need a network or build the environment (make, git clone, cd, pip install) are not run; the targets
 they name must exist.
@@ -18,6 +18,7 @@ import pytest
 
 from tests.store.children import unmeasured
 from tools.mission import make_targets
+from tools.tree import PAGE, sentence, written
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,24 +47,6 @@ def shown_commands(text: str) -> list[Shown]:
     return found
 
 
-def tree_entries(text: str) -> dict[str, str]:
-    """Path → the words behind it, from the last block of the text; depth is told by where a name begins."""
-    above: list[tuple[int, str]] = []
-    found = {}
-    for line in BLOCK.findall(text)[-1][1].splitlines():
-        entry = line.lstrip(" │├└─")
-        if not entry:
-            continue
-        column = len(line) - len(entry)
-        name, _, words = entry.partition(" ")
-        above = [(at, folder) for at, folder in above if at < column]
-        path = "/".join([folder for _, folder in above] + [name.rstrip("/")])
-        found[path] = words.strip(" #")
-        if name.endswith("/"):
-            above.append((column, name.rstrip("/")))
-    return found
-
-
 @pytest.mark.timeout(1800)  # many processes one after another, on a machine that may be busy
 def test_the_commands_run_as_printed(tmp_path: Path) -> None:
     for folder in COPIED:
@@ -85,18 +68,17 @@ def test_the_make_targets_exist() -> None:
     assert named <= make_targets()
 
 
-def test_the_tree_names_only_what_is_there() -> None:
-    assert [path for path in tree_entries(README) if not (ROOT / path).exists()] == []
+def test_the_tree_in_the_architecture_page_is_the_tree_there_is() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert "<!-- tree -->" in page
+    assert written(page) == page, "run python tools/tree.py"
 
 
-def test_the_tree_names_every_source_file_and_says_what_it_is_for() -> None:
-    entries = tree_entries(README)
-    files = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "src/holdfast").rglob("*.py"))
-        if path.name != "__init__.py" and path.parent.name != "versions"
+def test_every_file_says_what_it_is_for() -> None:
+    silent = [
+        path for path in (ROOT / "src/holdfast").rglob("*.py") if path.name != "__init__.py" and not sentence(path)
     ]
-    assert [path for path in files if not entries.get(path)] == []
+    assert [path for path in silent if path.name != "__main__.py" and path.parent.name != "versions"] == []
 
 
 @pytest.mark.parametrize(
@@ -112,19 +94,3 @@ def test_the_tree_names_every_source_file_and_says_what_it_is_for() -> None:
 )
 def test_commands_are_read_as_a_person_reads_them(block: str, expected: list[Shown]) -> None:
     assert shown_commands(f"text\n```bash\n{block}```\n```json\nholdfast\n```\n") == expected
-
-
-@pytest.mark.parametrize(
-    "drawing",
-    [
-        "src/\n  holdfast/      the package\n    loop.py      one page\nMakefile         targets\n",
-        "src/\n├── holdfast/   # the package\n│   └── loop.py  # one page\nMakefile  # targets\n",
-    ],
-)
-def test_a_tree_is_read_with_or_without_branches(drawing: str) -> None:
-    assert tree_entries(f"```\n{drawing}```\n") == {
-        "src": "",
-        "src/holdfast": "the package",
-        "src/holdfast/loop.py": "one page",
-        "Makefile": "targets",
-    }

@@ -14,10 +14,10 @@ from statistics import median
 import numpy as np
 import torch
 
+from holdfast.collect.cartpole import CartPoles
 from holdfast.learn.play import evaluate
 from holdfast.learn.ppo import Settings, train
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.cartpole import CartPoles
 from parts.peer import Peer, PeerAbsent
 from parts.report import Figures, progress, rounded
 

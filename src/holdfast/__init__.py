@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.api.stored import import_logs as import_logs
     from holdfast.api.stored import rescore as rescore
     from holdfast.api.stored import runs as runs
+    from holdfast.api.teach import sft as sft
     from holdfast.collect.agent import Context as Context
     from holdfast.collect.tasks import TaskSet as TaskSet
     from holdfast.collect.tasks import load
@@ -79,6 +80,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "rescore": "holdfast.api.stored:rescore",
     "rollback": "holdfast.api.service:rollback",
     "runs": "holdfast.api.stored:runs",
+    "sft": "holdfast.api.teach:sft",
     "start": "holdfast.api.calls:start",
     "tasks": "holdfast.collect.tasks:load",
 }

@@ -16,9 +16,10 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.run import RunState
-from holdfast.store.store import open_store
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.cli.conftest import Cli
+from tests.collect.scene import fall_silent
 from tests.workloads.scene import tiny
 
 PATIENCE_S = 60.0
@@ -150,6 +151,52 @@ def test_a_run_to_follow_or_to_take_up_has_to_be_there(cli: Cli, here: Path) -> 
     assert "--resume: a run keeps the settings it began with" in ran.err
     with open_store(here / "s.db") as store:
         assert [run.id for run in store.runs.newest()] == [begun.id]
+
+
+def test_a_network_in_an_environment_killed_while_it_learns_goes_on_where_it_was(cli: Cli, here: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "improve", "--env", "CartPole-v1", "--store", "s.db"]
+    with open_store(here / "s.db") as store:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=here) as child:
+            patience = time.monotonic() + 2 * PATIENCE_S
+            while not (runs := store.runs.newest()) or not _learnt(store, runs[0].id):
+                assert child.poll() is None and time.monotonic() < patience
+                time.sleep(0.02)
+            child.kill()
+        run = store.runs.newest(most=1)[0].id
+        fall_silent(store, run)
+        ran = cli("improve", "--resume", run, "--store", "s.db")
+        assert ran.code == 0, ran.err
+        assert ran.lines[0].startswith(f"{run} completed")
+        assert "  CartPole-v1@2: accepted; it stays candidate" in ran.lines
+        assert not any("release serve" in line for line in ran.lines)
+        rewards = [one.reward or 0.0 for one in store.views.rollouts(run, most=1000) if "candidate" in one.name]
+        assert sum(rewards) / len(rewards) > 400.0
+        told = cli("prove", "more", "CartPole-v1@2", "--store", "s.db")
+        assert told.code == BadInput.exit_code and "has played all the episodes" in told.err
+
+
+def _learnt(store: Store, run: str) -> bool:
+    return any("checkpoint" in one.body for one in store.steps.of_run(run))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--env", "Nowhere-v0"), "environment Nowhere-v0: "),
+        (("--env", "CliffWalking-v1"), "give reward_range="),
+        (("--env", "CartPole-v1", "--model", "local/sprout"), "--model: means nothing to a network"),
+        (("--env", "CartPole-v1", "--resume", "run-1"), "--env: and --resume were both given; "),
+        (("--env", "CartPole-v1", "--reward-range", "5", "1"), "reward_range = 5 to 1: must be finite and in order"),
+    ],
+)
+def test_an_environment_that_cannot_be_improved_in_is_one_line_before_any_work(
+    cli: Cli, here: Path, words: tuple[str, ...], said: str
+) -> None:
+    ran = cli("improve", *words, "--store", "s.db")
+    assert (ran.code, ran.out) == (BadInput.exit_code, "")
+    (line,) = ran.err.splitlines()
+    assert said in line
+    assert not (here / "s.db").exists()
 
 
 def test_the_example_is_made_of_generated_tasks_and_nothing_is_in_both_lists() -> None:

@@ -19,7 +19,7 @@ def _enqueue(run: str, tasks: Any, *, now: float, up_to: bool = False) -> Facts:
     return {"ids": [f"{run}/{task.name}" for task in tasks], "up_to": up_to}
 
 
-def _claim(run: str, worker: str, *, now: float, lease_s: float, most: int = 1) -> Facts:
+def _claim(run: str, worker: str, *, now: float, lease_s: float, most: int = 1, versions: Any = None) -> Facts:
     return {"now": now, "until": now + lease_s}
 
 

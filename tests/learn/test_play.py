@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.play import Player, evaluate
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.cartpole import CartPoles
 from holdfast.workloads.probes import CONTINUOUS, ENDLESS, MASKED, MEMORY, Probes
 
 
@@ -28,13 +28,13 @@ def test_what_was_played_is_what_happened() -> None:
     view = again.reset(int(np.random.SeedSequence(1).spawn(2)[0].generate_state(1)[0]))
     first = np.ones(3, np.bool_)
     for t in range(50):
-        assert np.array_equal(played.observations[t], view.observation)
+        assert np.array_equal(played.observations[t], view.values)
         assert np.array_equal(played.first[t], first)
-        moment = again.step(played.actions[t])
-        assert np.array_equal(played.terminated[t], moment.terminated)
-        assert np.array_equal(played.finals[t], moment.final)
-        view, first = moment.view, moment.terminated | moment.truncated
-    assert np.array_equal(played.last, view.observation)
+        result = again.step(played.actions[t])
+        assert np.array_equal(played.terminated[t], result.terminated)
+        assert np.array_equal(played.finals[t], result.final)
+        view, first = result.observation, result.terminated | result.truncated
+    assert np.array_equal(played.last, view.values)
     assert player.episodes == played.terminated.sum() > 0
 
 

@@ -17,27 +17,27 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from holdfast.collect.cartpole import CartPoles
+from holdfast.collect.gym import Gym
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.worlds import VectorEnv
 from holdfast.learn.play import evaluate
 from holdfast.learn.ppo import PPO, Adam, Scale, Settings, Update, train
-from holdfast.learn.worlds import Worlds
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.cartpole import CartPoles
-from holdfast.workloads.gym import Gym
 from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probe, Probes
 
 CARTPOLE = Settings(lr=5e-3)
 SMALL = Settings(steps=16, epochs=2, minibatch=64, updates=20)
 
 
-def net_for(worlds: Worlds, *, seed: int = 0, width: int = 32, memory: bool = False) -> ActorCritic:
+def net_for(worlds: VectorEnv, *, seed: int = 0, width: int = 32, memory: bool = False) -> ActorCritic:
     s = worlds.spaces
     body = Body(observation=s.observation, actions=s.actions, continuous=s.continuous, width=width, memory=memory)
     return ActorCritic(body, seed=seed)
 
 
 def small(seed: int = 3, *, probe: Probe | None = None, **changed: Any) -> PPO:
-    worlds: Worlds = CartPoles(8) if probe is None else Probes(probe, 8)
+    worlds: VectorEnv = CartPoles(8) if probe is None else Probes(probe, 8)
     net = net_for(worlds, seed=seed, width=16, memory=probe is not None)
     return PPO(worlds, net, replace(SMALL, **changed), seed=seed)
 

@@ -155,12 +155,18 @@ def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
         Fuse(feature="dashboard", rule=Rule(name="x", fires_above=1.0, clears_at=0.5))
 
 
+def step_of(number: int, body: dict[str, Any], at: float) -> StepRecord:
+    return StepRecord(
+        run="run-1", step=number, name=f"0/{number}/learn", function="learn", inputs_sha256="", at=at, body=body
+    )
+
+
 def updates(*restored: bool | None, at: float = 0.0) -> list[StepRecord]:
     """None: a lesson that moved nothing."""
     bodies: list[Mapping[str, Any]] = [
         {} if one is None else {"update": {"restored": "KL 9 > 1" if one else None}} for one in restored
     ]
-    return [StepRecord(run="run-1", step=n, at=at, body=body) for n, body in enumerate(bodies)]
+    return [step_of(n, body, at) for n, body in enumerate(bodies)]
 
 
 def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store: Store) -> None:

@@ -1,431 +1,472 @@
-"""Iterations of improvement: what comes next follows from the record, a candidate is measured on the same tasks as what
-is live, and what is not promoted is left behind.
+"""Iterations of improvement: what comes next follows from the record, a candidate is measured beside what is live, and
+what is not accepted is left behind.
 
-Attempts are made up and the model is tiny; whole runs are the business of the command's tests.
+Answers are scripted and the model is tiny; what it learns is real. Whole commands are the business of their tests.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.collect.plan import Follow, Learnt, Lesson, Standing
-from holdfast.workloads.improve import Course, plan_for, weighing
-from holdfast.workloads.pupil import Pupil, where
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Experience
-from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import StepRecord
-from holdfast.contracts.settings import ImproveBlock, OptimizeSettings
-from holdfast.policies.weights import transformer
-from tests.workloads.scene import RUN, attempt, tiny
+from holdfast.collect.agent import Context
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.records import loads
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.reward import Signal
+from holdfast.contracts.rollout import Rollout, Split
+from holdfast.contracts.run import RunState, Status, StepRecord
+from holdfast.learn.practice import GRPO
+from holdfast.pipeline.improve import Decided, Spec, improve
+from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.run import Control, Run, RunSpec
+from holdfast.policies.model import Model
+from holdfast.policies.weights import read
+from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.weigh import Weighing
+from holdfast.store.store import Store, open_store
+from tests.conftest import Files
+from tests.pipeline.scene import Script, fresh_in, ran, spec_of, success
+from tests.workloads.scene import tiny
 
-SHELF = "shelf:"
+LINE = "tools"
 TRAIN = [{"prompt": f"train {n}"} for n in range(5)]
-VAL = [{"prompt": f"val {n}"} for n in range(6)]
+VAL = [{"prompt": f"val {n}"} for n in range(30)]
+WIDE = Spread(p_value=1.0, delta=1.0)
+LAX = Criteria(max_seed_spread=WIDE, max_sample_spread=WIDE, max_safety_regression=0.5)
+HOW = Weighing(
+    max_safety_regression=0.5,  # few tasks are enough to see that
+    seed_p_value_spread=1,
+    seed_delta_spread=1,
+    sample_p_value_spread=1,
+    sample_delta_spread=1,
+)
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("base") / "tiny")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tiny(tmp_path_factory.mktemp("base") / "tiny"))
 
 
 @pytest.fixture
-def pupils(base: str) -> Iterator[Callable[[], Pupil]]:
-    made: list[Pupil] = []
-
-    def new() -> Pupil:
-        made.append(Pupil(base, seed=0, slots=2))
-        return made[-1]
-
-    yield new
-    for pupil in made:
-        pupil.close()
+def files(files: Files) -> Files:
+    """What is decided does not depend on the store's engine."""
+    return files
 
 
-def settings(base: str, **improve: Any) -> OptimizeSettings:
-    block = {"steps": 2, "step_tasks": 2, "samples": 2, "prove": {"batch": 4, "seeds": 2}, **improve}
-    given = {"model": f"local/{base}", "optimize": TRAIN, "validate": VAL, "improve": block}
-    return OptimizeSettings.model_validate(given)
+def every_second(name: str) -> float | None:
+    return float(name[-1] in "13579")
 
 
+@dataclass
 class Play:
-    """A run of the course: each lesson's attempts are made up, and what it left is put on record as the loop does."""
+    """A run whose attempts are worth what a script says; None: a fault of ours, always."""
 
-    def __init__(self, base: str, pupil: Pupil, folder: Path, **improve: Any) -> None:
-        self.settings, self.pupil, self.folder = settings(base, **improve), pupil, folder
-        self.course = Course(self.settings, self.settings.improve or ImproveBlock(), pupil)
-        self.done: list[StepRecord] = []
-        self.live: Release | None = None
+    policy: Model
+    practice: Callable[[str], float | None] = every_second
+    before: float | None = 0.0  # in the proof
+    after: float | None = 1.0
+    hook: Callable[[str], Any] = lambda name: None
+    score: Any = success
+    engine: Script = field(default_factory=Script)
 
-    def lesson(self) -> Lesson:
-        found = self.course.lesson(self.standing)
-        assert found is not None
-        return found
+    async def agent(self, task: Mapping[str, Any], context: Context) -> float:
+        name = context.assignment.rollout.partition("/")[2]
+        self.hook(name)
+        await context.ask([{"role": "user", "content": task["prompt"]}])
+        arms = {"baseline": self.before, "candidate": self.after}
+        won = arms[name.split("-")[2]] if name.startswith("proof-") else self.practice(name)
+        if won is None:
+            raise Fault("endpoint", why="is down")
+        return won
+
+    def spec(self, *, algorithm: Any = None, prove: Mapping[str, Any] | None = None, **fields: Any) -> RunSpec:
+        given: dict[str, Any] = {
+            "line": LINE,
+            "policy": self.policy,
+            "algorithm": algorithm or GRPO(lr=1e-2, steps=2, tasks=2, samples=2),
+            "tasks": TRAIN,
+            "held_out": [HeldOut(id=f"val-{n}", input=one) for n, one in enumerate(VAL, 1)],
+            "prove": ProveConfig(**{"how": HOW, "batch": 15, "least": 20, "seeds": (0, 1), **(prove or {})}),
+            "criteria": LAX,
+            **fields,
+        }
+        made = Spec(**given)
+
+        async def program(run: Run) -> None:
+            await improve(run, made)
+
+        return spec_of(
+            program, agent=self.agent, score=self.score, engine=self.engine, kind="improve", workers=8, max_faults=0
+        )
+
+    async def run(self, store: Store, features: Features = ALL_ON, **fields: Any) -> Played:
+        status = await ran(store, self.spec(**fields), features=features)
+        return Played(store, status)
+
+
+@dataclass(frozen=True)
+class Played:
+    store: Store
+    status: Status
 
     @property
-    def standing(self) -> Standing:
-        reports = self.folder / "reports"
-        return Standing(run=RUN, folder=self.folder, done=list(self.done), live=self.live, reports=reports)
+    def steps(self) -> list[StepRecord]:
+        return self.store.steps.of_run(self.status.run_id)
 
-    def teach(self, won: Callable[[int], float | None], **fields: Any) -> Learnt:
-        """The next lesson, in which the attempt at each place was worth that."""
-        lesson = self.lesson()
-        given = [
-            attempt(task, n, won(n), asked=task.input["prompt"], version=self.pupil.version, **fields)
-            for n, task in enumerate(lesson.tasks)
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in self.steps]
+
+    def body(self, name: str) -> Mapping[str, Any]:
+        (found,) = [one.body for one in self.steps if one.name == name]
+        return found
+
+    def decided(self, iteration: int = 0) -> Decided:
+        return Decided.from_record(self.body(f"{iteration}/decide"))
+
+    def evidence(self, iteration: int = 0) -> Evidence:
+        return loads(Evidence, self.store.blobs.get(str(self.body(f"{iteration}/decide")["evidence"])))
+
+    def judged(self) -> tuple[Any, ...]:
+        """Evidence and decision, without what names the run or tells how long something took."""
+        decision, compared = self.decided().decision, self.evidence().comparisons
+        assert decision is not None
+        texts = [re.sub(r"[0-9a-f]{64}", "samples", one.text) for one in decision.reasons]
+        return decision.open, texts, {name: one for name, one in compared.items() if name != "latency"}
+
+    def rollouts(self, step: str) -> list[Rollout]:
+        return self.store.views.of_step(self.status.run_id, step)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        return [one.id for one in self.store.checkpoints.of_run(self.status.run_id)]
+
+    def sha256(self, place: int) -> str:
+        return read(self.store.folder / "checkpoints" / self.checkpoints[place]).sha256
+
+
+async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_both_versions_side_by_side(
+    base: Model, files: Files
+) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base, before=0.5, after=0.5).run(store, prove={"stop_early": False})
+        assert played.status.run_state is RunState.COMPLETED
+        practice = [f"0/{n}/{what}" for n in (0, 1) for what in ("collect", "learn")]
+        proof = ["0/live", "0/prove/0", "0/prove/1", "0/decide"]
+        assert played.names == ["begin", "base", "0/start", *practice, *proof]
+        asked = {
+            name: [(one.input["prompt"], one.split) for one in played.rollouts(name)]
+            for name in ("0/0/collect", "0/1/collect", "0/prove/0", "0/prove/1")
+        }
+        assert asked["0/0/collect"] == [(f"train {n}", Split.TRAIN) for n in (0, 0, 1, 1)]
+        assert asked["0/1/collect"] == [(f"train {n}", Split.TRAIN) for n in (2, 2, 3, 3)]
+        assert asked["0/prove/0"] == [(f"val {n}", Split.VAL) for n in range(15) for _ in range(4)]
+        assert asked["0/prove/1"] == [(f"val {n}", Split.VAL) for n in range(15, 30) for _ in range(4)]
+        looked = played.rollouts("0/prove/0")
+        assert [one.name for one in looked[:4]] == [
+            f"proof-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
         ]
-        return self.learn(lesson, given)
-
-    def learn(self, lesson: Lesson, given: Sequence[Experience]) -> Learnt:
-        assert lesson.learn is not None
-        learnt = lesson.learn(given)
-        body = {**learnt.body, **({} if learnt.checkpoint is None else {"checkpoint": learnt.checkpoint.id})}
-        kept = json.loads(json.dumps(body, allow_nan=False))
-        self.done.append(StepRecord(run=RUN, step=len(self.done) + 1, at=0.0, body=kept))
-        return learnt
-
-    def practise(self, steps: int = 2) -> str:
-        """Practice in which every second attempt does better; the checkpoint it led to."""
-        for _ in range(steps):
-            made = self.teach(lambda n: float(n % 2)).checkpoint
-        assert made is not None
-        return made.id
-
-    def prove(self, before: float, after: float) -> Learnt:
-        """Both versions on all batches."""
-        while True:
-            arm = "candidate" if "candidate" in self.lesson().name else "baseline"
-            found = self.teach(lambda n, won=after if arm == "candidate" else before: won)  # type: ignore[misc]
-            if "proposed" in found.body:
-                return found
+        chance = [one.metadata["seed"] for one in looked]
+        assert chance[::2] == chance[1::2] and len(set(chance)) == 30  # both arms draw alike, by task and seed
+        assert {one.max_attempts for name in asked for one in played.rollouts(name)} == {1}
 
 
-@pytest.fixture
-def play(base: str, pupils: Callable[[], Pupil], tmp_path: Path) -> Callable[..., Play]:
-    return lambda **improve: Play(base, pupils(), tmp_path, **improve)
+async def test_each_arm_acts_with_its_own_weights(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store)
+        last = base.at(played.checkpoints[-1])
+        assert len(played.checkpoints) == 2
+        for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
+            assert one.version == (last if "candidate" in one.rollout else base).version
+        practised = [store.experiences.of([one.id for one in played.rollouts(f"0/{n}/collect")]) for n in (0, 1)]
+        versions = [{one.version for one in some} for some in practised]
+        assert versions == [{base.version}, {base.at(played.checkpoints[0]).version}]
+        assert len({played.sha256(0), played.sha256(1), read(Path(base.name)).sha256}) == 3
 
 
-def release(source: str) -> Release:
-    return Release(
-        id="default@3",
-        project="default",
-        policy="default",
-        number=3,
-        kind=PolicyKind.WEIGHTS,
-        source=source,
-        stage=Stage.LIVE,
-        share=100,
-        created_at=0.0,
-        changed_at=0.0,
-    )
+async def test_proving_stops_at_the_first_look_that_decides(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base, before=1.0, after=0.0).run(store, prove={"batch": 10})
+        assert [name for name in played.names if name.startswith("0/prove")] == ["0/prove/0"]  # of three
+        assert played.body("0/prove/0")["verdict"]["outcome"] == "reject"
+        assert not played.decided().is_accepted
 
 
-def parameters(model: Any) -> list[float]:
-    return [float(number) for tensor in model.state_dict().values() for number in tensor.flatten()]
+async def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store, prove={"batch": 10})
+        looks = [played.body(name) for name in played.names if name.startswith("0/prove")]
+        assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(10, "promote"), (20, "promote")]
+        assert played.decided().is_accepted
 
 
-def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_for_both_versions(
-    play: Callable[..., Play],
+async def test_the_evidence_has_all_that_was_measured_and_found(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store, stage=Stage.CANARY, prove={"stop_early": False})
+        decided, evidence = played.decided(), played.evidence()
+        candidate = store.releases.get(str(played.body("0/decide")["release"]))
+        assert decided.is_accepted and decided.candidate == base.at(played.checkpoints[-1])
+        assert (candidate.stage, candidate.share, candidate.policy) == (Stage.CANARY, 5, LINE)
+        assert candidate.source == f"checkpoint:{played.checkpoints[-1]}"
+        assert {name: candidate.manifest[name] for name in ("run", "checkpoint", "grew_from", "steps")} == {
+            "run": played.status.run_id,
+            "checkpoint": played.checkpoints[-1],
+            "grew_from": None,
+            "steps": 2,
+        }
+        assert (evidence.baseline, evidence.candidate, evidence.episodes) == (f"{LINE}@1", f"{LINE}@2", 30)
+        assert evidence.comparisons["success"].difference == 1.0
+        assert evidence.missing == {"planned": 60, "baseline": 0, "candidate": 0}
+        assert evidence.audit is not None
+        assert {one.of for one in evidence.audit if one.name == "required_fields"} == {8}  # of both steps
+
+
+async def test_without_a_stage_an_open_gate_accepts_and_nothing_moves(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store)
+        assert played.decided().is_accepted
+        assert store.releases.live(LINE) is None
+        assert {one.stage for one in (store.releases.get(f"{LINE}@{n}") for n in (1, 2))} == {Stage.CANDIDATE}
+        assert "accept" in store.releases.history(LINE)[-1].body
+
+
+async def test_what_was_live_when_proving_began_is_what_the_candidate_is_measured_against(
+    base: Model, files: Files
 ) -> None:
-    run = play()
-    names, asked = [], []
-    for step in range(6):
-        lesson = run.lesson()
-        names.append(lesson.name)
-        asked.append([(task.input["prompt"], task.split) for task in lesson.tasks])
-        run.teach(lambda n, s=step: float(n % 2) if s < 2 else 0.5)  # type: ignore[misc]
-    assert names == [
-        "iteration 1: practice 1 of 2",
-        "iteration 1: practice 2 of 2",
-        "iteration 1: proving, baseline on tasks 1 to 4",
-        "iteration 1: proving, candidate on tasks 1 to 4",
-        "iteration 1: proving, baseline on tasks 5 to 6",
-        "iteration 1: proving, candidate on tasks 5 to 6",
-    ]
-    assert asked[0] == [(f"train {n}", Split.TRAIN) for n in (0, 0, 1, 1)]
-    assert asked[1] == [(f"train {n}", Split.TRAIN) for n in (2, 2, 3, 3)]
-    assert asked[2] == asked[3] == [(f"val {n}", Split.VAL) for n in (0, 0, 1, 1, 2, 2, 3, 3)]
-    assert asked[4] == asked[5] == [(f"val {n}", Split.VAL) for n in (4, 4, 5, 5)]
-    assert run.course.lesson(run.standing) is None
-    assert [update.body.get("proposed") for update in run.done] == [None] * 5 + [True]
+    with open_store(files.fresh()) as store:
+
+        def promote_another(name: str) -> None:
+            if name == "proof-0-baseline-20-0":
+                added = store.releases.add(
+                    policy=LINE, kind=PolicyKind.WEIGHTS, source="shelf:oak", who="op", now=1.0
+                ).result()
+                store.releases.move(
+                    added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="by hand", now=2.0
+                ).result()
+
+        play = Play(base, hook=promote_another)
+        played = await play.run(store, stage=Stage.LIVE, prove={"stop_early": False})
+        decided = played.decided()
+        assert decided.decision is not None and not decided.is_accepted
+        assert decided.decision.reasons[0].code == "baseline_is_not_live"
+        live = store.releases.live(LINE)
+        assert live is not None and live.source == "shelf:oak"
 
 
-def test_a_file_shorter_than_a_step_is_gone_through_again_under_other_names(play: Callable[..., Play]) -> None:
-    tasks = play(step_tasks=7).lesson().tasks
-    assert len({task.name for task in tasks}) == 14
-    assert [task.input["prompt"] for task in tasks[::2]] == [f"train {n % 5}" for n in range(7)]
-    assert [task.metadata["group"] for task in tasks[10:12]] == ["practice-0-0-5"] * 2
-
-
-def test_each_arm_is_measured_with_its_own_weights(play: Callable[..., Play], base: str) -> None:
-    run = play(prove={"batch": 3, "seeds": 1})
-    first = parameters(run.pupil.model)
-    candidate = run.practise()
-    weights = []
-    for _ in range(4):
-        run.lesson()
-        weights.append(parameters(run.pupil.model))
-        run.teach(lambda n: 0.5)
-    taught = parameters(transformer(where(run.folder, candidate))[0])
-    assert weights == [first, taught, first, taught]
-    assert taught != first
-
-
-def test_proving_stops_at_the_first_look_that_decides(play: Callable[..., Play], base: str) -> None:
-    run = play(prove={"batch": 2, "seeds": 1, "alpha": 0.45, "max_safety_regression": 0.9})
-    run.practise()
-    found = run.prove(1.0, 0.0)
-    assert found.body["verdict"]["outcome"] == "reject"
-    looked = [update.body for update in run.done if "verdict" in update.body]
-    assert 1 <= len(looked) < 3  # of three batches
-
-
-def test_the_proposal_has_all_that_was_measured_and_found(play: Callable[..., Play], base: str) -> None:
-    run = play(policy="tools", stage="canary")
-    candidate = run.practise()
-    asked = run.prove(0.0, 1.0).proposal
-    assert asked is not None
-    assert (asked.policy, asked.to, asked.share) == ("tools", Stage.CANARY, 5)
-    assert (asked.baseline, asked.candidate) == (f"{SHELF}{base}", f"checkpoint:{candidate}")
-    assert asked.manifest == {"run": RUN, "checkpoint": candidate, "grew_from": None, "steps": 2}
-    samples = json.loads(asked.samples)
-    assert (len(samples["baseline"]), len(samples["candidate"])) == (12, 12)
-    evidence = asked.weigh("tools@1", "tools@2", "0" * 64)
-    assert evidence.comparisons["success"].difference == 1.0
-    assert evidence.audit is not None
-    assert {one.of for one in evidence.audit if one.name == "required_fields"} == {8}  # of both steps
-
-
-def test_what_was_live_when_proving_began_is_what_the_candidate_is_measured_against(
-    play: Callable[..., Play], base: str
+async def test_the_next_iteration_begins_with_what_was_accepted_and_is_proved_against_what_is_live(
+    base: Model, files: Files
 ) -> None:
-    run = play()
-    run.practise()
-    run.teach(lambda n: 0.0)
-    run.live = release("checkpoint:another")  # promoted by hand, meanwhile: the loop will say so
-    asked = run.prove(0.0, 1.0).proposal
-    assert asked is not None
-    assert asked.baseline == f"{SHELF}{base}"
+    with open_store(files.fresh()) as store:
+        play = Play(base)
+
+        def first_fails(name: str) -> None:
+            play.before, play.after = (1.0, 0.0) if name.startswith("proof-0") else (0.0, 1.0)
+
+        play.hook = first_fails
+        played = await play.run(store, iterations=3, stage=Stage.LIVE, algorithm=GRPO(lr=1e-2, tasks=2, steps=1))
+        assert [played.decided(n).is_accepted for n in range(3)] == [False, True, True]
+        first, second, third = played.checkpoints
+        began = [played.body(f"{n}/start")["state"]["base"]["manifest"]["checkpoint"] for n in range(3)]
+        assert began == [None, None, second]  # what was refused is left behind
+        assert [played.body(f"{n}/live")["policy"]["manifest"]["checkpoint"] for n in range(3)] == [None, None, second]
+        live = store.releases.live(LINE)
+        assert live is not None and (live.source, live.parent) == (f"checkpoint:{third}", f"{LINE}@3")
+        assert len({first, second, third}) == 3
 
 
-def test_what_other_weights_measured_is_missing(play: Callable[..., Play]) -> None:
-    """A lesson that was taken up after another version had gone live."""
-    run = play()
-    run.practise()
-    lesson = run.lesson()
-    versions = ["local/other@7", None, *[run.pupil.version] * 6]
-    given = [attempt(task, n, 1.0, version=versions[n]) for n, task in enumerate(lesson.tasks)]
-    body = run.learn(lesson, given).body
-    assert [(one["task"], one["seed"]) for one in body["episodes"]][:2] == [("val-1", 1), ("val-2", 0)]
-    assert len(body["episodes"]) == 7
-
-
-def test_the_next_iteration_begins_with_what_is_live(play: Callable[..., Play], base: str) -> None:
-    run = play(iterations=3)
-    origin = parameters(run.pupil.model)
-    first = run.practise()
-    assert run.prove(1.0, 0.0).proposal is not None  # refused: nothing is live but what it came with
-    run.live = release(f"{SHELF}{base}")
-    assert run.lesson().name == "iteration 2: practice 1 of 2"
-    assert parameters(run.pupil.model) == origin
-    second = run.practise()
-    found = run.prove(0.0, 1.0)
-    assert found.proposal is not None
-    assert found.proposal.baseline == f"{SHELF}{base}"
-    run.live = release(f"checkpoint:{second}")  # promoted
-    run.lesson()
-    assert parameters(run.pupil.model) == parameters(transformer(where(run.folder, second))[0])
-    third = run.practise()
-    asked = run.prove(0.0, 1.0).proposal
-    assert asked is not None
-    assert (asked.baseline, asked.candidate) == (f"checkpoint:{second}", f"checkpoint:{third}")
-    assert len({first, second, third}) == 3
-    assert run.course.lesson(run.standing) is None
-
-
-def test_an_iteration_has_a_trainer_of_its_own(play: Callable[..., Play]) -> None:
-    """Else the second would go on at the pace that the first ended with."""
-    run = play(iterations=2)
-    run.practise()
-    run.live = release(f"checkpoint:{run.done[-1].body['checkpoint']}")
-    run.prove(0.0, 1.0)
-    run.practise(1)
-    assert run.pupil.trainer(run.standing, "practice 2", run.course._player).steps == 1
-
-
-def test_another_process_goes_on_with_the_same_lesson_and_the_same_weights(
-    play: Callable[..., Play], base: str, pupils: Callable[[], Pupil]
+async def test_a_run_that_is_stopped_goes_on_to_the_same_weights_and_the_same_decision(
+    base: Model, files: Files, tmp_path: Path
 ) -> None:
-    run = play()
-    for won in (lambda n: float(n % 2), lambda n: float(n % 2), lambda n: 0.5):
-        other = Play(base, pupils(), run.folder)
-        other.done, other.live = list(run.done), run.live
-        assert other.lesson().tasks == run.lesson().tasks
-        assert parameters(other.pupil.model) == parameters(run.pupil.model)
-        run.teach(won)
+    folders = [fresh_in(tmp_path / name, files) for name in ("whole", "cut")]
+    with open_store(folders[0]) as unbroken, open_store(folders[1]) as store:
+        whole = await Play(base).run(unbroken)
+        seen: set[str] = set()
+        run: str | None = None
+        for at in ("practice-0-0-1-0", "practice-0-1-0-1", "proof-0-candidate-17-1", "never"):
+            control = Control()
+
+            def stop(name: str, at: str = at, control: Control = control) -> None:
+                if name == at and name not in seen:
+                    seen.add(name)
+                    control.stop()
+
+            spec = Play(base, hook=stop).spec()  # a process of its own: nothing of the one before is in memory
+            status = await ran(store, spec, control, resume=run)
+            run = status.run_id
+        cut = Played(store, status)
+        assert len(seen) == 3 and cut.status.run_state is RunState.COMPLETED
+        assert cut.names == whole.names
+        assert [cut.sha256(n) for n in (0, 1)] == [whole.sha256(n) for n in (0, 1)]
+        assert cut.judged() == whole.judged()
 
 
-def test_where_nothing_was_learnt_nothing_is_measured(play: Callable[..., Play]) -> None:
-    run = play()
-    for _ in range(2):
-        assert run.teach(lambda n: 0.0).checkpoint is None
-    assert run.lesson().tasks == []
-    found = run.learn(run.lesson(), [])
-    assert (found.body["proposed"], found.proposal) == (False, None)
-    assert found.body["why"] == "nothing was learnt, so there is nothing to prove"
-    assert run.course.lesson(run.standing) is None
+# Where there is nothing to prove
 
 
-def test_where_too_little_came_back_nothing_is_proposed(play: Callable[..., Play]) -> None:
-    run = play(prove={"batch": 1, "seeds": 1})
-    run.practise()
-    found = run.prove(None, None)  # type: ignore[arg-type]
-    assert (found.body["proposed"], found.proposal) == (False, None)
-    assert found.body["why"] == "fewer than two tasks have a success of both versions"
-    assert len(run.done) == 2 + 12
-
-
-def test_a_batch_of_one_task_is_no_obstacle(play: Callable[..., Play]) -> None:
-    run = play(prove={"batch": 1, "seeds": 1})
-    run.practise()
-    assert run.prove(0.0, 0.0).proposal is not None
-
-
-def test_a_spent_budget_ends_the_practice_and_what_is_there_is_proved(play: Callable[..., Play]) -> None:
-    run = play(iterations=2, budget_s=1e-9)
-    run.practise(1)
-    assert run.lesson().name == "iteration 1: proving, baseline on tasks 1 to 4"
-    run.prove(0.0, 0.0)
-    assert run.lesson().tasks == []  # the second iteration has learnt nothing
-    run.learn(run.lesson(), [])
-    assert run.course.lesson(run.standing) is None
-
-
-def test_a_task_in_both_lists_is_put_aside_and_the_gate_is_told(
-    play: Callable[..., Play],
+async def test_where_nothing_was_learnt_nothing_is_measured_and_the_reason_has_counts(
+    base: Model, files: Files
 ) -> None:
-    run = play()
-    shared = [{"prompt": "val 3"}, *TRAIN[1:]]
-    run.course._settings = run.settings.model_copy(update={"train": shared})
-    run.practise()
-    assert run.done[0].body["audit"]["rollouts"] == 2
-    asked = run.prove(0.0, 1.0).proposal
-    assert asked is not None
-    evidence = asked.weigh("a@1", "a@2", "0" * 64)
-    (aside,) = [one for one in evidence.audit or () if one.name == "put_aside"]
-    assert aside.count == 2 and "held_out_leakage" in aside.detail
-    assert not [reason for reason in asked.decide(evidence).reasons if reason.code.startswith("data_quality")]
+    with open_store(files.fresh()) as store:
+        played = await Play(base, practice=lambda name: 0.0).run(store)
+        assert not [name for name in played.names if "prove" in name]
+        assert played.body("0/decide") == {
+            "phase": "decide",
+            "iteration": 0,
+            "proposed": False,
+            "why": "nothing was learnt, so there is nothing to prove: 8 rollouts zero variance group",
+        }
+        assert store.releases.history(LINE) == []
 
 
-# Following
+async def test_an_update_that_was_taken_back_is_no_candidate_and_is_the_reason(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store, algorithm=GRPO(lr=1e30, steps=1, tasks=2, samples=2))
+        assert played.checkpoints == []
+        why = str(played.decided().why)
+        assert why.startswith("nothing was learnt, so there is nothing to prove: 1 updates were taken back, the last ")
+        assert str(played.body("0/0/learn")["update"]["restored"]) in why
 
 
-def followed(n: int, won: float, run: str = "run-9", **fields: Any) -> Experience:
-    task = Task(name=f"s{n}", input={"prompt": f"hello {n}"}, split=Split.TRAIN)
-    return attempt(task, n, won, rollout=f"{run}/s{n}", run=run, asked=f"hello {n}", **fields)
+async def test_while_learning_is_switched_off_that_is_the_reason(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = await Play(base).run(store, Features(learning=False))
+        assert str(played.decided().why).endswith("there is nothing to prove: learning is switched off")
 
 
-def test_a_run_is_followed_with_a_critic_and_nothing_is_taken_twice(play: Callable[..., Play]) -> None:
-    run = play(follow="run-9", follow_least=3)
-    lesson = run.lesson()
-    assert (lesson.tasks, lesson.left, lesson.follow) == ([], 0, Follow(run="run-9", least=3))
-    found = run.learn(lesson, [followed(n, float(n % 2)) for n in range(4)])
-    assert found.checkpoint is not None
-    assert (found.checkpoint.algorithm, found.body["reward"]) == ("ppo", 0.5)
-    assert found.body["followed"] == ["s0", "s1", "s2", "s3"]
-    assert found.body["rl_optimizer"]["trajectories"] == 4
-    again = run.lesson()
-    assert again.name == "iteration 1: following 2 of 2"
-    assert again.follow == Follow(run="run-9", least=3, taken=frozenset(["s0", "s1", "s2", "s3"]))
-    run.learn(again, [])  # that run is over
-    assert run.lesson().name.startswith("iteration 1: proving")
+async def test_what_infrastructure_lost_is_no_reward_of_zero_and_is_counted(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        play = Play(base, practice=lambda name: 1.0 if name.endswith("-0") else None)
+        played = await play.run(store, algorithm=GRPO(steps=1, tasks=2, samples=3))
+        why = str(played.decided().why)
+        assert "2 rollouts group of one" in why and "4 rollouts never came back" in why
+        assert played.body("0/0/learn")["reward"] == 1.0
 
 
-def test_what_is_followed_goes_through_the_data_gates(play: Callable[..., Play]) -> None:
-    run = play(follow="run-9")
-    given = [followed(n, float(n % 2)) for n in range(4)]
-    secret = replace(followed(4, 1.0), spans=attempt_asking("the key AKIAIOSFODNN7EXAMPLE"))
-    held_out = replace(followed(5, 1.0), spans=attempt_asking("val 3"))
-    body = run.learn(run.lesson(), [*given, secret, held_out]).body
-    assert {one["name"]: one["count"] for one in body["quality"] if one["count"]} == {"put_aside": 2}
-    assert body["rl_optimizer"]["trajectories"] == 4
-    assert body["followed"][-2:] == ["s4", "s5"]  # they are not looked at again
+async def test_an_agent_that_fails_while_it_practises_teaches_with_a_reward_of_nothing(
+    base: Model, files: Files
+) -> None:
+    def raise_odd(name: str) -> None:
+        if name.startswith("practice") and name.endswith("0"):
+            raise ValueError("no idea")
+
+    async def agent(task: Mapping[str, Any], context: Context) -> float:
+        """It asks first: there is something that it decided."""
+        await context.ask([{"role": "user", "content": task["prompt"]}])
+        raise_odd(context.assignment.rollout)
+        raise_odd(context.assignment.rollout.partition("/")[2])
+        return 1.0
+
+    with open_store(files.fresh()) as store:
+        play = Play(base)
+        play.agent = agent  # type: ignore[method-assign]
+        played = await play.run(store, algorithm=GRPO(steps=1, tasks=2, samples=2))
+        learnt = played.body("0/0/learn")
+        assert (learnt["reward"], learnt["audit"]["taught"]) == (0.5, 4)
+        assert len(played.checkpoints) == 1
 
 
-def attempt_asking(text: str) -> Any:
-    return attempt(Task(name="x", input=1), 1, 1.0, asked=text).spans
+async def test_a_spent_budget_ends_the_practice_and_what_is_there_is_proved(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        algorithm = GRPO(lr=1e-2, steps=2, tasks=2, samples=2, budget_s=1e-9)
+        played = await Play(base).run(store, algorithm=algorithm)
+        assert [name for name in played.names if name.endswith("learn")] == ["0/0/learn"]
+        assert played.decided().is_accepted
+
+
+async def test_a_task_in_both_lists_is_put_aside_and_the_gate_is_told(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        shared = [{"prompt": "val 3"}, *TRAIN[1:]]
+        algorithm = GRPO(lr=1e-2, steps=2, tasks=2, samples=2, held_out=VAL)
+        played = await Play(base).run(store, tasks=shared, algorithm=algorithm)
+        assert played.body("0/0/learn")["audit"]["rollouts"] == 2
+        (aside,) = [one for one in played.evidence().audit or () if one.name == "put_aside"]
+        assert aside.count == 2 and "held_out_leakage" in aside.detail
+        assert played.decided().is_accepted
+
+
+# What is missing in a proof
+
+
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+async def test_nobody_gains_by_not_finishing(base: Model, files: Files, arm: str) -> None:
+    """Both are right wherever they come back: what is missing counts against the candidate, whichever arm lost it."""
+    with open_store(files.fresh()) as store:
+        play = Play(base, before=1.0 if arm == "candidate" else None, after=None if arm == "candidate" else 0.0)
+        played = await play.run(store, prove={"stop_early": False})
+        evidence, look = played.evidence(), played.body("0/prove/1")
+        assert look["missing"] == {"baseline": 0, "candidate": 0, arm: 60}
+        assert evidence.missing == {"planned": 60, "baseline": 0, "candidate": 0, arm: 60}
+        assert evidence.comparisons["success"].difference == -1.0
+        assert evidence.comparisons["reward"].difference == -1.0
+        assert not played.decided().is_accepted
+
+
+async def test_an_agent_that_fails_in_a_proof_was_wrong_and_is_not_tried_again(base: Model, files: Files) -> None:
+    def raise_odd(name: str) -> None:
+        if name.startswith("proof-0-candidate"):
+            raise ValueError("no idea")
+
+    with open_store(files.fresh()) as store:
+        played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 10})
+        evidence = played.evidence()
+        assert evidence.missing["candidate"] == 0
+        assert evidence.comparisons["success"].difference == -1.0
+        tried = [len(store.views.attempts(one.id)) for one in played.rollouts("0/prove/0")]
+        assert set(tried) == {1}
+
+
+async def test_a_batch_of_one_task_is_no_obstacle(base: Model, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        held_out = [HeldOut(id=f"v{n}", input=one) for n, one in enumerate(VAL[:3])]
+        played = await Play(base).run(store, held_out=held_out, prove={"batch": 1, "seeds": (0,)})
+        assert played.body("0/prove/0")["verdict"] is None
+        assert played.body("0/decide")["proposed"]
 
 
 # What cannot be
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("source", "said"),
     [
-        ({"validate": []}, "validate: is empty; improvement is proved on"),
-        ({"validate": VAL[:1]}, "validate: has one task; improvement is proved on"),
-        ({"optimize": []}, "optimize: is empty; give tasks to learn from, or a run to follow"),
-        ({"model": "openai/gpt"}, "model openai/gpt: its weights are out of reach"),
-        ({"model": None, "agent": "a:b"}, "model None: its weights are out of reach"),
-        (
-            {"agent": "holdfast.workloads.tooluse.agent:agent", "improve": {"prove": {"primary": "reward"}}},
-            r"improve.prove.reward_range = \[0, 1\]: the agent's rewards go from 0 to 1.1; a proof by reward",
-        ),
+        ("shelf:oak", "policy tools: shelf:oak is live, and not this model; name another policy, or that model"),
+        ("resources:1", "policy tools: resources:1 is live, and has no weights to go on from; name another policy"),
     ],
 )
-def test_what_cannot_be_improved_is_refused_before_any_work(base: str, change: Mapping[str, Any], said: str) -> None:
-    given = settings(base).record() | change
-    with pytest.raises(BadInput, match=f"^{said}"):
-        plan_for(OptimizeSettings.model_validate(given))
-
-
-def test_a_line_that_another_model_serves_is_not_improved_with_this_one(play: Callable[..., Play]) -> None:
-    run = play()
-    run.live = release("shelf:oak")
-    with pytest.raises(BadInput, match=r"^policy default: shelf:oak is live, and not this model; name another policy"):
-        run.course.lesson(run.standing)
-    run.live = release("resources:4")
-    with pytest.raises(BadInput, match=r"^policy default: resources:4 is live, and has no weights to go on from; "):
-        run.course.lesson(run.standing)
+async def test_a_line_that_another_model_serves_is_not_improved_with_this_one(
+    base: Model, files: Files, source: str, said: str
+) -> None:
+    with open_store(files.fresh()) as store:
+        store.versions.publish({"system": "Be brief."}, now=1.0).result()
+        added = store.releases.add(policy=LINE, kind=PolicyKind.WEIGHTS, source=source, who="op", now=1.0).result()
+        store.releases.move(added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="x", now=2.0).result()
+        with pytest.raises(BadInput, match=f"^{said}$"):
+            await Play(base).run(store)
 
 
 @pytest.mark.parametrize(
-    ("prove", "signal", "said"),
+    ("primary", "said"),
     [
-        ({}, "taste", "improve.prove.primary = success: no rollout has a signal called success or exact_match; "),
-        ({"primary": "reward"}, "taste", r"improve.prove.reward_range = \[0, 1\]: the reward of run-1/.* is 2; "),
+        ("success", "improve.prove.primary = success: no rollout has a signal called success or exact_match; "),
+        ("reward", r"improve.prove.reward_range = \[0, 1\]: the reward of run-1-.* is 2; "),
     ],
 )
-def test_what_cannot_be_measured_is_said_after_the_first_step(
-    play: Callable[..., Play], prove: dict[str, Any], signal: str, said: str
+async def test_what_cannot_be_measured_is_said_after_the_first_step(
+    base: Model, files: Files, primary: Any, said: str
 ) -> None:
-    run = play(prove=prove)
-    sheet = Sheet(signals=(Signal(name=signal, value=2.0, source="rule"),))
-    with pytest.raises(BadInput, match=f"^{said}"):
-        run.teach(lambda n: None, sheet=sheet)
+    def taste(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+        return (Signal(name="taste", value=2.0, source="rule"),)
 
-
-def test_the_plan_is_of_its_policy_and_can_be_made_again_from_its_settings(base: str) -> None:
-    plan = plan_for(settings(base, policy="tools", follow="run-1"))
-    plan.close()
-    assert (plan.kind, plan.policy, plan.model_ref) == ("improve", "tools", f"local/{base}")
-    again = plan_for(OptimizeSettings.model_validate(json.loads(json.dumps(dict(plan.settings)))))
-    again.close()
-    assert again.settings == plan.settings
-
-
-def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
-    given = {"alpha": 0.01, "primary": "reward", "reward_range": [-1, 2], "max_cost": 3, "max_seed_spread": 0.2}
-    block = settings(base, prove=given).improve
-    assert block is not None
-    how = weighing(block.prove)
-    assert (how.alpha, how.primary, how.reward_range, how.max_cost) == (0.01, "reward", (-1.0, 2.0), 3.0)
-    assert how.seed_delta_spread == 0.2
+    with open_store(files.fresh()) as store:
+        with pytest.raises(BadInput, match=f"^{said}"):
+            await Play(base, score=taste).run(store, prove={"how": replace(HOW, primary=primary)})
+        (run,) = store.runs.newest()
+        assert [one.name for one in store.steps.of_run(run.id)][-1] == "0/0/collect"

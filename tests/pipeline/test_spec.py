@@ -1,16 +1,15 @@
-"""From settings to a plan: what runs, where, with which model and at which pace; what is wrong is found here."""
+"""From settings to a run: what runs, where, with which model and at which pace; what is wrong is found here."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.collect.plan import Lesson, Plan, Standing
-from holdfast.workloads.plans import plan_for, rewards_of
 
 from holdfast.collect.questions import exact_match
 from holdfast.collect.worker import Outcome
@@ -18,12 +17,21 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Backoff, Split
-from holdfast.contracts.run import StepRecord
-from holdfast.contracts.settings import OptimizeSettings, load_settings
-from holdfast.workloads import plans
+from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, load_settings
+from holdfast.learn.constrain import Constraint
+from holdfast.pipeline.run import RunSpec
+from holdfast.pipeline.spec import constraint_of, improve_spec, optimize_spec, policy_for, score_for, weighing
+from holdfast.policies.model import Model
+from holdfast.policies.prompt import Prompt
+from holdfast.store.store import open_store
+from holdfast.workloads.arithmetic import agent as arithmetic
+from holdfast.workloads.tooluse.agent import agent as tooluse
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.scene import assignment
+from tests.conftest import Files
 from tests.endpoint import Endpoint, serving
+from tests.pipeline.scene import ran
+from tests.workloads.scene import tiny
 
 ARITHMETIC = "holdfast.workloads.arithmetic:agent"
 TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
@@ -42,29 +50,29 @@ def endpoint() -> Iterator[Endpoint]:
         yield found
 
 
-def planned(features: Features = ALL_ON, **fields: Any) -> Plan:
+def settings(**fields: Any) -> OptimizeSettings:
     given = {"optimize": [{"prompt": "2 + 2?", "expected": "4"}, "3 + 3?"], "validate": ["4 + 4?"]}
-    return plan_for(OptimizeSettings.model_validate({**given, **fields}), features=features)
+    return OptimizeSettings.model_validate({**given, **fields})
 
 
-def lesson(plan: Plan) -> Lesson:
-    """The first one of a new run."""
-    found = plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[]))
-    assert found is not None
-    return found
+def planned(features: Features = ALL_ON, **fields: Any) -> RunSpec:
+    return optimize_spec(settings(**fields), features)
 
 
-def test_tasks_are_named_by_split_and_number() -> None:
-    plan = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0)
-    tasks = lesson(plan).tasks
-    assert [(task.name, task.split) for task in tasks] == [
+async def test_tasks_are_named_by_split_and_number(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        spec = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0, max_faults=7)
+        status = await ran(store, spec)
+        rollouts = store.views.rollouts(status.run_id, most=9)
+        steps = store.steps.of_run(status.run_id)
+    assert [(one.name, one.split) for one in rollouts] == [
         ("train-1", Split.TRAIN),
         ("train-2", Split.TRAIN),
         ("val-1", Split.VAL),
     ]
-    assert tasks[0].input == {"prompt": "2 + 2?", "expected": "4"}
-    assert {(task.max_attempts, task.timeout_s) for task in tasks} == {(5, 9.0)}
-    plan.close()
+    assert rollouts[0].input == {"prompt": "2 + 2?", "expected": "4"}
+    assert {(one.max_attempts, one.timeout_s, one.max_faults) for one in rollouts} == {(5, 9.0, 7)}
+    assert [one.name for one in steps] == ["begin", "collect"]  # and nothing is learnt
 
 
 def test_the_pace_is_that_of_the_settings() -> None:
@@ -82,25 +90,23 @@ def test_the_pace_is_that_of_the_settings() -> None:
     assert (plan.pace.heartbeat_s, plan.pace.lease_s) == (0.2, 1.0)  # a lease is five beats
     assert plan.pace.backoff == Backoff(initial_s=0.1, cap_s=0.4)
     assert (plan.timeout_s, plan.look_s, plan.workers, plan.queue_limit, plan.seed) == (7.0, 0.02, 6, 9, 11)
-    plan.close()
+    plan.runtime.close()
 
 
-def test_a_plan_keeps_its_settings_so_that_it_can_be_made_again() -> None:
-    first = plan_for(load_settings(EXAMPLE))
-    again = plan_for(OptimizeSettings.model_validate(first.settings))
-    assert lesson(again) == lesson(first)
-    assert (again.resources, again.settings) == (first.resources, first.settings)
+def test_a_spec_keeps_its_settings_so_that_it_can_be_made_again() -> None:
+    first = optimize_spec(load_settings(EXAMPLE))
+    again = optimize_spec(OptimizeSettings.model_validate(first.settings))
+    assert (again.settings, again.sha256()) == (first.settings, first.sha256())
     assert first.model_ref == f"agent/{ARITHMETIC}"
-    first.close()
-    again.close()
+    assert planned(agent=ARITHMETIC).sha256() != first.sha256()
 
 
-async def outcome(plan: Plan, task: Any) -> Outcome:
-    seat = plan.seats()
+async def outcome(plan: RunSpec, task: Any) -> Outcome:
+    seat = plan.runtime.seat()
     await seat.prepare()
     found = await seat.run(assignment(task), lambda span: None)
     seat.close()
-    plan.close()
+    plan.runtime.close()
     assert found is not None
     return found
 
@@ -129,14 +135,6 @@ async def test_agents_are_told_where_the_proxy_is(kind: str) -> None:
     plan = planned(agent="tests.collect.agents:do", worker_kind=kind, proxy_url="http://127.0.0.1:8788")
     found = await outcome(plan, {"do": "where"})
     assert found.output[0] == "http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/1/v1"
-
-
-@pytest.mark.parametrize("kind", ["tasks", "processes"])
-async def test_the_endpoint_of_a_run_is_what_an_agents_own_client_reaches(kind: str, endpoint: Endpoint) -> None:
-    agent = "tests.collect.agents:do"
-    plan = planned(agent=agent, worker_kind=kind, model="tiny", base_url=endpoint.url)
-    found = await outcome(plan, {"do": "client"})
-    assert (found.output, endpoint.asked[0].body["model"]) == ("echo: hello", "tiny")
 
 
 async def test_a_model_of_another_house_keeps_its_whole_name(
@@ -178,7 +176,7 @@ def test_a_bad_address_in_the_environment_is_found_before_anything_is_started(
 def test_the_public_endpoint_is_only_assumed_for_its_own_models() -> None:
     plan = planned(model="openai/tiny")
     assert plan.model_ref == "openai/tiny"
-    plan.close()
+    plan.runtime.close()
 
 
 # Models of our own
@@ -197,7 +195,7 @@ async def test_a_local_model_answers_within_the_process() -> None:
     [
         (
             {"model": "local/oak"},
-            "local model 'oak': is neither in the package nor a folder; use sprout or sprout-weak",
+            "local model 'oak': is neither in the package nor a folder; use sprout, sprout-weak, tiny-tools",
         ),
         (
             {"model": "local/sprout", "worker_kind": "processes"},
@@ -218,12 +216,12 @@ def test_without_pytorch_what_needs_it_is_refused_before_anything_is_started(
     monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
     with pytest.raises(BadInput, match=r"needs PyTorch, which is not installed; pip install 'holdfast\[learn\]'"):
         planned(**fields)
-    planned(agent=ARITHMETIC).close()  # and what does not need it runs
+    planned(agent=ARITHMETIC).runtime.close()  # and what does not need it runs
 
 
-def test_answers_of_our_tool_agent_are_scored_by_its_own_rules() -> None:
-    for agent, name in ((f"{plans.TOOLUSE}:agent", "score"), (ARITHMETIC, "exact_match")):
-        assert plans._score(agent, ALL_ON).__name__ == name
+def test_answers_are_scored_by_what_the_agent_brings_along_or_by_the_expected_text() -> None:
+    for agent, name in ((tooluse, "score"), (arithmetic, "exact_match")):
+        assert score_for(settings(agent=ARITHMETIC), agent, ALL_ON).__name__ == name  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
@@ -238,7 +236,7 @@ async def test_answers_are_scored_by_the_scorers_of_the_settings(kind: str) -> N
 def test_scorers_that_do_not_fit_the_tasks_are_refused_before_anything_is_started() -> None:
     for scorer, message in (
         ("numerick", "scorer 'numerick': is unknown; did you mean numeric?"),
-        ("tests.workloads.test_plans:generous", "scorer generous: pays an empty answer on 2 of 2 tasks"),
+        ("tests.pipeline.test_spec:generous", "scorer generous: pays an empty answer on 2 of 2 tasks"),
         (
             {"scorer": "judge", "model": "qwen/q"},
             "scorer: model qwen/q: no endpoint is known for it; give its base_url",
@@ -257,15 +255,6 @@ def generous(task: Any, answer: Any) -> float:
     return 1.0
 
 
-def test_only_with_an_optimizer_that_is_on_is_something_learnt() -> None:
-    for block, learns in ((None, False), ({"enabled": False}, False), ({}, True), ({"enabled": True}, True)):
-        plan = planned(agent=ARITHMETIC, rl_optimizer=block)
-        assert (lesson(plan).learn is not None) == learns
-        over = StepRecord(run="run-1", step=1, at=0.0, body={})
-        assert plan.course(Standing(run="run-1", folder=Path("nowhere"), done=[over])) is None
-        plan.close()
-
-
 async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(endpoint: Endpoint) -> None:
     endpoint.models = {"data": [{"id": "org/tiny", "owned_by": "vllm"}]}
     fields = {"model": "org/tiny", "base_url": endpoint.url, "thinking_mode": "parameter"}
@@ -273,15 +262,109 @@ async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(en
     for on, features, expected in ((True, ALL_ON, 500), (False, ALL_ON, None), (True, off, None)):
         plan = planned(**fields, thinking_budgets=on, features=features)
         try:
-            await plan.seats().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
+            await plan.runtime.seat().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
         finally:
-            plan.close()
+            plan.runtime.close()
         assert endpoint.asked[-1].body.get("thinking_token_budget") == expected
 
 
 def test_the_rewards_of_an_agent_are_those_of_the_scorer_beside_it() -> None:
     task = {"expected": "4", "style": "brief"}
-    for reference, score in ((TOOLUSE, tooluse_score), (None, exact_match)):
-        least, most = rewards_of(reference)
+    for agent, score in ((tooluse, tooluse_score), (arithmetic, exact_match)):
+        least, most = getattr(agent, "rewards", (0.0, 1.0))
         totals = [Sheet(signals=score(task, said, ())).total for said in ("4", "five or six")]
         assert totals == pytest.approx([most, least])
+
+
+def test_a_policy_is_a_local_model_or_a_prompt_with_the_resources_of_the_settings() -> None:
+    texts = {"system_prompt": "Be brief."}
+    assert policy_for(settings(model="local/sprout", resources=texts)) == Model("sprout", resources=texts)
+    assert policy_for(settings(model="openai/tiny", resources=texts)) == Prompt(texts, model="openai/tiny")
+    assert policy_for(settings(agent=ARITHMETIC)) == Prompt()
+
+
+def test_the_nearest_constraint_holds() -> None:
+    assert constraint_of(None, None) is None
+    near, far = ConstraintBlock(budget=0.1), ConstraintBlock(budget=0.2)
+    assert constraint_of(near, far) == Constraint(budget=0.1)
+    assert constraint_of(None, far) == Constraint(budget=0.2)
+    assert constraint_of(ConstraintBlock()) == Constraint()  # the same defaults
+
+
+# What is improved
+
+
+TRAIN, VAL = ([{"prompt": f"{split} {n}"} for n in range(6)] for split in ("train", "val"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny(tmp_path_factory.mktemp("base") / "tiny")
+
+
+def improving(base: str, **improve: Any) -> OptimizeSettings:
+    return settings(model=f"local/{base}", optimize=TRAIN, validate=VAL, improve=improve)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"validate": []}, "validate: is empty; improvement is proved on"),
+        ({"validate": VAL[:1]}, "validate: has one task; improvement is proved on"),
+        ({"optimize": []}, "optimize: is empty; give tasks to learn from, or a run to follow"),
+        ({"model": "openai/gpt"}, "model openai/gpt: its weights are out of reach"),
+        ({"model": None, "agent": ARITHMETIC}, "model None: its weights are out of reach"),
+        (
+            {"agent": TOOLUSE, "improve": {"prove": {"primary": "reward"}}},
+            r"improve.prove.reward_range = \[0, 1\]: the agent's rewards go from 0 to 1.1; a proof by reward",
+        ),
+    ],
+)
+def test_what_cannot_be_improved_is_refused_before_any_work(base: str, change: Mapping[str, Any], said: str) -> None:
+    given = improving(base).record() | change
+    with pytest.raises(BadInput, match=f"^{said}"):
+        improve_spec(OptimizeSettings.model_validate(given))
+
+
+def test_a_run_that_improves_is_of_its_policy_and_can_be_made_again_from_its_settings(base: str) -> None:
+    spec = improve_spec(improving(base, policy="tools", follow="run-1"))
+    assert (spec.kind, spec.policy, spec.model_ref) == ("improve", "tools", f"local/{base}")
+    again = improve_spec(OptimizeSettings.model_validate(json.loads(json.dumps(dict(spec.settings)))))
+    assert (again.settings, again.sha256()) == (spec.settings, spec.sha256())
+
+
+def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
+    given = {"alpha": 0.01, "primary": "reward", "reward_range": [-1, 2], "max_cost": 3, "max_seed_spread": 0.2}
+    block = improving(base, prove=given).improve
+    assert block is not None
+    how = weighing(block.prove)
+    assert (how.alpha, how.primary, how.reward_range, how.max_cost) == (0.01, "reward", (-1.0, 2.0), 3.0)
+    assert how.seed_delta_spread == 0.2
+
+
+async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_answers(
+    files: Files, tmp_path: Path
+) -> None:
+    rows = [{"question": f"say {word}", "expected": word} for word in ("yes", "no", "maybe", "never", "always")]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "echo_agent.py").write_text(
+        "def agent(task, ctx):\n    return [task['question'], task.id, task.expected, ctx.assignment.input.expected]\n"
+    )
+    (tmp_path / "echo_score.py").write_text(
+        "def right(task, answer):\n"
+        "    seen = ['say ' + task.expected, task.id, None, None]\n"
+        "    return float(answer in (task.expected, seen))\n"
+    )
+    config = tmp_path / "holdfast.toml"
+    config.write_text(
+        'agent = "echo_agent.py:agent"\nscorers = "echo_score.py:right"\ntasks = {file = "t.jsonl", held_out = 0.5}\n'
+    )
+    spec = optimize_spec(load_settings(config))
+    (tmp_path / "t.jsonl").unlink()  # what a run began with is in its settings
+    again = optimize_spec(OptimizeSettings.model_validate(spec.settings))
+    assert again.sha256() == spec.sha256()
+    with open_store(files.fresh()) as store:
+        status = await ran(store, again)
+        rollouts = store.views.rollouts(status.run_id, most=9)
+    assert sorted({str(one.split) for one in rollouts}) == ["train", "val"]
+    assert [(one.outcome, one.reward) for one in rollouts] == [("right", 1.0)] * 5

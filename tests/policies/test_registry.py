@@ -13,10 +13,11 @@ from holdfast.policies.lm import SPROUT, Shape, Transformer
 from holdfast.policies.registry import HERE, NAMES, card, folder_of, load
 from holdfast.policies.weights import Manifest, read, save_transformer
 
+OURS = ("sprout", "sprout-weak")
 MOST = 8_000_000  # bytes of all that ships
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OURS)
 def test_a_shipped_model_is_found_by_its_name_and_is_what_its_manifest_says(name: str) -> None:
     model, manifest = load(name)
     content = (folder_of(name) / manifest.file).read_bytes()
@@ -26,13 +27,13 @@ def test_a_shipped_model_is_found_by_its_name_and_is_what_its_manifest_says(name
 
 
 def test_the_shipped_models_differ() -> None:
-    assert NAMES == ("sprout", "sprout-weak")
+    assert (*OURS, "tiny-tools") == NAMES
     assert read(folder_of("sprout")).sha256 != read(folder_of("sprout-weak")).sha256
 
 
 def test_all_that_ships_is_small_and_nothing_else_lies_beside_it() -> None:
-    files = [path for name in NAMES for path in folder_of(name).iterdir()]
-    assert len(files) == 2 * len(NAMES)  # each its weights and its manifest
+    files = [path for name in OURS for path in folder_of(name).iterdir()]
+    assert len(files) == 2 * len(OURS)  # each its weights and its manifest
     assert sum(path.stat().st_size for path in (HERE / "sprout").rglob("*") if path.suffix != ".pyc") <= MOST
 
 
@@ -63,7 +64,7 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_model(
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(BadInput, match="'sprouts'.*neither in the package nor a folder.*use sprout or sprout-weak"):
+    with pytest.raises(BadInput, match="'sprouts'.*neither in the package.*use sprout, sprout-weak, tiny-tools"):
         load("sprouts")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from holdfast.collect.gym import Gym
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.gym import Gym
 from holdfast.workloads.townenv import Resident
 from holdfast.workloads.townlife import Env, Rules
 from tests.town.small import small
@@ -68,7 +68,7 @@ def test_a_learner_of_gymnasium_environments_sees_the_mask(rules: Rules) -> None
     worlds = Gym(lambda: Resident(rules), 2)
     view = worlds.reset(5)
     assert view.mask is not None and view.mask.shape == (2, worlds.spaces.actions) and view.mask[:, 0].all()
-    assert not view.mask.all() and worlds.step(np.zeros(2, np.int64)).view.mask is not None
+    assert not view.mask.all() and worlds.step(np.zeros(2, np.int64)).observation.mask is not None
 
 
 @pytest.mark.parametrize(

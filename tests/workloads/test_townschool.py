@@ -63,10 +63,10 @@ def test_seats_are_the_native_world(rules: Rules) -> None:
     for _ in range(50):
         actions = act(seats.env, view)
         assert view.mask is not None and view.mask[np.arange(12), actions].all()
-        moment = seats.step(actions)
-        view, seen = moment.view, native.step(actions.reshape(3, 4))
-        assert np.array_equal(view.observation, seen.features.reshape(12, -1))
-        assert np.array_equal(moment.reward, seen.reward.ravel()) and not moment.truncated.any()
+        result = seats.step(actions)
+        view, seen = result.observation, native.step(actions.reshape(3, 4))
+        assert np.array_equal(view.values, seen.features.reshape(12, -1))
+        assert np.array_equal(result.reward, seen.reward.ravel()) and not result.truncated.any()
     assert seats.env.state.sha256() == native.state.sha256()
 
 
@@ -78,23 +78,23 @@ def test_who_leaves_is_terminated_and_who_comes_begins_an_episode(rules: Rules) 
     ended = seats.step(wait)
     assert ended.terminated.tolist() == [False, False, True, False] and ended.reward[2] <= -2.0
     while not seats.env.state.people["alive"][0, 2]:
-        moment = seats.step(as_planned(seats.env, ended.view))
-        assert moment.reward[2] == 0.0 or moment.terminated[2]
-    assert moment.terminated[2] and not moment.truncated.any()  # nobody's time there is over: somebody moves in
+        result = seats.step(as_planned(seats.env, ended.observation))
+        assert result.reward[2] == 0.0 or result.terminated[2]
+    assert result.terminated[2] and not result.truncated.any()  # nobody's time there is over: somebody moves in
 
 
 def test_when_the_days_are_over_all_are_truncated_and_other_towns_begin() -> None:
     job = {"id": "a", "venue": "office", "start": 0, "end": 40, "wage": 1.0, "slots": 4}
     seats = Seats(small({"ticks_per_day": 48, "job": [job]}), worlds=2)
     view = seats.reset(5)
-    first = view.observation.copy()
+    first = view.values.copy()
     begun = seats.env.state.sha256()
     for tick in range(48):
-        moment = seats.step(as_planned(seats.env, view))
-        assert (moment.truncated | moment.terminated).all() == (tick == 47), tick
-    assert moment.truncated.any() and not np.array_equal(moment.final, moment.view.observation)
+        result = seats.step(as_planned(seats.env, view))
+        assert (result.truncated | result.terminated).all() == (tick == 47), tick
+    assert result.truncated.any() and not np.array_equal(result.final, result.observation.values)
     assert seats.env.state.sha256() != begun and int(seats.env.state.town["tick"][0]) == 0
-    assert np.array_equal(seats.reset(5).observation, first)
+    assert np.array_equal(seats.reset(5).values, first)
 
 
 def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
@@ -103,7 +103,7 @@ def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
     for _ in range(20):
         view = one.step(as_planned(one.env, view)).view
     again = other.restore(one.state())
-    assert np.array_equal(again.observation, view.observation) and other.env.state.sha256() == one.env.state.sha256()
+    assert np.array_equal(again.values, view.values) and other.env.state.sha256() == one.env.state.sha256()
     for _ in range(20):
         one.step(as_planned(one.env, view))
         other.step(as_planned(other.env, view))
@@ -112,7 +112,7 @@ def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
 
 def test_held_out_towns_are_the_same_whatever_the_seed(rules: Rules) -> None:
     towns = Seats(rules, worlds=2, days=2, fixed=99)
-    assert np.array_equal(towns.reset(1).observation.copy(), towns.reset(2).observation)
+    assert np.array_equal(towns.reset(1).values.copy(), towns.reset(2).values)
     assert returns(towns, as_planned, 10).shape == (2, 4)
 
 

@@ -40,14 +40,17 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
-    from holdfast.cli.sprout import is_foreign, needing, usual_instructions
+    from holdfast.cli.sprout import needing, usual_instructions
 
     with needing("serve"):
         from holdfast.collect.doctor.findings import verdict
     if target.startswith(LOCAL):
         if model is not None:
             raise BadInput("--model", why=f"{target} names the model already", remedy="leave it out")
-        if system is None and not is_foreign(target.removeprefix(LOCAL)):
+        with needing("learn"):
+            from holdfast.policies.loading import is_foreign
+            from holdfast.policies.registry import folder_of
+        if system is None and not is_foreign(folder_of(target.removeprefix(LOCAL))):
             system = usual_instructions(tools=tools)
     how = {"with_tools": tools, "samples": samples, "system": system}
     if target.startswith(LOCAL):
@@ -103,14 +106,15 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     """A model of this machine behind an endpoint of its own, with what the trainer says of its answers."""
     import threading
 
-    from holdfast.cli.sprout import is_foreign, needing, opened
+    from holdfast.cli.sprout import needing, opened
     from holdfast.collect import endpoint
 
     with needing("learn"):
         from holdfast.learn.reread import reread
-        from holdfast.policies import hub, registry
+        from holdfast.policies.loading import load
+        from holdfast.policies.model import Model
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, opened(model) as (complete, name, spell):
-        net = hub.load(model) if is_foreign(model) else registry.load(model)[0]
+        net = load(Model(model), None)[0]
         server = endpoint.server(endpoint.app(complete, name=name, spell=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

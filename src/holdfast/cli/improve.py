@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.init import CONFIG
 from holdfast.cli.onward import left, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
     from holdfast.contracts.release import Release
     from holdfast.contracts.run import Run, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.pipeline.run import RunSpec
     from holdfast.promote.features import Off
     from holdfast.store.store import Store
 
 
 def improve(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings, JSON or TOML.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
+    env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
+    ] = None,
+    reward_range: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="All that an episode of it can return.")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
@@ -40,6 +48,7 @@ def improve(
     json: Json = False,
 ) -> None:
     """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
+    With --env a network learns by playing, and is proved on episodes with seeds of their own.
 
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
@@ -54,32 +63,35 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.spec import improve_spec, weighing
-    if (config is None) == (resume is None):
-        why = "is missing" if config is None else "and --resume were both given"
-        raise BadInput("CONFIG", why=why, remedy="give the file with the settings, or --resume RUN")
+    if config is None and env is None and resume is None and Path(CONFIG).is_file():
+        config = Path(CONFIG)
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
-    if resume is not None and any(value is not None for value in (model, agent, *flags.values())):
-        raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
+    _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
     salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
     spec = None if settings is None else improve_spec(settings, flags_now.features(key))
-    is_new = settings is not None and _followed(settings) is None
+    if env is not None:
+        spec = _in_env(env, policy, iterations or 1, budget, reward_range)
+    is_new = spec is not None and (settings is None or _followed(settings) is None)
     with open_store(store, project=project, create=is_new) as opened:
-        if settings is None:
-            run = opened.runs.get(str(resume))
+        if resume is not None:
+            run = opened.runs.get(resume)
             settings, resume, key = _of(opened, run), run.id, key_of(run.id)
-        spec = spec or improve_spec(settings, flags_now.features(key))
-        if (other := _followed(settings)) is not None:
+            spec = _again(opened, run) if settings is None else improve_spec(settings, flags_now.features(key))
+        assert spec is not None
+        if settings is not None and (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         status, _, code = drive(opened, spec, resume, salt)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        how = weighing((settings.improve or ImproveBlock()).prove)
+        how = None if settings is None else weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
-        off = switched.stopped(opened, status.run_id, flags_now.off(key), switched.wanted(settings))
+        off = switched.stopped(
+            opened, status.run_id, flags_now.off(key), () if settings is None else switched.wanted(settings)
+        )
     if json:
         from holdfast.cli.show import print_json
         from holdfast.contracts.records import encode
@@ -103,9 +115,51 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
     return override(settings, model=model, agent=agent, improve=block)
 
 
-def _of(store: Store, run: Run) -> OptimizeSettings:
-    from holdfast.contracts.settings import settings_from
+def _check(
+    config: Path | None,
+    env: str | None,
+    resume: str | None,
+    flags: Mapping[str, Any],
+    reward_range: tuple[float, float] | None,
+) -> None:
+    """That one thing is to be done, and that every option means something for it."""
+    given = [name for name, value in (("CONFIG", config), ("--env", env), ("--resume", resume)) if value is not None]
+    if len(given) != 1:
+        why = f"and {given[1]} were both given" if given else "is missing"
+        remedy = "give the file with the settings, --env NAME or --resume RUN"
+        raise BadInput(given[0] if given else "CONFIG", why=why, remedy=remedy)
+    if resume is not None and any(value is not None for value in (*flags.values(), reward_range)):
+        raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
+    if env is None and reward_range is not None:
+        raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
+    for name in ("model", "agent", "follow"):
+        if env is not None and flags[name] is not None:
+            raise BadInput(f"--{name}", why="means nothing to a network in an environment", remedy="leave it out")
 
+
+def _in_env(
+    env: str, name: str | None, iterations: int, budget_s: float | None, reward_range: tuple[float, float] | None
+) -> RunSpec:
+    from holdfast.learn.control import EnvPPO
+    from holdfast.pipeline.control import EnvProof, improve_env
+
+    proof, algorithm = EnvProof(reward_range=reward_range), EnvPPO(budget_s=budget_s)
+    return improve_env(env, name=name, algorithm=algorithm, proof=proof, iterations=iterations)
+
+
+def _again(store: Store, run: Run) -> RunSpec:
+    from holdfast.pipeline.control import env_spec_from
+
+    return env_spec_from(store.whole(run.settings))
+
+
+def _of(store: Store, run: Run) -> OptimizeSettings | None:
+    """None: of a run in an environment."""
+    from holdfast.contracts.settings import settings_from
+    from holdfast.pipeline.control import is_env_run
+
+    if run.kind == "improve" and is_env_run(run.settings):
+        return None
     if run.kind != "improve":
         raise BadInput(f"run {run.id}", why=f"is of kind {run.kind}", remedy="resume it with its own command")
     return settings_from(store.whole(run.settings), f"settings of {run.id}")
@@ -128,6 +182,7 @@ def _tell(
     from holdfast.cli.decision import told
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
+    from holdfast.contracts.release import PolicyKind, Stage
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
     if off:
@@ -149,7 +204,11 @@ def _tell(
         print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
-    if made := [body["release"] for body, _ in decided if "release" in body]:
+    if made := [body for body, _ in decided if "release" in body]:
         print("next:")
-        print("\n".join(step(f"holdfast release serve {now[made[-1]].policy}{at}", "the live version")))
-        print("\n".join(step(f"holdfast release explain {made[-1]}{at}", "why, from the ledger")))
+        last = now[made[-1]["release"]]
+        if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
+            print("\n".join(step(f"holdfast release promote {last.id}{at}", "into service")))
+        elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
+            print("\n".join(step(f"holdfast release serve {last.policy}{at}", "the live version")))
+        print("\n".join(step(f"holdfast release explain {last.id}{at}", "why, from the ledger")))

@@ -17,6 +17,7 @@ from holdfast.cli import aliases
 from holdfast.contracts.errors import HoldfastError
 
 COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
+    "init": ("init.init", "Write a project of four short files that runs at once."),
     "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
     "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
     "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
@@ -40,6 +41,7 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "evaluate": ("evaluate.evaluate", "Judge results by rules, judges, minimal diff and safety."),
     "report": ("report.app", "Published proofs and reports: list, check, archive, show."),
     "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),
+    "policy": ("policy.app", "Models: teach them examples, show what they are, export them."),
     "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
     "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
     "traces": ("traces.app", "Spans to a collector of OpenTelemetry's, or from a file."),

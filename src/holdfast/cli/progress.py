@@ -73,7 +73,8 @@ class Progress:
             )
             if not self._console.is_terminal and time.monotonic() - self._said > LINE_EVERY_S:
                 self._said = time.monotonic()
-                print(f"{name}: {done} of {status.total_rollouts} {rate} {note}".rstrip(), file=sys.stderr)
+                counted = f"{done} of {status.total_rollouts} {rate} " if status.total_rollouts else ""
+                print(f"{name}: {counted}{note}".rstrip(), file=sys.stderr)
 
 
 @contextmanager

@@ -106,7 +106,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: How) 
         choose_version=service.choose_version,
         token=how.token,
         feedback=feedback,
-        spell=spell_byte if upstreams is None else None,
+        spell=spell_byte if service.speaks_bytes else None,
         is_passed_on=upstreams is not None,
     )
     beside = [asyncio.create_task(_go_on("versions", service.run))]

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from holdfast.cli.talk import Talk
     from holdfast.collect.reply import Spell
     from holdfast.contracts.policy import Complete
-    from holdfast.policies.hub import Hub
-    from holdfast.policies.lm import Transformer
 
 PORT = 8377
 app = typer.Typer(help="The embedded model.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
-Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="sprout, sprout-weak, or a folder with a model.")]
+Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
 
 
 @app.command()
@@ -225,31 +223,21 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
                 print("(stopped)")
 
 
-def is_foreign(model: str) -> bool:
-    """Whether it is a folder in Hugging Face's format."""
-    return (Path(model) / "config.json").is_file()
-
-
 @contextmanager
 def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     """The model as something that answers, its name, and how its tokens are spelled."""
     from holdfast.collect.reply import spell_byte
 
     with needing("learn"):
-        from holdfast.policies import registry
+        from holdfast.policies.lm import Transformer
+        from holdfast.policies.loading import load
         from holdfast.policies.local import Local
+        from holdfast.policies.model import Model as Policy
 
-    net: Transformer | Hub
-    if is_foreign(model):
-        from holdfast.policies import hub
-
-        net = found = hub.load(model)
-        version, spell = "0", found.voice.spell
-    else:
-        net, manifest = registry.load(model)
-        version, spell = manifest.sha256[:12], spell_byte
+    net, sha256 = load(Policy(model), None)
+    spell = spell_byte if isinstance(net, Transformer) else net.voice.spell
     name = Path(model).resolve().name
-    with Local(net, name=name, version=version) as local:
+    with Local(net, name=name, version=sha256[:12]) as local:
         yield local, name, spell
 
 

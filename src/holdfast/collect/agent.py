@@ -319,22 +319,7 @@ def is_async(agent: Agent) -> bool:
 
 def load_agent(reference: str) -> Agent:
     """The function that `module:function` or `path/to/file.py:function` names; the current folder is searched first."""
-    source, _, name = reference.rpartition(":")
-    if not source or not name:
-        raise BadInput(
-            f"agent {reference!r}",
-            why="is not of the form module:function",
-            remedy="for example my_agents:answer, or agents/mine.py:answer",
-        )
-    module = _module(reference, source)
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
-        raise BadInput(
-            f"agent {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
-        )
+    found = load_named(reference, "agent")
     try:
         inspect.signature(found).bind({}, None)
     except ValueError:
@@ -345,23 +330,43 @@ def load_agent(reference: str) -> Agent:
     return agent
 
 
-def _module(reference: str, source: str) -> ModuleType:
+def load_named(reference: str, what: str) -> Callable[..., Any]:
+    """What can be called under such a name; `what` says in errors what it is meant to be."""
+    source, _, name = reference.rpartition(":")
+    if not source or not name:
+        raise BadInput(
+            f"{what} {reference!r}",
+            why="is not of the form module:function",
+            remedy="for example my_agents:answer, or agents/mine.py:answer",
+        )
+    module = _module(f"{what} {reference}", source)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
+        raise BadInput(
+            f"{what} {reference}", why=f"{source} has no function {name}", remedy=f"it has: {public or 'none'}"
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _module(what: str, source: str) -> ModuleType:
     """The module of this name or in this file, imported."""
     file = Path(source).resolve() if source.endswith(".py") or "/" in source else None
     if file is not None and not file.is_file():
-        raise BadInput(f"agent {reference}", why=f"there is no file {source}", remedy="check the path")
+        raise BadInput(what, why=f"there is no file {source}", remedy="check the path")
     _search_first(Path.cwd() if file is None else file.parent)
     try:
         with redirect_stdout(sys.stderr):  # stdout is the report's
             return importlib.import_module(source) if file is None else _from_file(file)
     except ImportError as error:
-        raise BadInput(
-            f"agent {reference}", why=f"cannot import {source}: {error}", remedy="check the name and the folder"
-        ) from error
+        raise BadInput(what, why=f"cannot import {source}: {error}", remedy="check the name and the folder") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything
-        raise BadInput(f"agent {reference}", why=f"importing {source} failed: {told(error)}") from error
+        raise BadInput(what, why=f"importing {source} failed: {told(error)}") from error
 
 
 def _search_first(folder: Path) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +70,13 @@ class Pool:
         clock: Clock,
         seed: int = 0,
         pace: Pace,
+        versions: Callable[[], Collection[str]] | None = None,  # of policies that can be answered for; None: all
     ) -> None:
         self.store, self.run_id, self.pace = store, run, pace
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.tally = Tally()
         self.wanted = Wanted.RUNNING
-        self._clock, self._seed, self._size = clock, seed, size
+        self._clock, self._seed, self._size, self._versions = clock, seed, size, versions
         self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
         self._free: list[Seat] = []
         self._seats = [seats() for _ in range(size)]
@@ -151,7 +152,12 @@ class Pool:
     async def _claim(self, most: int) -> tuple[Claim, ...]:
         """A claim must not get lost when we are cancelled while it is on its way to the disk."""
         claiming = self.store.queue.claim(
-            self.run_id, self.worker, now=self._clock(), lease_s=self.pace.lease_s, most=most
+            self.run_id,
+            self.worker,
+            now=self._clock(),
+            lease_s=self.pace.lease_s,
+            most=most,
+            versions=None if self._versions is None else self._versions(),
         )
         try:
             return await claiming

@@ -11,11 +11,14 @@ from typing import Any
 from holdfast.collect.agent import Context
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Signal
+from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 
 
 def prompt_of(task: Any, where: str = "task") -> str:
-    prompt = task if isinstance(task, str) else task.get("prompt") if isinstance(task, dict) else None
+    found = task_of(task)
+    asked = found.input if isinstance(found, TaskItem) else found
+    prompt = asked if isinstance(asked, str) else asked.get("prompt") if isinstance(asked, dict) else None
     if not isinstance(prompt, str) or not prompt.strip():
         raise BadInput(where, why="has no prompt", remedy='give a string, or an object with a "prompt" string')
     return prompt

@@ -17,6 +17,7 @@ from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.shapes import Unfit, shape
+from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 
 Clock = Callable[[], float]
@@ -74,7 +75,10 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
 
 
 def shown(task: Any) -> Any:
-    """The task as its agent gets it."""
+    """The task as its agent gets it: the row of a task set as the task that its author wrote."""
+    item = task_of(task)
+    if isinstance(item, TaskItem):
+        return item.for_agent()
     return {key: value for key, value in task.items() if key not in HIDDEN} if isinstance(task, dict) else task
 
 

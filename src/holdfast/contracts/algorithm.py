@@ -7,9 +7,9 @@ that is recorded. What work is run by, and how it is scored, is the pipeline's b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
@@ -52,6 +52,19 @@ class RolloutTail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Steps to play in environments: who learns from them plays them itself, and keeps what it needs to go on."""
+
+    env: str
+    steps: int  # in all environments together
+    seed: int  # of the first environment; the i-th has seed + i
+    policy: str  # the version that acts at first
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """What one step collected: a reference to its rollouts, never the rollouts."""
 
@@ -59,13 +72,21 @@ class Batch:
     step: str  # the durable step that they belong to
     count: int
     ids: str | None = None  # sha256 of the blob that lists them, where they are another run's
+    segment: Segment | None = None  # to be played by who learns from it
 
     def record(self) -> dict[str, Any]:
-        return {"run": self.run, "step": self.step, "rollouts": self.count, "ids": self.ids}
+        segment = {} if self.segment is None else {"segment": self.segment.record()}
+        return {"run": self.run, "step": self.step, "rollouts": self.count, "ids": self.ids, **segment}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Batch:
-        return cls(run=record["run"], step=record["step"], count=record["rollouts"], ids=record.get("ids"))
+        return cls(
+            run=record["run"],
+            step=record["step"],
+            count=record["rollouts"],
+            ids=record.get("ids"),
+            segment=Segment(**record["segment"]) if "segment" in record else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +181,15 @@ class LearnContext(Protocol):
     def now(self) -> float: ...
 
 
+Asked: TypeAlias = Work | RolloutTail | Segment  # what an algorithm may ask for
+
+
 class Algorithm(Protocol):
     """Learns from batches until it asks for no more."""
 
     def start(self, base: Policy) -> State: ...
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Asked]:
         """The next batch; empty: there is nothing more to learn."""
         ...
 

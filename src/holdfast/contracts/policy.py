@@ -9,16 +9,38 @@ import importlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import ModelCall
+
+if TYPE_CHECKING:  # numpy, which most of those who read policies have no use for
+    from holdfast.contracts.worlds import Choose
+
+FOLDER = "checkpoints"  # of a store: one folder for each checkpoint, by its id
 
 
 class Complete(Protocol):
     """Something that answers messages: an endpoint, our own model, a script. What it returns is what was sampled."""
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> Awaitable[ModelCall]: ...
+
+
+class Act(Protocol):
+    """Something that acts in environments, by what it takes for best. It remembers what it saw since the last reset."""
+
+    def __call__(self, observation: Any, mask: Any = None) -> Any:
+        """What to do now in one environment, as its action space has it; `mask` says which choices are allowed."""
+        ...
+
+    def reset(self) -> None:
+        """An episode begins."""
+        ...
+
+    def many(self, count: int) -> Choose:
+        """The same for so many environments side by side, as `VectorEnv` takes actions; it has a memory of its own."""
+        ...
 
 
 class Policy(Protocol):
@@ -59,11 +81,17 @@ class Actor:
     version: str
     model: str = ""  # the name that agents send
     complete: Complete | None = None  # who answers messages; None: nobody
+    act: Act | None = None  # who acts in environments; None: nobody
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts and the like
 
 
 class Engine(Protocol):
     """Who answers for policies, several versions at once."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The store's own, which holds the checkpoints of policies; None: there is no store."""
+        ...
 
     def open_model(self, policy: Any) -> Complete:
         """Weights of ours, loaded; a version that is loaded already is not loaded again."""

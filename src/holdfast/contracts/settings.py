@@ -113,6 +113,7 @@ Seconds = Annotated[float, Field(gt=0, le=366 * DAY_MS // 1000)]
 Name = Annotated[str, AfterValidator(_visible)]
 
 
+Column = Name | Literal[False] | None  # False: no such column; None: the one of the usual name, if it is there
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
@@ -274,6 +275,27 @@ class ImproveBlock(BaseModel):
     constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
 
+class TasksBlock(BaseModel):
+    """A file of tasks, and how it is read: `collect.tasks.load` takes the same options."""
+
+    model_config = STRICT
+
+    file: Name  # JSONL, JSON, CSV, Parquet or a `datasets` folder
+    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # share to prove on; None: as the file says
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of what is held out
+    id: Column = None
+    input: Name | Annotated[tuple[Name, ...], Field(strict=False)] | None = None
+    expected: Column = None
+    split: Column = None
+    family: Column = None
+    leaks: Literal["refuse", "allow"] = "refuse"
+
+
+def _tasks(value: Any) -> Any:
+    """A file's name alone, or an object with how it is read."""
+    return {"file": value} if isinstance(value, str) else value
+
+
 class OptimizeSettings(BaseModel):
     """One `holdfast optimize` run: what it works on, with what, and at which pace."""
 
@@ -281,6 +303,7 @@ class OptimizeSettings(BaseModel):
 
     train: Items = Field(default=(), validation_alias=AliasChoices("optimize", "train"), serialization_alias="optimize")
     val: Items = Field(default=(), validation_alias=AliasChoices("validate", "val"), serialization_alias="validate")
+    tasks: Annotated[TasksBlock, BeforeValidator(_tasks)] | None = None  # in place of the two lists
     resources: dict[str, Any] = Field(default_factory=dict)  # versioned before execution
     agent: Annotated[str, AfterValidator(_agent)] | None = None
     scorers: Scorers | None = Field(default=None, validation_alias=AliasChoices("scorers", "scorer"))  # None: the usual
@@ -315,7 +338,8 @@ class OptimizeSettings(BaseModel):
 
     def record(self) -> dict[str, Any]:
         """As JSON-ready data in the file's own spelling."""
-        return self.model_dump(mode="json", by_alias=True)
+        told = self.model_dump(mode="json", by_alias=True)
+        return told if self.tasks is not None else {key: one for key, one in told.items() if key != "tasks"}
 
     @model_validator(mode="before")
     @classmethod
@@ -329,8 +353,12 @@ class OptimizeSettings(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> OptimizeSettings:
-        if not self.train and not self.val:
-            raise _rule("there is nothing to run", "put at least one task into one of them", at="optimize, validate")
+        if self.tasks is not None and (self.train or self.val):
+            why = "is given beside tasks in this file"
+            raise _rule(why, "keep one of the two", at="tasks")
+        if self.tasks is None and not self.train and not self.val:
+            remedy = "put at least one task into one of them, or name a file: tasks"
+            raise _rule("there is nothing to run", remedy, at="optimize, validate")
         if self.retry_max_ms < self.retry_initial_ms:
             why = f"must not be below retry_initial_ms = {self.retry_initial_ms}"
             raise _rule(why, "raise the one or lower the other", at=f"retry_max_ms = {self.retry_max_ms}")
@@ -355,6 +383,7 @@ BLOCKS = (
     | {
         "improve": _keys(ImproveBlock),
         "improve.prove": _keys(ProveBlock),
+        "tasks": _keys(TasksBlock),
         "safety_reward": _keys(SafetyReward),
     }
     | dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock))
@@ -362,14 +391,37 @@ BLOCKS = (
 
 
 def load_settings(path: str | Path) -> OptimizeSettings:
-    """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong."""
-    return settings_from(_parse(Path(path)), str(path))
+    """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong.
+
+    Files that it names are looked for beside it: the tasks always, agents and scorers where they are there.
+    """
+    return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
+
+
+def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
+    """The same with paths that mean the same file wherever the run is taken up from."""
+
+    def function(reference: str) -> str:
+        file, _, name = reference.rpartition(":")
+        found = (folder / file).resolve()
+        return f"{found}:{name}" if file.endswith(".py") and found.is_file() else reference
+
+    moved: dict[str, Any] = {}
+    if settings.tasks is not None:
+        moved["tasks"] = settings.tasks.model_copy(update={"file": str((folder / settings.tasks.file).resolve())})
+    if settings.agent is not None:
+        moved["agent"] = function(settings.agent)
+    if settings.scorers is not None:
+        moved["scorers"] = tuple({**one, "scorer": function(one["scorer"])} for one in settings.scorers)
+    return settings.model_copy(update=moved)
 
 
 def settings_from(data: Any, where: str) -> OptimizeSettings:
     """From data that was read somewhere: a file, or a run in the store."""
     if not isinstance(data, dict):
         _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
+    if "api" in data:
+        raise BadInput(where, why="are those of a call in Python", remedy="the same call of hf.… goes on with it")
     _refuse_strange(data, "", partial(_bad, where))
     try:
         return OptimizeSettings.model_validate(data)

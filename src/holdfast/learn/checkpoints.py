@@ -11,22 +11,22 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from holdfast.contracts.algorithm import LearnContext
-from holdfast.contracts.errors import BadInput, Lost, StoreError, StoreFull
-from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.errors import BadInput, StoreError, StoreFull
+from holdfast.contracts.policy import FOLDER, Artifact, Checkpoint
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading, weights
-from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest, sync
 
 TRAINER = "trainer"
+Parts = Mapping[str, str]  # by folder within a checkpoint, the hash of what lies there; "" has the weights
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -44,8 +44,7 @@ class Learner:
         """Have the weights of this policy; Lost where a checkpoint is missing or damaged."""
         if policy != self._policy:
             self.forget()
-            with _found(policy.checkpoint):
-                self.model, self._sha256 = loading.load(policy, folder)
+            self.model, self._sha256 = loading.load(policy, folder)
             self._policy = policy
         return self.model
 
@@ -60,7 +59,7 @@ class Learner:
             trainer = make(self.model)
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
-                with _found(self._policy.checkpoint):
+                with loading.found(self._policy.checkpoint):
                     trainer.load(self._policy.folder(folder) / TRAINER)
             self.trainer, self._phase = trainer, phase
         return self.trainer
@@ -68,55 +67,73 @@ class Learner:
     def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:
         """Save what was learnt, to be recorded with the step: the policy that it is now."""
         assert self._policy is not None
-        ctx.check()  # once stopped, the run may be another's, and so is its folder
-        parent, now = self._policy.checkpoint, ctx.now()
-        step = _number(ctx, parent) + 1  # follows from the parent alone: made anew, it has the same name
-        try:
-            identity, sha256 = self._write(ctx, step, now)
-            _forget(ctx, parent)
-        except OSError as error:
-            ctx.check()
-            raise _not_kept(ctx, step, error) from error
-        self._policy, self._sha256 = self._policy.at(identity), sha256
+        parent = self._policy.checkpoint
+        identity, self._sha256 = save(ctx, self._write, parent=parent, algorithm=algorithm, mean_reward=mean_reward)
+        self._policy = self._policy.at(identity)
         _give_back()
-        ctx.add_checkpoint(
-            Checkpoint(
-                id=identity,
-                algorithm=algorithm,
-                policy_version=identity,
-                global_step=step,
-                episode_count=0,
-                mean_reward=mean_reward,
-                artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=sha256),
-                parent=parent,
-                created_at=now,
-            )
-        )
         return self._policy
 
-    def _write(self, ctx: LearnContext, step: int, now: float) -> tuple[str, str]:
-        """All of it under another name, then in place; its id, and the hash of its weights."""
+    def _write(self, folder: Path, step: int, now: float) -> Parts:
         assert self._policy is not None
-        _sweep(ctx, step)
-        aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
+        manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
+        parts = {"": loading.save(folder, self.model, self._policy, manifest).sha256}
+        if self.trainer is not None:
+            parts[TRAINER] = self.trainer.save(folder / TRAINER, created_at=now).sha256
+        return parts
+
+
+def save(
+    ctx: LearnContext,
+    write: Callable[[Path, int, float], Parts],  # into a folder, as this step, at this time
+    *,
+    parent: str | None,
+    algorithm: str,
+    mean_reward: float | None = None,
+    episodes: int = 0,
+) -> tuple[str, str]:
+    """A checkpoint that grew from `parent`, on disk and to be recorded with the step: its id, and its weights' hash."""
+    ctx.check()  # once stopped, the run may be another's, and so is its folder
+    now, step = ctx.now(), _number(ctx, parent) + 1  # follows from the parent alone: made anew, it has the same name
+    try:
+        identity, sha256 = _put(ctx, write, step, now)
+        _forget(ctx, parent)
+    except OSError as error:
+        ctx.check()
+        raise _not_kept(ctx, step, error) from error
+    ctx.add_checkpoint(
+        Checkpoint(
+            id=identity,
+            algorithm=algorithm,
+            policy_version=identity,
+            global_step=step,
+            episode_count=episodes,
+            mean_reward=mean_reward,
+            artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=sha256),
+            parent=parent,
+            created_at=now,
+        )
+    )
+    return identity, sha256
+
+
+def _put(ctx: LearnContext, write: Callable[[Path, int, float], Parts], step: int, now: float) -> tuple[str, str]:
+    """All of it under another name, then in place; its id, and the hash of its weights."""
+    _sweep(ctx, step)
+    aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        parts = write(aside, step, now)
+        identity = f"{ctx.run}-{step}-{parts[''][:8]}"
+        folder = ctx.folder / FOLDER / identity
+        ctx.check()  # saving takes its time
+        # Left by a try that was killed before it was recorded, or made by who took the run up: not to be torn.
+        if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+        sync(folder.parent)
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        try:
-            manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
-            saved = loading.save(aside, self.model, self._policy, manifest)
-            parts = {"": saved.sha256}
-            if self.trainer is not None:
-                parts[TRAINER] = self.trainer.save(aside / TRAINER, created_at=now).sha256
-            identity = f"{ctx.run}-{step}-{saved.sha256[:8]}"
-            folder = ctx.folder / FOLDER / identity
-            ctx.check()  # saving takes its time
-            # Left by a try that was killed before it was recorded, or made by who took the run up: not to be torn.
-            if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
-                shutil.rmtree(folder, ignore_errors=True)
-                aside.rename(folder)
-            sync(folder.parent)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return identity, saved.sha256
+    return identity, parts[""]
 
 
 def _give_back() -> None:
@@ -124,18 +141,6 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-@contextmanager
-def _found(checkpoint: str | None) -> Iterator[None]:
-    try:
-        yield
-    except (BadInput, OSError) as error:
-        if checkpoint is None:
-            raise
-        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
-        remedy = "restore it from a copy, or begin a new run"
-        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
 def _not_kept(ctx: LearnContext, step: int, error: OSError) -> StoreError:

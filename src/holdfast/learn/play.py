@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.worlds import Bools, Floats, View, Worlds, packed, unpacked
-from holdfast.policies.nets import ActorCritic, Choice, Gaussian
+from holdfast.contracts.worlds import Bools, Floats, VectorEnv, packed, unpacked
+from holdfast.policies.nets import ActorCritic, look
 
 RECENT = 100  # episodes that the mean return is taken over
 
@@ -42,12 +42,12 @@ class Played:
 class Player:
     """Plays on and on: each call goes on where the one before stopped, in the middle of episodes."""
 
-    def __init__(self, worlds: Worlds, net: ActorCritic, *, seed: int) -> None:
+    def __init__(self, worlds: VectorEnv, net: ActorCritic, *, seed: int, env_seed: int | None = None) -> None:
         check_fit(worlds, net)
         self.worlds, self.net = worlds, net
         world_seed, chance = np.random.SeedSequence(seed).spawn(2)
         self._rng = np.random.default_rng(chance)
-        self._view = worlds.reset(int(world_seed.generate_state(1)[0]))
+        self._view = worlds.reset(int(world_seed.generate_state(1)[0]) if env_seed is None else env_seed)
         self._first = np.ones(worlds.count, np.bool_)
         self._hidden = net.begin(worlds.count)
         self._so_far = np.zeros(worlds.count)  # return of each running episode
@@ -70,18 +70,18 @@ class Player:
         hidden, costs = self._hidden, None
         with torch.no_grad():
             for t in range(steps):
-                observations[t], first[t] = self._view.observation, self._first
+                observations[t], first[t] = self._view.values, self._first
                 if masks is not None:
                     masks[t] = self._view.mask
                 actions[t] = self._act()
-                moment = self.worlds.step(actions[t])
-                rewards[t], terminated[t], truncated[t] = moment.reward, moment.terminated, moment.truncated
-                finals[t] = moment.final
-                if moment.cost is not None:
+                result = self.worlds.step(actions[t])
+                rewards[t], terminated[t], truncated[t] = result.reward, result.terminated, result.truncated
+                finals[t] = result.final
+                if result.cost is not None:
                     costs = np.zeros(shape, np.float32) if costs is None else costs
-                    costs[t] = moment.cost
-                self._view, self._first = moment.view, terminated[t] | truncated[t]
-                self._count(moment.reward)
+                    costs[t] = result.cost
+                self._view, self._first = result.observation, terminated[t] | truncated[t]
+                self._count(result.reward)
         return Played(
             observations=observations,
             masks=masks,
@@ -91,7 +91,7 @@ class Player:
             terminated=terminated,
             truncated=truncated,
             finals=finals,
-            last=self._view.observation.copy(),
+            last=self._view.values.copy(),
             hidden=hidden,
             costs=costs,
         )
@@ -133,18 +133,7 @@ class Player:
             self._so_far[self._first] = 0.0
 
 
-def look(net: ActorCritic, view: View, hidden: Tensor, first: Bools) -> tuple[Choice | Gaussian, Tensor]:
-    """What the net would do now, and what it remembers after having seen this."""
-    device = hidden.device
-    seen = torch.from_numpy(view.observation).to(device)
-    mask = None if view.mask is None else torch.from_numpy(view.mask).to(device)
-    if net.gru is None:
-        return net.decide(seen, mask), hidden
-    features, states = net.remember(seen[None], hidden, torch.from_numpy(first).to(device)[None])
-    return net.decide(features[0], mask), states[0]
-
-
-def evaluate(worlds: Worlds, net: ActorCritic, episodes: int, *, seed: int) -> NDArray[np.float64]:
+def evaluate(worlds: VectorEnv, net: ActorCritic, episodes: int, *, seed: int) -> NDArray[np.float64]:
     """Returns of `episodes` greedy episodes, the same number from each environment: counting whichever end first would
     favour the short ones."""
     check_fit(worlds, net)
@@ -155,16 +144,16 @@ def evaluate(worlds: Worlds, net: ActorCritic, episodes: int, *, seed: int) -> N
     with torch.no_grad():
         while min(map(len, ended)) < each:
             policy, hidden = look(net, view, hidden, first)
-            moment = worlds.step(policy.best())
-            view, first = moment.view, moment.terminated | moment.truncated
-            so_far += moment.reward
+            result = worlds.step(policy.best())
+            view, first = result.observation, result.terminated | result.truncated
+            so_far += result.reward
             for i in np.flatnonzero(first):
                 ended[i].append(float(so_far[i]))
                 so_far[i] = 0.0
     return np.array([column[:each] for column in ended]).T.ravel()[:episodes]
 
 
-def check_fit(worlds: Worlds, net: ActorCritic) -> None:
+def check_fit(worlds: VectorEnv, net: ActorCritic) -> None:
     body, spaces = net.body, worlds.spaces
     if (body.observation, body.actions, body.continuous) != (spaces.observation, spaces.actions, spaces.continuous):
         raise BadInput(f"a network with {body}", why=f"the environment has {spaces}", remedy="make one for its spaces")

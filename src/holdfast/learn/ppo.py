@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.worlds import VectorEnv, packed, unpacked
 from holdfast.learn.constrain import Constraint, combine
 from holdfast.learn.costs import Costs
 from holdfast.learn.losses import Coefficients, Terms, kl, ppo_terms
 from holdfast.learn.play import Played, Player
 from holdfast.learn.returns import gae, normalise
-from holdfast.learn.worlds import Worlds, packed, unpacked
 from holdfast.policies.nets import ActorCritic
 
 EXPLODED = 1.0  # nats of approximate KL: no useful update goes as far in one go
@@ -193,11 +193,18 @@ class PPO:
     """Trains `net` in `worlds`, one update at a time. The same seed gives the same parameters, bit by bit."""
 
     def __init__(
-        self, worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int, constraint: Constraint | None = None
+        self,
+        worlds: VectorEnv,
+        net: ActorCritic,
+        settings: Settings,
+        *,
+        seed: int,
+        constraint: Constraint | None = None,
+        env_seed: int | None = None,
     ) -> None:
         self.net, self.settings, self.number = net, settings, 0
         playing, order = np.random.SeedSequence(seed).generate_state(2)
-        self._player = Player(worlds, net, seed=int(playing))
+        self._player = Player(worlds, net, seed=int(playing), env_seed=env_seed)
         self._order = np.random.default_rng(order)
         self._adam = Adam(net.parameters())
         self.scale = Scale()
@@ -423,7 +430,7 @@ class PPO:
         return torch.from_numpy(array).to(self._device)
 
 
-def train(worlds: Worlds, net: ActorCritic, settings: Settings, *, seed: int) -> Iterator[Update]:
+def train(worlds: VectorEnv, net: ActorCritic, settings: Settings, *, seed: int) -> Iterator[Update]:
     """Update after update, for as long as they are asked for; what to keep and when to stop is up to the caller."""
     ppo = PPO(worlds, net, settings, seed=seed)
     while True:

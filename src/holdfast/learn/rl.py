@@ -14,14 +14,14 @@ from typing import Any
 
 from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, RolloutTail, State, Work
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.policy import Policy
+from holdfast.contracts.policy import FOLDER, Policy
 from holdfast.contracts.records import encode
 from holdfast.learn.batch import Intake, Reason
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, Multiplier, from_dict
 from holdfast.learn.practice import INLINE, PHASE, mean_reward, sift
 from holdfast.learn.turns import RlSettings, Summary, optimize_turns
-from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.contracts.algorithm import Algorithm, Batch, LearnContext, RolloutTail, State, Work
+from holdfast.contracts.algorithm import Algorithm, Asked, Batch, LearnContext, State
 from holdfast.contracts.policy import Policy
 
 BEGAN = "began"  # in a state's data: at which step each stage began
@@ -21,7 +21,7 @@ class Stages:
     def start(self, base: Policy) -> State:
         return replace(self.algorithms[0].start(base), data={BEGAN: [0]})
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Asked]:
         return self._turn(state, tasks)[2]
 
     def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
@@ -35,7 +35,7 @@ class Stages:
         began, _, _ = self._turn(state, (None,))
         return replace(state, data={**state.data, BEGAN: began})
 
-    def _turn(self, state: State, tasks: Sequence[Any]) -> tuple[list[int], State, Sequence[Work | RolloutTail]]:
+    def _turn(self, state: State, tasks: Sequence[Any]) -> tuple[list[int], State, Sequence[Asked]]:
         began = list(state.data[BEGAN])
         while True:
             own = _own(state, began)

@@ -60,6 +60,7 @@ class Capture:
             input={"messages": list(call.messages)},
             split=Split.TRAIN,
             max_attempts=1,
+            max_faults=0,  # nobody could ask the caller once more
             metadata={"group": asked, "release": release},
         )
         await self._store.queue.enqueue(self._run, [task], now=now)

@@ -7,8 +7,6 @@ makes it anew from the one before. Where neither is whole nothing is touched. Si
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.store.checkpoints import damage_of, manifest_of
 from holdfast.store.store import Store
 
 UNDRIVEN = frozenset({"otlp"})  # kinds of runs that show no signs of life: who reports to them comes and goes
@@ -153,7 +152,7 @@ def last_sound(store: Store, run: Run) -> Found:
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
         return Found(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))
-    damage = _damage(store.folder, last)
+    damage = damage_of(last, store.folder)
     if damage is None:
         return Found(
             source="primary", checkpoint=last, optimizer_step=_optimizer_step(store.folder, last), diagnostics=()
@@ -164,7 +163,7 @@ def last_sound(store: Store, run: Run) -> Found:
         before = f"it grew from the weights that the model came with; {again}"
         return Found(source="base", checkpoint=None, optimizer_step=None, diagnostics=(told, before))
     parent = store.checkpoints.get(last.parent)  # a checkpoint is kept only where its parent is
-    if (deeper := _damage(store.folder, parent)) is not None:
+    if (deeper := damage_of(parent, store.folder)) is not None:
         raise StoreCorrupt(
             f"run {run.id}",
             why=f"{told}; and the one before, {last.parent}: {deeper}",
@@ -245,39 +244,7 @@ def _rollouts(store: Store, run: str, status: RolloutState) -> list[Rollout]:
     return found
 
 
-def _damage(folder: Path, checkpoint: Checkpoint) -> str | None:
-    """Why its files are not what was recorded; None: they are, or it has none of its own."""
-    if checkpoint.artifact is None:
-        return None
-    at = folder / checkpoint.artifact.uri
-    try:
-        if _hashed(at) != checkpoint.artifact.sha256:
-            return f"{at} holds other weights than were recorded"
-        if (at / "trainer").is_dir():
-            _hashed(at / "trainer")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{at}: {error.strerror if isinstance(error, OSError) else error}"
-    return None
-
-
-def _hashed(at: Path) -> str:
-    """The hash of saved tensors, which is the one that their manifest gives."""
-    manifest = _manifest(at)
-    with (at / Path(str(manifest["file"])).name).open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != manifest["sha256"]:
-        raise ValueError(f"{manifest['file']} hashes to {found[:12]}…, the manifest says {manifest['sha256']:.12}…")
-    return found
-
-
-def _manifest(at: Path) -> Mapping[str, Any]:
-    manifest = json.loads((at / "manifest.json").read_bytes())
-    if not isinstance(manifest, dict):
-        raise ValueError("its manifest is no object")
-    return manifest
-
-
 def _optimizer_step(folder: Path, checkpoint: Checkpoint) -> int | None:
     if checkpoint.artifact is None or not (at := folder / checkpoint.artifact.uri / "trainer").is_dir():
         return None
-    return int(_manifest(at)["notes"]["trainer"]["updates"])
+    return int(manifest_of(at)["notes"]["trainer"]["updates"])

@@ -133,6 +133,12 @@ class Service:
     def routing(self) -> Routing:
         return self.table.routing
 
+    @property
+    def speaks_bytes(self) -> bool:
+        """Whether the tokens of all versions in service are bytes and marks; others have no common spelling."""
+        speakers = [seat.speaker for seat in self.table.seats.values() if not isinstance(seat.speaker, Mute)]
+        return all(getattr(speaker, "speaks_bytes", False) for speaker in speakers)
+
     def choose_version(self, key: str) -> Answering:
         table = self.table
         return Answering(self, table, table.seats[choose(table.routing, key)], key)

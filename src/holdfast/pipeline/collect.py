@@ -6,7 +6,7 @@ import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
 
-from holdfast.contracts.algorithm import Batch, RolloutTail, Work
+from holdfast.contracts.algorithm import Batch, RolloutTail, Segment, Work
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
@@ -19,9 +19,18 @@ HEED_S = 1.0  # so often whoever waits looks whether something was overridden me
 
 
 async def collect(
-    work: Sequence[Work | RolloutTail], max_attempts: int = 1, timeout_s: float | None = 300.0, *, ctx: StepContext
+    work: Sequence[Work | RolloutTail | Segment],
+    max_attempts: int = 1,
+    timeout_s: float | None = 300.0,
+    *,
+    ctx: StepContext,
 ) -> Batch:
-    """Run the work to its end, and refer to what came of it. A tail waits for rollouts of the run that it follows."""
+    """Run the work to its end, and refer to what came of it. A tail waits for rollouts of the run that it follows.
+
+    A segment is only referred to: who learns from it plays it, since all that it plays would be too much to keep."""
+    segments = [one for one in work if isinstance(one, Segment)]
+    if segments:
+        return Batch(run=ctx.run, step=ctx.name, count=0, segment=segments[0])
     tails = [one for one in work if isinstance(one, RolloutTail)]
     if tails:
         return await _follow(tails[0], ctx)

@@ -13,10 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from holdfast.collect.episodes import EpisodePlayer, record
+from holdfast.collect.worker import Outcome
 from holdfast.contracts.algorithm import Batch, Work
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
-from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.policy import Actor, Checkpoint
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import Run
@@ -66,8 +69,9 @@ class Driven(Protocol):
 class StepContext:
     """One per step that is computed."""
 
-    def __init__(self, run: Driven, name: str) -> None:
+    def __init__(self, run: Driven, name: str, *, is_again: bool = False) -> None:
         self._run, self.name = run, name
+        self._is_again = is_again  # what it made is damaged, and is made anew
         self.effects: list[Callable[[Transaction], None]] = []
         self.held_s = 0.0  # waited for a paused run
 
@@ -97,7 +101,8 @@ class StepContext:
 
     @property
     def features(self) -> Features:
-        return self._run.features()
+        """As they are now; as they were, where a step that has learnt is computed again."""
+        return ALL_ON if self._is_again else self._run.features()
 
     def now(self) -> float:
         return self._run.clock()
@@ -127,14 +132,34 @@ class StepContext:
 
         Every policy is opened first: after a restart nobody has loaded it yet."""
         resources: dict[int, int | None] = {}  # by identity: policies may share their weights, and so their version
+        actors: dict[int, Actor] = {}
         for policy in {id(one.policy): one.policy for one in work}.values():
-            actor = await asyncio.to_thread(self._run.spec.runtime.open, policy)
+            actor = actors[id(policy)] = await asyncio.to_thread(self._run.spec.runtime.open, policy)
             resources[id(policy)] = await self._published(actor.resources)
         tasks = [self._task(one, resources[id(one.policy)], max_attempts, timeout_s) for one in work]
-        await self._feed(tasks)
-        await self._until_done()
+        player, look_s = self._run.spec.runtime.player, self._run.spec.look_s
+        if player is None:
+            await self._feed(tasks)
+            await self._until_done()
+        else:
+            played = await asyncio.to_thread(self._play, player, work, actors)
+            await self._feed(tasks)
+            now = self.now
+            await record(self.store, self.run, self.name, played, clock=now, go_on=self.go_on, wait_s=look_s)
         await self.go_on()  # over because the rest was cancelled: nothing to learn from
         return Batch(run=self.run, step=self.name, count=len(tasks))
+
+    def _play(self, player: EpisodePlayer, work: Sequence[Work], actors: Mapping[int, Actor]) -> dict[str, Outcome]:
+        """Episodes in environments, by the name of each; whole before any of them is recorded."""
+        found: dict[str, Outcome] = {}
+        for key, actor in actors.items():
+            own = [one for one in work if id(one.policy) == key]
+            if actor.act is None:
+                why, remedy = "acts in no environment", "give hf.Network()"
+                raise BadInput(f"policy {actor.version}", why=why, remedy=remedy)
+            played = player.play(actor.act, [one.input for one in own], self.check)
+            found |= {one.name: outcome for one, outcome in zip(own, played, strict=True)}
+        return found
 
     async def _published(self, resources: Mapping[str, Any]) -> int | None:
         """The version of a policy's resources: there before anything runs on it."""

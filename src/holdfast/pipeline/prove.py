@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contracts.algorithm import Work
@@ -39,11 +39,13 @@ class ProveConfig:
     seeds: Sequence[int] = (0, 1)  # tries at each task, by either version
     batch: int = 50  # tasks between two looks
     stop_early: bool = True  # at the first verdict
+    least: int = 0  # tasks before a better candidate ends it: a gate that asks for more would stay closed
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
     max_attempts: int = 1
     timeout_s: float | None = 300.0
+    is_timed: bool = True  # False: durations are no part of the evidence, and runs that are alike have the same bytes
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -132,7 +134,7 @@ async def prove(
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
     found, parts = before, range(0, len(tasks), config.batch)
     for number, first in list(enumerate(parts))[done:]:
-        if found is not None and config.stop_early and found.is_decided:
+        if found is not None and _is_enough(found, config):
             break
         found = await run.step(
             f"{name}/{number}",
@@ -147,6 +149,12 @@ async def prove(
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
     return found
+
+
+def _is_enough(found: Look, config: ProveConfig) -> bool:
+    if not (config.stop_early and found.verdict is not None and found.is_decided):
+        return False
+    return found.tasks >= config.least or found.verdict.outcome is Outcome.REJECT
 
 
 async def look(
@@ -194,6 +202,8 @@ def _analyse(
     new, lost = {}, {}
     for arm in ARMS:
         found = episodes(experiences, places[arm])
+        if not config.is_timed:
+            found = [replace(one, latency_s=None) for one in found]
         imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
         new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
     kept = ctx.keep({arm: [encode(one) for one in some] for arm, some in new.items()})

@@ -13,8 +13,8 @@ import inspect
 import json
 import threading
 from asyncio import FIRST_COMPLETED
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast, get_type_hints
@@ -31,6 +31,7 @@ from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import ORDERS
+from holdfast.store.checkpoints import damage_of
 from holdfast.store.orders import HELD, Orders
 from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
@@ -40,6 +41,7 @@ Observe = Callable[[Status], None]
 Clock = Callable[[], float]
 FeaturesAfter = Callable[[Sequence[StepRecord]], Features]
 VERSION = 1  # of the pipeline: a run that another one began is refused before any work
+BEGIN = "begin"  # the name of the first step
 HEED_S = 0.1  # a thread that waits for a paused run looks so often whether it is waited for any more
 
 
@@ -103,7 +105,7 @@ class Run:
         self.resources_id: str | None = None  # the version that was published last
         self.step_name: str | None = None  # what is going on, for people
         self._known = {one.name: one for one in self.done}
-        self._calls: dict[str, Callable[[], Awaitable[Any]]] = {}  # of this process: how each recorded step is run
+        self._calls: dict[str, Callable[..., Awaitable[tuple[Any, StepContext]]]] = {}  # how each step is computed
         self._orders = Orders(store.runs, store.changes)
         self._observe, self._features = observe, features
         self._began = clock()
@@ -119,14 +121,17 @@ class Run:
 
     async def step(self, name: str, function: Callable[..., Any], *inputs: Any, title: str | None = None) -> Any:
         """The function's result: read where the step is recorded, else computed and recorded. `title` is for people."""
-        call = partial(self._compute, name, function, inputs)
-        self._calls[name] = call
-        known = self._known.get(name)
-        digest = _hashed([_plain(one) for one in inputs])
-        if known is not None:
-            self._refuse_other(known, _name_of(function), digest)
-            return _result(function, known.body)
+        if name in self._calls:
+            why, remedy = "the program has asked for it before", "give each step a name of its own"
+            raise BadInput(f"step {name} of {self.id}", why=why, remedy=remedy)
+        call = self._calls[name] = partial(self._compute, name, function, inputs)
+        digest = await asyncio.to_thread(_digest, inputs)  # heartbeats go on, however much is replayed
         self.step_name = title or name
+        known = self._known.get(name)
+        if known is not None:
+            _refuse_other(known, _name_of(function), digest)
+            await self._mending(partial(asyncio.to_thread, self._verify, known))
+            return _result(function, known.body)
         await self.go_on()
         value, context = await self._mending(call)
         kept = await self.store.steps.add(
@@ -143,14 +148,26 @@ class Run:
         self._known[name] = kept
         return _result(function, kept.body)
 
-    async def _compute(self, name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-        context = StepContext(self, name)
+    async def _compute(
+        self, name: str, function: Callable[..., Any], inputs: Sequence[Any], *, is_again: bool = False
+    ) -> tuple[Any, StepContext]:
+        context = StepContext(self, name, is_again=is_again)
         given = {"ctx": context} if "ctx" in inspect.signature(function).parameters else {}
         if inspect.iscoroutinefunction(inspect.unwrap(getattr(function, "func", function))):
             return await function(*inputs, **given), context
         return await asyncio.to_thread(function, *inputs, **given), context
 
-    async def _mending(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    def _verify(self, known: StepRecord) -> None:
+        """Lost where the checkpoint that was made last is damaged; whoever uses an earlier one verifies it then."""
+        last = next((one.name for one in reversed(self.done) if "checkpoint" in one.body), None)
+        if known.name != last:
+            return
+        for one in self.store.checkpoints.of_run(self.id):
+            why = damage_of(one, self.store.folder, with_trainer=False) if one.id == known.body["checkpoint"] else None
+            if why is not None:
+                raise Lost(f"checkpoint {one.id}", why=why, remedy="restore it from a copy, or begin a new run")
+
+    async def _mending(self, call: Callable[[], Awaitable[T]]) -> T:
         """Compute; where an artifact of an earlier step is damaged, that one is made anew before it goes on."""
         try:
             return await call()
@@ -167,21 +184,11 @@ class Run:
         step = made.get(lost.what)
         if step is None or step.name not in self._calls:
             raise lost
-        value, _ = await self._calls[step.name]()
+        value, _ = await self._calls[step.name](is_again=True)
         if _record(value).get("checkpoint") != step.body["checkpoint"]:
             raise lost
         body = {"checkpoint": step.body["checkpoint"], "step": step.name, "why": lost.why}
         await self.store.ledger.append("mend", body, who=self.who, now=self.clock(), run=self.id)
-
-    def _refuse_other(self, known: StepRecord, function: str, digest: str) -> None:
-        if known.function != function:
-            why = f"was recorded by {known.function}, and is asked of {function} now"
-        elif known.inputs_sha256 != digest:
-            why = "was recorded with other inputs than it is given now"
-        else:
-            return
-        remedy = "resume it with the settings, tasks and version that it began with, or begin a new run"
-        raise BadInput(f"step {known.name} of {self.id}", why=why, remedy=remedy)
 
     # Orders ----------------------------------------------------------------------------------------------------------
 
@@ -274,47 +281,67 @@ async def drive(
 
     Which features are on is asked before each step that learns, of somebody who sees what the earlier ones left.
     """
-    if resume is None:
-        record = await store.runs.begin(
-            kind=spec.kind,
-            model_ref=spec.model_ref,
-            settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
-            salt=salt,
-            who=who,
-            now=clock(),
-            queue_limit=spec.queue_limit,
-        )
-    else:
-        record = await store.runs.resume(resume, who=who, now=clock(), silent_s=spec.pace.lease_s)
-    spec.runtime.attach(store.folder)
-    run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
+    async with _closing(spec.runtime):
+        record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
+        spec.runtime.attach(store.folder)
+        run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
+        try:
+            state, error = await _work_through(run, control)
+            await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=record.driver)
+            return run.tell(state, error)
+        except StaleLease:  # the run is another's by now, and so is the last word
+            raise
+        except BaseException as failure:
+            error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
+            error = " ".join(error.splitlines())
+            # The store may be what failed: what can still be said is said, and the first error is the one to raise.
+            with suppress(StoreError):
+                await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error, driver=record.driver)
+            with suppress(StoreError):
+                run.tell(RunState.FAILED, error)
+            raise
+
+
+async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Clock, who: str, salt: str) -> RunRecord:
+    """A new run, or one taken up; one that other settings began is refused, and stays as it is."""
+    if resume is not None:
+        known = store.steps.get(resume, BEGIN)
+        if known is not None:
+            _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
+        return await store.runs.resume(resume, who=who, now=clock(), silent_s=spec.pace.lease_s)
+    return await store.runs.begin(
+        kind=spec.kind,
+        model_ref=spec.model_ref,
+        settings=await asyncio.to_thread(store.apart, spec.settings, now=clock()),
+        salt=salt,
+        who=who,
+        now=clock(),
+        queue_limit=spec.queue_limit,
+    )
+
+
+@asynccontextmanager
+async def _closing(runtime: Runtime) -> AsyncIterator[None]:
+    """Whatever happens, threads, loops and models of the run are let go of."""
     try:
-        state, error = await _work_through(run, control)
-        await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=record.driver)
-        return run.tell(state, error)
-    except StaleLease:  # the run is another's by now, and so is the last word
-        raise
-    except BaseException as failure:
-        error = str(failure) if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"
-        error = " ".join(error.splitlines())
-        # The store may be what failed: what can still be said is said, and the first error is the one to raise.
-        with suppress(StoreError):
-            await store.runs.end(run.id, RunState.FAILED, who=who, now=clock(), error=error, driver=record.driver)
-        with suppress(StoreError):
-            run.tell(RunState.FAILED, error)
-        raise
+        yield
+    finally:
+        await asyncio.to_thread(runtime.close)
 
 
 async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, clock: Clock) -> Tally:
     """More workers for a run that another process drives, until it ends or they are wanted no more."""
-    pool = _pool(store, run_id, spec, clock)
-    await _beside(pool, spec, control, [_until_ended(store, run_id)], timeout_s=None)
-    return pool.tally
+    async with _closing(spec.runtime):
+        pool = _pool(store, run_id, spec, clock)
+        await _beside(pool, spec, control, [_until_ended(store, run_id)], timeout_s=None)
+        return pool.tally
 
 
 def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
-    seats: Callable[[], Seat] = spec.runtime.seat
-    return Pool(store, run_id, seats, spec.workers, clock=clock, seed=spec.seed, pace=spec.pace)
+    runtime = spec.runtime
+    seats: Callable[[], Seat] = runtime.seat
+    how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.pace, "versions": runtime.versions}
+    return Pool(store, run_id, seats, spec.workers, **how)
 
 
 async def _work_through(run: Run, control: Control) -> tuple[RunState, str | None]:
@@ -343,8 +370,7 @@ async def _work_through(run: Run, control: Control) -> tuple[RunState, str | Non
 
 async def _program(run: Run) -> None:
     try:
-        spec = {"pipeline": VERSION, "spec": run.spec.sha256()}
-        await run.step("begin", partial(begin, run.spec.runtime.tools), spec)
+        await run.step(BEGIN, partial(begin, run.spec.runtime.tools), _identity(run.spec))
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
@@ -359,6 +385,10 @@ def begin(tools: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> dict[s
 
     The tools that tasks may name are kept for those who look at how they were used."""
     return {**spec, **({"tools": list(tools)} if tools else {})}
+
+
+def _identity(spec: RunSpec) -> dict[str, Any]:
+    return {"pipeline": VERSION, "spec": spec.sha256()}
 
 
 async def _beside(
@@ -384,7 +414,6 @@ async def _beside(
         for step in (*others, asked, now):
             step.cancel()
         await asyncio.gather(working, *others, asked, now, return_exceptions=True)
-        await asyncio.to_thread(spec.runtime.close)
 
 
 def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
@@ -431,6 +460,17 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{found.__module__}.{found.__qualname__}"
 
 
+def _refuse_other(known: StepRecord, function: str, digest: str) -> None:
+    if known.function != function:
+        why = f"was recorded by {known.function}, and is asked of {function} now"
+    elif known.inputs_sha256 != digest:
+        why = "was recorded with other inputs than it is given now"
+    else:
+        return
+    remedy = "resume it with the settings, tasks and version that it began with, or begin a new run"
+    raise BadInput(f"step {known.name} of {known.run}", why=why, remedy=remedy)
+
+
 def _record(value: Any) -> dict[str, Any]:
     if hasattr(value, "record"):
         return cast("dict[str, Any]", value.record())
@@ -463,6 +503,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(one) for one in value]
     return value
+
+
+def _digest(inputs: Sequence[Any]) -> str:
+    return _hashed([_plain(one) for one in inputs])
 
 
 def _hashed(value: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.collect.agent import Agent, Score
+from holdfast.collect.episodes import EpisodePlayer
 from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.errors import Fault
@@ -58,8 +59,9 @@ class Runtime:
         recipe: Recipe | None = None,  # agents run in processes of their own, which make all they need from it
         proxy_url: str | None = None,
         has_budgets: bool = False,
+        player: EpisodePlayer | None = None,  # policies that act in environments play there
     ) -> None:
-        self.engine, self.score, self._recipe = engine, score, recipe
+        self.engine, self.score, self._recipe, self.player = engine, score, recipe, player
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
@@ -75,6 +77,11 @@ class Runtime:
         with self._lock:
             self._actors[policy.version] = actor
         return actor
+
+    def versions(self) -> list[str]:
+        """Those that can be answered for here: work of any other is left to whoever has opened it."""
+        with self._lock:
+            return list(self._actors)
 
     def complete(self, version: str | None) -> Complete | None:
         """Who answers for a version; a rollout from before versions were carried is answered by the last one opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_mode
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pace
 from holdfast.collect.processes import Recipe
+from holdfast.collect.tasks import load
 from holdfast.contracts.algorithm import Algorithm, Batch, Work
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
@@ -23,6 +25,7 @@ from holdfast.contracts.policy import Complete, Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
+from holdfast.contracts.task import task_of
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve
@@ -49,7 +52,7 @@ UNIT = (0.0, 1.0)  # what rewards go from and to, where a scorer says nothing el
 
 def optimize_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
     """A run of the settings' tasks; with `rl_optimizer` the policy then learns from them."""
-    block = settings.rl_optimizer
+    settings, block = with_tasks(settings), settings.rl_optimizer
     if block is not None and block.enabled:
         needs_torch()
     policy = policy_for(settings)
@@ -58,6 +61,7 @@ def optimize_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Ru
 
 def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
     """Iterations of practice, proof and decision."""
+    settings = with_tasks(settings)
     block, policy = settings.improve or ImproveBlock(), policy_for(settings)
     if isinstance(policy, Prompt):
         raise BadInput(
@@ -78,7 +82,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         algorithm=_algorithm(settings, block),
         tasks=settings.train,
         held_out=held_out_of(settings),
-        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs),
+        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs, is_timed=not settings.deterministic),
         criteria=criteria(block.prove),
         iterations=block.iterations,
         stage=None if block.stage is None else Stage(block.stage),
@@ -87,6 +91,18 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
     made = _spec(settings, features, "improve", partial(_improve, spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
+
+
+def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
+    """The same with the tasks of its file in the two lists, so that a run keeps what it began with."""
+    block = settings.tasks
+    if block is None:
+        return settings
+    found = load(block.file, **block.model_dump(exclude={"file"}))
+    for warning in found.report.warnings:
+        print(f"{block.file}: {warning}", file=sys.stderr)
+    train, val = (tuple(one.row() for one in part) for part in (found.train, found.held_out))
+    return settings.model_copy(update={"tasks": None, "train": train, "val": val})
 
 
 def held_out_of(settings: OptimizeSettings) -> list[HeldOut]:
@@ -134,7 +150,7 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None
 
 def learn_turns(algorithm: Any, policy: Policy, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
     """The step of `rl_optimizer`; its type hints are read when it is recorded, and TurnPPO may not be installed."""
-    told, _, _ = algorithm.learn(ctx.experiences(batch), policy, None, ctx)
+    told: dict[str, Any] = algorithm.learn(ctx.experiences(batch), policy, None, ctx)[0]
     return told
 
 
@@ -252,7 +268,7 @@ def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Sco
     beside = getattr(agent, "scorer", None)
     score: Score = questions.exact_match
     if settings.scorers is not None:
-        items = (*settings.train, *settings.val)
+        items = [task_of(item) for item in (*settings.train, *settings.val)]
         score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))
     elif beside is not None:
         score = beside(features)
@@ -334,8 +350,15 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
     )
 
 
-def prove_config(how: ProveBlock, *, timeout_s: float | None) -> ProveConfig:
-    return ProveConfig(how=weighing(how), seeds=tuple(range(how.seeds)), batch=how.batch, timeout_s=timeout_s)
+def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = True) -> ProveConfig:
+    return ProveConfig(
+        how=weighing(how),
+        seeds=tuple(range(how.seeds)),
+        batch=how.batch,
+        least=max(criteria(how).min_tasks, criteria(how).min_episodes),
+        timeout_s=timeout_s,
+        is_timed=is_timed,
+    )
 
 
 def weighing(how: ProveBlock) -> Weighing:

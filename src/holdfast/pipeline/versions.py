@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.policy import Policy, policy_from, policy_record
+from holdfast.contracts.policy import FOLDER, Policy, policy_from, policy_record
 from holdfast.contracts.release import Release
 from holdfast.policies import registry, weights
 from holdfast.policies.loading import HUB, is_hub, load, sha256_of
 from holdfast.policies.local import Local
-from holdfast.policies.model import FOLDER, Model
+from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.store import versions
 from holdfast.store.store import Store
@@ -125,7 +125,7 @@ def _at(name: str, place: str) -> Version:
     if is_hub(folder):
         return Version(name=name, weights=place, sha256=sha256_of(folder))
     manifest = weights.read(folder)
-    if manifest.kind != "transformer":
+    if manifest.kind not in ("transformer", HUB):
         raise BadInput(f"version {name}", why=f"its weights are of the kind {manifest.kind}, which answers no messages")
     return Version(name=name, weights=place, sha256=manifest.sha256)
 

@@ -7,20 +7,32 @@ from; `export` writes a whole folder that transformers and vLLM read. Which chec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts.errors import BadInput
-from holdfast.policies import hub, registry, weights
+from holdfast.contracts.errors import BadInput, Lost
+from holdfast.policies import hub, llama, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest
 
 HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
+DECIDES = (
+    "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "chat_template*",
+    "vocab*",
+    "merges*",
+    "*tokens*.json",
+)
 LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
 
 
@@ -30,52 +42,97 @@ def is_hub(folder: Path) -> bool:
 
 
 def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
-    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint."""
+    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint.
+
+    Lost where a checkpoint is missing or damaged: whoever made it can make it anew.
+    """
     origin = registry.folder_of(policy.name)
     if policy.checkpoint is not None and store is None:
         raise BadInput(f"checkpoint {policy.checkpoint}", why="lies in a store, and none is open")
-    if not is_hub(origin):
+    if not is_foreign(origin):
         if policy.lora:
             what = f"model {policy.name}, lora = {policy.lora}"
             raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
-        model, manifest = weights.transformer(origin if store is None else policy.folder(store))
+        with found(policy.checkpoint):
+            model, manifest = weights.transformer(origin if store is None else policy.folder(store))
         return model, manifest.sha256
-    foreign = hub.load(origin)
+    if policy.checkpoint is not None and store is not None:
+        with found(policy.checkpoint):
+            return _over(policy, policy.folder(store))
+    foreign, sha256 = _foreign(origin)
+    return (foreign if not policy.lora else _adapted(foreign, policy.lora)), sha256
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether it holds a Hugging Face model, or a checkpoint of one."""
+    return is_hub(folder) or weights.read(folder).kind == HUB
+
+
+def _foreign(folder: Path) -> tuple[Hub, str]:
+    """The model in a Hugging Face folder; that of a checkpoint's folder is a plain one, its adapters merged."""
+    if is_hub(folder):
+        return hub.load(folder), sha256_of(folder)
+    shape = weights.read(folder).shape
+    model, sha256 = _over(Model(str(shape["base"]), lora=int(shape["lora"])), folder)
+    return hub.merge(model) if model.is_adapted else model, sha256
+
+
+def _over(policy: Model, folder: Path) -> tuple[Hub, str]:
+    """What a checkpoint's folder holds, over the model that it was trained from."""
+    tensors, manifest = weights.load(folder)
+    model, base = _foreign(registry.folder_of(policy.name))
+    if manifest.shape.get("base_sha256", base) != base:
+        why = f"was trained from other files than those that lie in {registry.folder_of(policy.name)} now"
+        raise BadInput(str(folder), why=why, remedy="restore the folder that it came from")
     if policy.lora:
-        foreign = hub.adapt(foreign, Lora(rank=policy.lora, alpha=2.0 * policy.lora), seed=LORA_SEED)
-    if policy.checkpoint is None or store is None:
-        return foreign, sha256_of(origin)
-    tensors, manifest = weights.load(policy.folder(store))
-    _put(foreign, tensors, str(policy.folder(store)))
-    return foreign, manifest.sha256
+        model = _adapted(model, policy.lora)
+    _put(model, tensors, str(folder))
+    return model, manifest.sha256
+
+
+def _adapted(model: Hub, rank: int) -> Hub:
+    return hub.adapt(model, Lora(rank=rank, alpha=2.0 * rank), seed=LORA_SEED)
+
+
+@contextmanager
+def found(checkpoint: str | None) -> Iterator[None]:
+    """What is wrong with the files of a checkpoint, as Lost."""
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        if checkpoint is None:
+            raise
+        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
+        remedy = "restore it from a copy, or begin a new run"
+        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
 def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> Manifest:
     """What a checkpoint keeps of a model: all of ours, of a foreign one what was trained."""
     if isinstance(model, Transformer):
         return weights.save_transformer(folder, model, manifest)
-    shape = {"base": policy.name, "lora": policy.lora}
+    origin = registry.folder_of(policy.name)
+    base = sha256_of(origin) if is_hub(origin) else weights.read(origin).sha256
+    shape = {"base": policy.name, "base_sha256": base, "lora": policy.lora}
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
 def export(policy: Model, store: Path | None, folder: Path) -> Path:
-    """A whole folder that other programs read: Hugging Face's format, with adapters merged; ours as it is."""
-    model, sha256 = load(policy, store)
-    if isinstance(model, Hub):
-        return hub.save(hub.merge(model) if model.is_adapted else model, folder)
+    """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
-    _, before = weights.load(registry.folder_of(policy.name) if store is None else policy.folder(store))
-    weights.save_transformer(folder, model, replace(before, parent=sha256))
-    return folder
+    model, _ = load(policy, store)
+    if isinstance(model, Transformer):
+        return llama.save(model, folder)
+    return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 
 def sha256_of(folder: Path) -> str:
-    """Of all weights in a Hugging Face folder."""
+    """Of all that decides what a Hugging Face folder says: weights, shape, tokenizer and template."""
     found = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted({file for form in DECIDES for file in folder.glob(form)}):
         with file.open("rb") as opened:
-            found.update(hashlib.file_digest(opened, "sha256").digest())
+            found.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
     return found.hexdigest()
 
 

@@ -156,6 +156,11 @@ class Local:
         """Whether `thinking=…` can be kept to: a foreign model may have no tokens around its thoughts."""
         return self._voice.think is not None
 
+    @property
+    def speaks_bytes(self) -> bool:
+        """Whether its tokens are our bytes and marks, which anybody can spell."""
+        return isinstance(self._voice, ByteVoice)
+
     def _request(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Actor, Engine
+from holdfast.contracts.policy import FOLDER, Actor, Engine
 from holdfast.contracts.release import PolicyKind
 from holdfast.policies import registry
 
 BASE = "0"  # the version of the weights that a model came with
-FOLDER = "checkpoints"  # of a store
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +25,14 @@ class Model:
     checkpoint: str | None = None  # id, in the store's folder; None: as the model came
     lora: int = 0  # rank of the adapters that are trained; 0: all weights are
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts that go with it
+    home: Path | None = field(default=None, compare=False, repr=False)  # of the store with its checkpoint, if known
 
     def __post_init__(self) -> None:
         if self.lora < 0:
             raise BadInput(f"lora = {self.lora}", why="must not be negative", remedy="give a rank, as in lora=16")
+        if self.name not in registry.NAMES and Path(self.name).is_dir():
+            # The record of a policy outlives the folder that a process was started in.
+            object.__setattr__(self, "name", str(Path(self.name).absolute()))
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -67,6 +70,12 @@ class Model:
     def folder(self, store: Path) -> Path:
         """Where its weights lie."""
         return registry.folder_of(self.name) if self.checkpoint is None else store / FOLDER / self.checkpoint
+
+    def export(self, folder: str | Path) -> Path:
+        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
+        from holdfast.policies.loading import export  # needs torch
+
+        return export(self, self.home, Path(folder))
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)

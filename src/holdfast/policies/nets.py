@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log, pi
+from typing import Any
 
 import numba
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.worlds import Bools, Choose, Observation, Spaces
 
 HALF_LOG_TAU = 0.5 * log(2.0 * pi)
 FIRST_LOG_STD = -0.5  # of a continuous policy: wide enough to explore, narrow enough to stay within usual bounds
@@ -147,6 +149,65 @@ class ActorCritic(nn.Module):
         """What is still to come, from features [..., F]: [...]."""
         worth: Tensor = self.critic(features)
         return worth.squeeze(-1)
+
+
+def look(net: ActorCritic, view: Observation, hidden: Tensor, first: Bools) -> tuple[Choice | Gaussian, Tensor]:
+    """What the net would do now, and what it remembers after having seen this."""
+    device = hidden.device
+    seen = torch.from_numpy(view.values).to(device)
+    mask = None if view.mask is None else torch.from_numpy(view.mask).to(device)
+    if net.gru is None:
+        return net.decide(seen, mask), hidden
+    features, states = net.remember(seen[None], hidden, torch.from_numpy(first).to(device)[None])
+    return net.decide(features[0], mask), states[0]
+
+
+class Acting:
+    """A network that acts, by what it takes for best: in one environment, or in many side by side."""
+
+    def __init__(self, net: ActorCritic, spaces: Spaces) -> None:
+        self._net, self._spaces = net, spaces
+        self._choose, self._first = self.many(1), np.ones(1, np.bool_)
+
+    def __call__(self, observation: Any, mask: Any = None) -> Any:
+        """As the action space has it: a choice, or numbers within its bounds. A mask has True where one is allowed."""
+        spaces = self._spaces
+        seen = Observation(self._vector(observation)[None], None if mask is None else np.asarray(mask, np.bool_)[None])
+        [chosen] = self._choose(seen, self._first)
+        self._first = np.zeros(1, np.bool_)
+        if not spaces.continuous:
+            return int(chosen) + spaces.start
+        return np.clip(chosen, spaces.low, spaces.high) if spaces.low else chosen
+
+    def reset(self) -> None:
+        self._choose, self._first = self.many(1), np.ones(1, np.bool_)
+
+    def many(self, count: int) -> Choose:
+        hidden = self._net.begin(count)
+
+        def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
+            nonlocal hidden
+            with torch.no_grad():
+                policy, hidden = look(self._net, observation, hidden, first)
+                return policy.best()
+
+        return choose
+
+    def _vector(self, observation: Any) -> NDArray[np.float32]:
+        """An observation of any shape as the network sees it; one of n things is a one among zeros."""
+        size = self._spaces.observation
+        if isinstance(observation, int | np.integer) and size > 1 and 0 <= observation < size:
+            vector = np.zeros(size, np.float32)
+            vector[int(observation)] = 1.0
+            return vector
+        try:
+            vector = np.asarray(observation, np.float32).ravel()
+        except (TypeError, ValueError):
+            vector = np.zeros(0, np.float32)
+        if vector.size != size:
+            remedy = "flatten it as gymnasium.spaces.flatten does"
+            raise BadInput("an observation", why=f"is not made of {size} numbers", remedy=remedy)
+        return vector
 
 
 def _tower(seen: int, width: int, out: int) -> nn.Sequential:

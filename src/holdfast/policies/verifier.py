@@ -23,7 +23,7 @@ from holdfast.policies.tokens import ASSISTANT, render
 from holdfast.policies.weights import Manifest
 
 KIND = "verifier"
-PLACE = registry.HERE / KIND  # the one in the package
+PLACE = registry.HERE / "sprout" / KIND  # the one in the package
 NUMBERS = 4  # log-probs that the head is shown beside the hidden states
 INNER = 48
 BATCH = 32  # conversations read at a time

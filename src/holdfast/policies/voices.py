@@ -30,6 +30,10 @@ class Voice(Protocol):
     think: tuple[int, int] | None  # the tokens around a thought, where they are tokens
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]: ...
+    def answer(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The ids of the last message, from where the prompt of those before it ends up to the mark that ends it."""
+        ...
+
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
     def spell(self, token: int) -> bytes: ...
@@ -46,8 +50,14 @@ class ByteVoice:
     ends = frozenset({tokens.END})
     think: tuple[int, int] | None = (tokens.THINK, tokens.UNTHINK)
 
+    def __init__(self, tokenizer: Any = None) -> None:
+        self._tokenizer = tokenizer  # the same ids for other programs; None: there is nothing to keep
+
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return tokens.prompt(messages, tools)
+
+    def answer(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        return tokens.answer(messages[-1])
 
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]:
         for word in sorted((word.encode(errors="replace") for word in stop), key=len, reverse=True):
@@ -65,7 +75,8 @@ class ByteVoice:
         return token >= 256
 
     def save(self, folder: Path) -> None:
-        pass  # nothing to keep: no tokenizer means bytes
+        if self._tokenizer is not None:
+            self._tokenizer.save_pretrained(folder)
 
 
 class TemplateVoice:
@@ -78,15 +89,52 @@ class TemplateVoice:
         self.think: tuple[int, int] | None = (marks[0], marks[1]) if known else None
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        return [int(token) for token in self._render(messages, tools, is_asking=True)]
+
+    def answer(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """As the template renders it: the same rendering that later prompts have, so what is taught is what is sampled.
+
+        Where a tokenizer joins the end of the prompt with the beginning of the answer, the answer's text is cut off
+        and made into tokens by itself: sampling, too, begins after the prompt's last token.
+        """
+        before, whole = self.prompt(messages[:-1], tools), [int(one) for one in self._render(messages, tools)]
+        if whole[: len(before)] == before:
+            ids = whole[len(before) :]
+        else:
+            asked = self._render(messages[:-1], tools, is_asking=True, is_text=True)
+            text = self._render(messages, tools, is_text=True)
+            if not text.startswith(asked):
+                why = "renders the beginning of an answer otherwise than it asks for one"
+                raise BadInput("chat template", why=why, remedy="nothing can be taught by it")
+            ids = self._tokenizer.encode(text[len(asked) :], add_special_tokens=False)
+        place = next((place for place, token in enumerate(ids) if token in self.ends), None)
+        if place is None:  # the template leaves it to the sampler to end an answer
+            return [*ids, self._end]
+        if self._tokenizer.decode(ids[place + 1 :], skip_special_tokens=False).strip():
+            raise BadInput("an answer", why="spells the mark that ends one", remedy="take the mark out of its text")
+        return ids[: place + 1]
+
+    @property
+    def _end(self) -> int:
+        named = self._tokenizer.eos_token_id
+        return int(named) if named in self.ends else min(self.ends)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        is_asking: bool = False,
+        is_text: bool = False,
+    ) -> Any:
         with boundary(BadInput, "chat template"):
-            ids = self._tokenizer.apply_chat_template(
+            return self._tokenizer.apply_chat_template(
                 [_for_template(message) for message in messages],
                 tools=list(tools) or None,
-                add_generation_prompt=True,
-                tokenize=True,
+                add_generation_prompt=is_asking,
+                tokenize=not is_text,
                 return_dict=False,
             )
-        return [int(token) for token in ids]
 
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]:
         """The message; a call that is no JSON stays in the text."""

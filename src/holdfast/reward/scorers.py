@@ -29,6 +29,7 @@ from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Reward, Sheet, Signal
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
+from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
 from holdfast.reward.sheet import Guard, total
 
@@ -90,6 +91,7 @@ class TaskView:
 
 def task_view(task: Any) -> Any:
     """Of a stored task: the key `expected` is the hidden answer, everything else the input. A record stays as it is."""
+    task = task_of(task)
     if type(task) is dict:
         asked = {key: value for key, value in task.items() if key != HIDDEN}
         family, metadata = task.get("family"), task.get("metadata")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import bindparam, select
@@ -112,3 +115,36 @@ class Checkpoints:
     def _none(self, checkpoint_id: str, remedy: str = "") -> NotFound:
         why = f"there is none in project {self._project!r}"
         return NotFound(f"checkpoint {checkpoint_id}", why=why, remedy=remedy)
+
+
+def damage_of(checkpoint: Checkpoint, folder: Path, *, with_trainer: bool = True) -> str | None:
+    """Why its files in the store's folder are not what was recorded; None: they are, or it has none of its own."""
+    if checkpoint.artifact is None:
+        return None
+    at = folder / checkpoint.artifact.uri
+    try:
+        if _hashed(at) != checkpoint.artifact.sha256:
+            return f"{at} holds other weights than were recorded"
+        if with_trainer and (at / "trainer").is_dir():
+            _hashed(at / "trainer")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{at}: {error.strerror if isinstance(error, OSError) else error}"
+    return None
+
+
+def manifest_of(at: Path) -> Mapping[str, Any]:
+    """What lies beside saved tensors."""
+    manifest = json.loads((at / "manifest.json").read_bytes())
+    if not isinstance(manifest, dict):
+        raise ValueError("its manifest is no object")
+    return manifest
+
+
+def _hashed(at: Path) -> str:
+    """The hash of saved tensors, which is the one that their manifest gives."""
+    manifest = manifest_of(at)
+    with (at / Path(str(manifest["file"])).name).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != manifest["sha256"]:
+        raise ValueError(f"{manifest['file']} hashes to {found[:12]}…, the manifest says {manifest['sha256']:.12}…")
+    return found

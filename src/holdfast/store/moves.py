@@ -88,25 +88,35 @@ RIPEN_AHEAD = (
     .values(status="queuing")
 )
 NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
-# The heads of the queue become running; locked ones are passed over, another worker has them.
-TAKE = (
-    update(schema.rollouts)
-    .where(
-        _r.key.in_(
-            select(_r.key)
-            .where(_r.run == _param("run"), _is_queuing, _is_wanted, _is_of_open_step)
-            .order_by(_r.priority.desc(), _r.key)
-            .limit(_param("most"))
-            .with_for_update(skip_locked=True)
+
+
+def _take(*conditions: Any) -> Any:
+    """The heads of the queue become running; locked ones are passed over, another worker has them."""
+    return (
+        update(schema.rollouts)
+        .where(
+            _r.key.in_(
+                select(_r.key)
+                .where(_r.run == _param("run"), _is_queuing, _is_wanted, _is_of_open_step, *conditions)
+                .order_by(_r.priority.desc(), _r.key)
+                .limit(_param("most"))
+                .with_for_update(skip_locked=True)
+            )
         )
+        .values(
+            status="running",
+            attempt_count=_r.attempt_count + 1,
+            started_at=func.coalesce(_r.started_at, _param("now")),
+        )
+        .returning(*rows.ROLLOUT)
     )
-    .values(
-        status="running",
-        attempt_count=_r.attempt_count + 1,
-        started_at=func.coalesce(_r.started_at, _param("now")),
-    )
-    .returning(*rows.ROLLOUT)
-)
+
+
+MARK = "\n"  # around each of the versions that a worker can answer for, and in none of them
+_marked = _param("mark") + _r.version + _param("mark")
+TAKE = _take()
+TAKE_SQLITE = _take(func.instr(_param("versions"), _marked) > 0)
+TAKE_POSTGRES = _take(func.strpos(_param("versions"), _marked) > 0)
 START = (
     insert(schema.attempts)
     .values(

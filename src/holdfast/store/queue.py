@@ -7,7 +7,7 @@ lease lasts, so a worker that was written off cannot write. Who waits, and for h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -76,15 +76,32 @@ class Queue:
 
         return self._db.write(operation)
 
-    def claim(self, run: str, worker: str, *, now: float, lease_s: float, most: int = 1) -> Pending[tuple[Claim, ...]]:
-        """Take up to `most` rollouts, each as a new attempt; none while the run is not wanted running."""
+    def claim(
+        self,
+        run: str,
+        worker: str,
+        *,
+        now: float,
+        lease_s: float,
+        most: int = 1,
+        versions: Collection[str] | None = None,
+    ) -> Pending[tuple[Claim, ...]]:
+        """Take up to `most` rollouts, each as a new attempt; none while the run is not wanted running.
+
+        With `versions`, only those that carry one of them: others are left to whoever can answer for them.
+        """
         key = self._runs.key(run)
+        given: dict[str, Any] = {"run": key, "most": most, "now": now}
+        if versions is not None:
+            given |= {"versions": f"{moves.MARK}{moves.MARK.join(versions)}{moves.MARK}", "mark": moves.MARK}
 
         def operation(tx: Transaction) -> tuple[Claim, ...]:
+            of_versions = moves.TAKE_SQLITE if tx.is_sqlite else moves.TAKE_POSTGRES
+            take = moves.TAKE if versions is None else of_versions
             tx.run(moves.RIPEN, {"run": key, "now": now})
-            taken = tx.all(moves.TAKE, {"run": key, "most": most, "now": now})
+            taken = tx.all(take, given)
             if not taken and tx.run(moves.RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
-                taken = tx.all(moves.TAKE, {"run": key, "most": most, "now": now})
+                taken = tx.all(take, given)
             if not taken:
                 return ()
             taken.sort(key=lambda row: (-row[5], row[0]))

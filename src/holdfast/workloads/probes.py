@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.worlds import Bools, Moment, Spaces, State, View, packed, unpacked
+from holdfast.contracts.worlds import Bools, Observation, Spaces, State, StepResult, packed, unpacked
 
 Numbers = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,13 +122,13 @@ class Probes:
         self._first: NDArray[Any] = np.zeros((count, probe.spaces.actions) if probe.spaces.continuous else count)
         self.reset(0)
 
-    def reset(self, seed: int) -> View:
+    def reset(self, seed: int) -> Observation:
         self._rng = np.random.default_rng(seed)
         self._age = np.zeros(self.count, np.int64)
         self._cue = self.probe.draw(self._rng, self.count)
         return self._view()
 
-    def step(self, actions: NDArray[Any]) -> Moment:
+    def step(self, actions: NDArray[Any]) -> StepResult:
         probe = self.probe
         if probe.allow is not None and not probe.allow(self._cue, self._age)[np.arange(self.count), actions].all():
             raise BadInput("a forbidden action", why="the mask did not allow it", remedy="choose among the allowed")
@@ -143,18 +143,18 @@ class Probes:
         self._age[ended] = 0
         never = np.zeros(self.count, np.bool_)
         terminated, truncated = (never, ended) if probe.cut else (ended, never)
-        return Moment(self._view(), reward, terminated, truncated, final, cost)
+        return StepResult(self._view(), reward, terminated, truncated, final, cost)
 
     def state(self) -> State:
         arrays = {"cue": self._cue, "age": self._age, "first": self._first, "rng": packed(self._rng)}
         return {name: array.copy() for name, array in arrays.items()}
 
-    def restore(self, state: State) -> View:
+    def restore(self, state: State) -> Observation:
         self._cue, self._age, self._first = state["cue"].copy(), state["age"].copy(), state["first"].copy()
         self._rng.bit_generator.state = unpacked(state["rng"])
         return self._view()
 
-    def _view(self) -> View:
+    def _view(self) -> Observation:
         allow = self.probe.allow
         mask = None if allow is None else allow(self._cue, self._age)
-        return View(self.probe.see(self._cue, self._age).astype(np.float32), mask)
+        return Observation(self.probe.see(self._cue, self._age).astype(np.float32), mask)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
+from holdfast.contracts.worlds import Bools, Observation, Spaces, State, StepResult
 from holdfast.learn.play import Player
 from holdfast.learn.ppo import PPO, Settings, Update
-from holdfast.learn.worlds import Bools, Moment, Spaces, State, View
 from holdfast.policies import weights
 from holdfast.policies.nets import ActorCritic, Body
 from holdfast.prove.estimate import difference, interval
@@ -29,11 +29,11 @@ from holdfast.workloads.townlife import State as Town
 HELD_OUT = 1 << 40  # seeds from here on are of towns that nobody learns in
 CHUNK = 64  # ticks that are played at a time where only the sum is of interest
 Numbers = NDArray[np.float64]
-Act = Callable[[Env, View], NDArray[np.int64]]
+Act = Callable[[Env, Observation], NDArray[np.int64]]
 
 
 class Seats:
-    """The seats of some towns as environments that begin anew by themselves; `learn.worlds` says what that means.
+    """The seats of some towns as environments that begin anew by themselves; `contracts.worlds` says what that means.
 
     A seat's episode ends when its resident has to leave. While nobody sits there, there is only waiting, worth nothing,
     in an episode of its own. When the days are over, all are truncated, and the next towns begin. With a `fixed` seed
@@ -47,28 +47,28 @@ class Seats:
         self._fixed, self._seed, self._episode = fixed, 0, 0
         self._here: Bools = np.ones(self.count, np.bool_)
 
-    def reset(self, seed: int) -> View:
+    def reset(self, seed: int) -> Observation:
         self._seed, self._episode = seed if self._fixed is None else self._fixed, 0
         return self._begin()
 
-    def step(self, actions: NDArray[Any]) -> Moment:
+    def step(self, actions: NDArray[Any]) -> StepResult:
         seen = self.env.step(actions.reshape(self.env.worlds, self.env.residents))
         here = seen.alive.ravel()
         terminated = seen.terminated.ravel() | (here & ~self._here)
         truncated = seen.truncated.ravel() & ~terminated
         reward, view = seen.reward.ravel().astype(np.float64), self._view(seen)
-        final, self._here = view.observation, here
+        final, self._here = view.values, here
         if truncated.any() or seen.truncated.any():
             final = final.copy()  # the next towns are written to the same place
             self._episode += 1
             view = self._begin()
-        return Moment(view, reward, terminated, truncated, final)
+        return StepResult(view, reward, terminated, truncated, final)
 
     def state(self) -> State:
         kept = {name: np.frombuffer(array.tobytes(), np.uint8).copy() for name, array in self._arrays().items()}
         return kept | {"here": self._here.copy(), "begun": np.array([self._seed, self._episode], np.int64)}
 
-    def restore(self, state: State) -> View:
+    def restore(self, state: State) -> Observation:
         arrays = {
             name: np.frombuffer(state[name].tobytes(), array.dtype).reshape(array.shape)
             for name, array in self._arrays().items()
@@ -80,13 +80,13 @@ class Seats:
     def _arrays(self) -> Mapping[str, NDArray[Any]]:
         return self.env.state.arrays
 
-    def _begin(self) -> View:
+    def _begin(self) -> Observation:
         seen = self.env.reset(self._seed, first_world=self._episode * self.env.worlds)
         self._here = seen.alive.ravel()
         return self._view(seen)
 
-    def _view(self, seen: Seen) -> View:
-        return View(seen.features.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_))
+    def _view(self, seen: Seen) -> Observation:
+        return Observation(seen.features.reshape(self.count, -1), seen.mask.reshape(self.count, -1).view(np.bool_))
 
 
 # Living in towns that were not learnt in ------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Seats:
 def by_chance(rng: np.random.Generator) -> Act:
     """Any one of the actions that are possible, all equally likely."""
 
-    def act(_: Env, view: View) -> NDArray[np.int64]:
+    def act(_: Env, view: Observation) -> NDArray[np.int64]:
         assert view.mask is not None
         upto = view.mask.cumsum(axis=1)
         pick = (rng.random(len(upto)) * upto[:, -1]).astype(np.int64)
@@ -104,7 +104,7 @@ def by_chance(rng: np.random.Generator) -> Act:
     return act
 
 
-def as_planned(env: Env, _: View) -> NDArray[np.int64]:
+def as_planned(env: Env, _: Observation) -> NDArray[np.int64]:
     return env.scripted().ravel()
 
 
@@ -112,9 +112,9 @@ def returns(towns: Seats, act: Act, ticks: int) -> Numbers:
     """What each seat was paid in so many ticks: [worlds, residents]."""
     view, total = towns.reset(0), np.zeros(towns.count)
     for _ in range(ticks):
-        moment = towns.step(act(towns.env, view))
-        view = moment.view
-        total += moment.reward
+        result = towns.step(act(towns.env, view))
+        view = result.observation
+        total += result.reward
     return total.reshape(towns.env.worlds, -1)
 
 

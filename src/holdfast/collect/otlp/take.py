@@ -147,7 +147,7 @@ class Taker:
                 kind="otlp", model_ref="otlp", settings={}, salt=salt, who="otlp", now=now
             )
             self._run = run.id
-        task = Task(name=trace_id, input={"trace_id": trace_id}, max_attempts=1)
+        task = Task(name=trace_id, input={"trace_id": trace_id}, max_attempts=1, max_faults=0)
         await self._store.queue.enqueue(self._run, [task], now=now)
         (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
         return Known(claim.attempt, is_ours=True)

@@ -1,7 +1,7 @@
 """Many CartPoles at once, each the same as Gymnasium's CartPole-v1 with the same seed, step by step.
 
 The i-th one equals `gymnasium.make("CartPole-v1")` reset with seed + i: same physics in float64, same starts, same end
-at 500 steps. Any other environment of Gymnasium is in `workloads.gym`.
+at 500 steps. Any other environment of Gymnasium is in `collect.gym`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.learn.worlds import Bools, Floats, Moment, Spaces, State, View
+from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult
 
 GRAVITY, FORCE, TICK_S = 9.8, 10.0, 0.02
 POLE_MASS, HALF_LENGTH = 0.1, 0.5
@@ -39,14 +39,14 @@ class CartPoles:
         self._reward = np.ones(count)
         self.reset(0)
 
-    def reset(self, seed: int) -> View:
+    def reset(self, seed: int) -> Observation:
         self._seed = seed
         self._age[:], self._begun[:] = 0, 1
         self._draw_starts()
         self._physics[:] = self._pool[:, 0]
         return self._view()
 
-    def step(self, actions: NDArray[Any]) -> Moment:
+    def step(self, actions: NDArray[Any]) -> StepResult:
         seen = np.empty((self.count, 4), np.float32)
         final = np.empty((self.count, 4), np.float32)
         terminated, truncated = np.empty(self.count, np.bool_), np.empty(self.count, np.bool_)
@@ -55,7 +55,7 @@ class CartPoles:
         )
         if used_up:
             self._refill(terminated | truncated)
-        return Moment(View(seen), self._reward, terminated, truncated, final)
+        return StepResult(Observation(seen), self._reward, terminated, truncated, final)
 
     def state(self) -> State:
         return {
@@ -65,14 +65,14 @@ class CartPoles:
             "seed": np.array(self._seed),
         }
 
-    def restore(self, state: State) -> View:
+    def restore(self, state: State) -> Observation:
         self._physics, self._age, self._begun = state["physics"].copy(), state["age"].copy(), state["begun"].copy()
         self._seed = int(state["seed"])
         self._draw_starts()
         return self._view()
 
-    def _view(self) -> View:
-        return View(self._physics.astype(np.float32))
+    def _view(self) -> Observation:
+        return Observation(self._physics.astype(np.float32))
 
     def _draw_starts(self) -> None:
         """A ring of starts for each pole: episode k begins at place k mod POOL."""

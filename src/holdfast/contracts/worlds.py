@@ -1,10 +1,11 @@
-"""What a learner asks of environments: many at a time, seeded, and starting again by themselves.
+"""The seam of environments: what a learner asks of them. Many at a time, seeded, and starting again by themselves.
 
-    reset(seed) → View                        what is seen, and what is allowed
-    step(actions) → Moment                    the rewards, the ends (of which kind), and the next View
+    reset(seed) → Observation       what is seen, and which actions are allowed
+    step(actions) → StepResult      the rewards, the ends (of which kind), and the next Observation
 
-An episode that ends begins anew within the same step: the view is then the first of the next episode, and `final` is
-the last of the one that ended, which a learner needs after a truncation. Environments themselves are in `workloads`.
+An episode that ends begins anew within the same step: the observation is then the first of the next episode, and
+`final` is the last of the one that ended, which a learner needs after a truncation. Gymnasium's environments are in
+`collect.gym`.
 """
 
 from __future__ import annotations
@@ -28,27 +29,40 @@ class Spaces:
     observation: int  # numbers seen
     actions: int  # how many to choose among, or how many numbers to give
     continuous: bool = False
+    start: int = 0  # what the environment calls the first choice
+    low: tuple[float, ...] = ()  # bounds of the numbers to give; empty: none
+    high: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    observation: Floats  # [B, O]
+class Observation:
+    """What all environments show now."""
+
+    values: Floats  # [B, O]
     mask: Bools | None = None  # [B, A], True where an action is allowed; None: all of them, always
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepResult:
     """One step of all environments. The arrays belong to the receiver until the next step, and may be reused then."""
 
-    view: View
+    observation: Observation
     reward: NDArray[np.float64]  # [B]
     terminated: Bools  # [B]; nothing follows
     truncated: Bools  # [B]; cut short, so what would have followed still has a value; never with terminated
     final: Floats  # [B, O], what was last seen; of use only where an episode ended
-    cost: NDArray[np.float64] | None = None  # [B], what the step cost beside its reward; None: this world has no costs
+    cost: NDArray[np.float64] | None = None  # [B], what the step cost beside its reward; None: there are no costs
 
 
-class Worlds(Protocol):
+class Choose(Protocol):
+    """Who acts in all environments at once."""
+
+    def __call__(self, observation: Observation, first: Bools, /) -> NDArray[Any]:
+        """Actions [B]; `first` [B] is True where an episode begins with this observation."""
+        ...
+
+
+class VectorEnv(Protocol):
     """Environments of one kind, side by side."""
 
     @property
@@ -57,17 +71,17 @@ class Worlds(Protocol):
     @property
     def spaces(self) -> Spaces: ...
 
-    def reset(self, seed: int) -> View:
-        """Begin all of them anew. The same seed and actions give the same moments."""
+    def reset(self, seed: int) -> Observation:
+        """Begin all of them anew. The same seed and actions give the same results."""
         ...
 
-    def step(self, actions: NDArray[Any]) -> Moment: ...
+    def step(self, actions: NDArray[Any]) -> StepResult: ...
 
     def state(self) -> State:
         """All it takes to go on from here in another process, as arrays."""
         ...
 
-    def restore(self, state: State) -> View:
+    def restore(self, state: State) -> Observation:
         """Go on from there: what is seen now."""
         ...
 

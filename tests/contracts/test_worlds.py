@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.learn.worlds import Worlds, packed, unpacked
-from holdfast.workloads.cartpole import CartPoles
-from holdfast.workloads.gym import Gym
+from holdfast.collect.cartpole import CartPoles
+from holdfast.collect.gym import Gym
+from holdfast.contracts.worlds import VectorEnv, packed, unpacked
 from holdfast.workloads.probes import CONTINUOUS, MASKED, Probes
 
 
@@ -22,7 +22,7 @@ WORLDS = [CartPoles(3), Gym("CartPole-v1", 3), Gym("Pendulum-v1", 3), Probes(MAS
 
 
 @pytest.mark.parametrize("worlds", WORLDS, ids=lambda worlds: type(worlds).__name__)
-def test_all_worlds_keep_the_protocol(worlds: Worlds) -> None:
+def test_all_worlds_keep_the_protocol(worlds: VectorEnv) -> None:
     """Shapes and types as promised; the same seed gives the same moments; a restored state goes on with the same."""
     spaces, rng = worlds.spaces, np.random.default_rng(0)
 
@@ -33,13 +33,13 @@ def test_all_worlds_keep_the_protocol(worlds: Worlds) -> None:
                 actions = rng.normal(size=(3, spaces.actions)).astype(np.float32)
             else:
                 actions = views[-1].mask.argmax(1) if views[-1].mask is not None else rng.integers(0, spaces.actions, 3)
-            moment = worlds.step(actions)
-            views.append(moment.view)
-            assert moment.view.observation.shape == moment.final.shape == (3, spaces.observation)
-            assert moment.view.observation.dtype == moment.final.dtype == np.float32
-            assert moment.reward.shape == moment.terminated.shape == moment.truncated.shape == (3,)
-            assert not (moment.terminated & moment.truncated).any()
-            seen += [*moment.view.observation.ravel().tolist(), *moment.reward.tolist()]
+            result = worlds.step(actions)
+            views.append(result.observation)
+            assert result.observation.values.shape == result.final.shape == (3, spaces.observation)
+            assert result.observation.values.dtype == result.final.dtype == np.float32
+            assert result.reward.shape == result.terminated.shape == result.truncated.shape == (3,)
+            assert not (result.terminated & result.truncated).any()
+            seen += [*result.observation.values.ravel().tolist(), *result.reward.tolist()]
         return seen
 
     views = [worlds.reset(5)]

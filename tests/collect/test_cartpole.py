@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from holdfast.workloads.cartpole import POOL, CartPoles
+from holdfast.collect.cartpole import POOL, CartPoles
 
 
 def balance(observation: NDArray[np.float32]) -> int:
@@ -20,19 +20,19 @@ def test_each_pole_is_gymnasiums_with_its_own_seed(skill: float) -> None:
     poles, rng = CartPoles(3), np.random.default_rng(1)
     theirs = [gymnasium.make("CartPole-v1") for _ in range(3)]
     seen = np.array([env.reset(seed=40 + i)[0] for i, env in enumerate(theirs)])
-    assert np.array_equal(poles.reset(40).observation, seen)
+    assert np.array_equal(poles.reset(40).values, seen)
     ends = {"terminated": 0, "truncated": 0}
     for _ in range(1_100):
         actions = np.array([balance(row) if rng.random() < skill else int(rng.integers(2)) for row in seen])
-        moment = poles.step(actions)
+        result = poles.step(actions)
         for i, env in enumerate(theirs):
             after, reward, terminated, truncated, _ = env.step(actions[i])
-            assert moment.final[i] == pytest.approx(after, abs=1e-6)
-            assert (moment.reward[i], moment.terminated[i], moment.truncated[i]) == (reward, terminated, truncated)
+            assert result.final[i] == pytest.approx(after, abs=1e-6)
+            assert (result.reward[i], result.terminated[i], result.truncated[i]) == (reward, terminated, truncated)
             ends["terminated"] += terminated
             ends["truncated"] += truncated
             seen[i] = env.reset()[0] if terminated or truncated else after
-        assert moment.view.observation == pytest.approx(seen, abs=1e-6)
+        assert result.observation.values == pytest.approx(seen, abs=1e-6)
     if skill:
         assert ends == {"terminated": 0, "truncated": 6}
     else:
@@ -47,4 +47,4 @@ def test_restored_poles_go_on_through_new_starts() -> None:
         poles.step(push)
     other.restore(poles.state())
     for _ in range(10 * POOL):
-        assert np.array_equal(poles.step(push).view.observation, other.step(push).view.observation)
+        assert np.array_equal(poles.step(push).observation.values, other.step(push).observation.values)

@@ -1,0 +1,134 @@
+"""Episodes in environments: played by a version of a network, many side by side, and recorded as rollouts.
+
+They are played first and recorded after: a rollout is claimed only to be finished, so that a process that is killed
+while it plays leaves none behind. Played again with the same seeds, in the same company, they are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.collect.worker import Clock, Outcome
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.contracts.policy import Act
+from holdfast.contracts.reward import Signal, outcome_of
+from holdfast.contracts.rollout import AttemptState, Claim
+from holdfast.contracts.worlds import VectorEnv
+from holdfast.store.store import Store
+
+SIDE_BY_SIDE = 64
+LEASE_S = 10.0  # long enough to write down what is there already
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodePlayer:
+    """Plays whole episodes, each with the seed of its own that its task names: `{"env": …, "seed": …}`."""
+
+    env: str  # what it is called
+    make: Callable[[int], VectorEnv]  # so many of them; the i-th is seeded with seed + i
+    most_steps: int  # of an episode, after which it is cut
+    reward_range: tuple[float, float]  # all that the return of an episode can be
+    success_at: float | None = None  # a return from which an episode counts as solved; None: nobody says
+
+    def play(self, act: Act, tasks: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> list[Outcome]:
+        """The episodes of one version, in the order of the tasks. `check` is called between pieces."""
+        seeds = [int(task["seed"]) for task in tasks]
+        found: dict[int, Outcome] = {}
+        for block in _blocks(sorted(set(seeds))):
+            check()
+            with boundary(BadInput, f"environment {self.env}"):
+                found |= zip(block, self._play(act, block), strict=True)
+        return [found[seed] for seed in seeds]
+
+    def _play(self, act: Act, seeds: range) -> list[Outcome]:
+        count = len(seeds)
+        envs, choose = self.make(count), act.many(count)
+        observation = envs.reset(seeds[0])
+        first, running = np.ones(count, np.bool_), np.ones(count, np.bool_)
+        returns, steps, terminated = np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        for _ in range(self.most_steps):
+            result = envs.step(choose(observation, first))
+            returns[running] += result.reward[running]
+            steps += running
+            terminated |= running & result.terminated
+            observation, first = result.observation, result.terminated | result.truncated
+            running &= ~first
+            if not running.any():
+                break
+        close = getattr(envs, "close", None)
+        if close is not None:
+            close()
+        return [self._outcome(*each) for each in zip(returns, steps, terminated, strict=True)]
+
+    def _outcome(self, total: Any, steps: Any, terminated: Any) -> Outcome:
+        value, (low, high) = float(total), self.reward_range
+        if not low <= value <= high:  # what is not a number is not between them either
+            why = f"an episode of {self.env} returned {value:g}"
+            raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
+        signals = [Signal(name="return", value=value, source="env")]
+        if self.success_at is not None:
+            solved = float(value >= self.success_at)
+            signals.append(Signal(name="success", value=solved, weight=0.0, source="env:threshold"))
+        output = {"return": value, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
+        return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=tuple(signals))
+
+
+def _blocks(seeds: Sequence[int]) -> list[range]:
+    """Seeds that follow upon one another, so many at a time as are played side by side."""
+    blocks: list[range] = []
+    for seed in seeds:
+        if blocks and seed == blocks[-1].stop and len(blocks[-1]) < SIDE_BY_SIDE:
+            blocks[-1] = range(blocks[-1].start, seed + 1)
+        else:
+            blocks.append(range(seed, seed + 1))
+    return blocks
+
+
+async def record(
+    store: Store,
+    run: str,
+    step: str,
+    outcomes: Mapping[str, Outcome],  # by the rollout's name
+    *,
+    clock: Clock,
+    go_on: Callable[[], Awaitable[None]],
+    wait_s: float,
+) -> None:
+    """Finish the rollouts of a step, which are in the queue, with what is known of them; those that are done stay."""
+    worker = f"{socket.gethostname()}-{os.getpid()}-episodes"
+    while not await asyncio.to_thread(store.views.is_done, run, step=step):
+        claims = await store.queue.claim(run, worker, now=clock(), lease_s=LEASE_S, most=CHUNK)
+        await _finish(store, claims, outcomes, clock())
+        if not claims:  # the run is paused, or a process that was killed here still holds some
+            await go_on()
+            await asyncio.sleep(wait_s)
+
+
+async def _finish(store: Store, claims: Sequence[Claim], outcomes: Mapping[str, Outcome], now: float) -> None:
+    writes: list[Any] = []
+    for claim in claims:
+        outcome = outcomes.get(claim.rollout.name)
+        if outcome is None:
+            writes.append(store.queue.cancel(claim.rollout.id, now=now, why="no step asks for it"))
+            continue
+        scored = store.traces.score(claim.attempt, outcome.signals, now=now)
+        ended = store.queue.finish(
+            claim.attempt,
+            outcome.state,
+            now=now,
+            reward=outcome.reward,
+            outcome=outcome_of(outcome.signals),
+            output=outcome.output,
+            after=[scored],
+        )
+        writes += [scored, ended]
+    for write in writes:
+        await write

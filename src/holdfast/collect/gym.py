@@ -1,0 +1,153 @@
+"""Any Gymnasium environment as one that can be learnt in: `vector_env("CartPole-v1", 64)`.
+
+Observations are flattened to vectors. Actions are a choice among n, or a vector of numbers, which is cut to the bounds
+of the space. A mask comes from `info["action_mask"]`, where the environment gives one. CartPole-v1 has a faster twin.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import NDArray
+
+from holdfast.collect.cartpole import CartPoles
+from holdfast.contracts.errors import BadInput, boundary
+from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
+
+Make = Callable[[], "gymnasium.Env[Any, Any]"]
+RETURNS = {  # the least and the most that an episode can return, where Gymnasium's own environments are known
+    "CartPole-v0": (0.0, 200.0),
+    "CartPole-v1": (0.0, 500.0),
+    "MountainCar-v0": (-200.0, 0.0),
+    "MountainCarContinuous-v0": (-100.0, 100.0),
+    "Acrobot-v1": (-500.0, 0.0),
+    "Pendulum-v1": (-3255.0, 0.0),  # 200 steps, each at least −(π² + 0.1 · 8² + 0.001 · 2²)
+    "FrozenLake-v1": (0.0, 1.0),
+    "FrozenLake8x8-v1": (0.0, 1.0),
+    "Taxi-v3": (-2000.0, 20.0),
+    "Taxi-v4": (-2000.0, 20.0),
+    "Blackjack-v1": (-1.0, 1.5),
+}
+
+
+def vector_env(env: str | Make, count: int) -> VectorEnv:
+    """`count` environments of this name, or made by this; our own where we have an equal one that is faster."""
+    if count < 1:
+        raise BadInput(f"{count} environments of {env}", why="must be at least 1")
+    return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What an environment says of itself; None where it says nothing."""
+
+    spaces: Spaces
+    max_steps: int | None  # of an episode
+    threshold: float | None  # a return from which it counts as solved
+    returns: tuple[float, float] | None  # the least and the most that an episode can return
+
+
+def describe(env: str | Make) -> Described:
+    """From the environment itself: it is made once. BadInput where it cannot be made, or has spaces that do not fit."""
+    with boundary(BadInput, f"environment {env}"):
+        one = _flat(env)
+    spec, steps = one.spec, None if one.spec is None else one.spec.max_episode_steps
+    known = RETURNS.get(env) if isinstance(env, str) else None
+    each = getattr(one.unwrapped, "reward_range", None)  # of a step, as Gym had it
+    if known is None and each is not None and steps is not None and np.isfinite(each).all():
+        known = (min(0.0, float(each[0]) * steps), max(0.0, float(each[1]) * steps))
+    described = Described(
+        spaces=_spaces(one.observation_space, one.action_space),
+        max_steps=steps,
+        threshold=None if spec is None else spec.reward_threshold,
+        returns=known,
+    )
+    one.close()
+    return described
+
+
+class Gym:
+    """Gymnasium environments side by side in one process; the i-th is seeded with seed + i."""
+
+    def __init__(self, make: str | Make, count: int) -> None:
+        self.count = count
+        with boundary(BadInput, f"environment {make}"):
+            self._envs = SyncVectorEnv([lambda: _flat(make)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._action = self._envs.single_action_space
+        self.spaces = _spaces(self._envs.single_observation_space, self._action)
+        self._mask: Bools | None = None
+        self._seen: Floats = np.zeros((count, self.spaces.observation), np.float32)
+
+    def reset(self, seed: int) -> Observation:
+        seen, info = self._envs.reset(seed=seed)
+        return self._observation(seen, info)
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        if isinstance(self._action, Discrete):
+            sent = actions + self.spaces.start
+        else:
+            assert isinstance(self._action, Box)
+            sent = np.clip(actions, self._action.low.ravel(), self._action.high.ravel())
+            sent = sent.reshape(self.count, *self._action.shape).astype(self._action.dtype)
+        seen, reward, terminated, truncated, info = self._envs.step(sent)
+        final = np.array(seen, np.float32)
+        for i in np.flatnonzero(terminated | truncated):
+            final[i] = info["final_obs"][i]
+        observation = self._observation(seen, info)
+        return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
+
+    def state(self) -> State:
+        """The environments as they are, pickled, since Gymnasium has no other way."""
+        with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
+            # All of them in one go: what they share stays shared.
+            pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
+        return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
+
+    def restore(self, state: State) -> Observation:
+        """Unpickling runs code: give it only what the same run wrote, and only once its hash was found to be right."""
+        self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
+        return Observation(self._seen.copy(), self._mask)
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def _observation(self, seen: NDArray[Any], info: dict[str, Any]) -> Observation:
+        mask = info.get("action_mask")
+        if mask is not None:
+            self._mask = np.stack(list(mask)).astype(np.bool_)
+        elif self._mask is not None:
+            raise BadInput("action_mask", why="the environment gave one before, and now gives none")
+        self._seen = np.array(seen, np.float32)
+        return Observation(self._seen.copy(), self._mask)
+
+
+def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make(make) if isinstance(make, str) else make()
+    space = env.observation_space
+    if not (isinstance(space, Box) and len(space.shape) == 1):
+        env = FlattenObservation(env)
+    if not isinstance(env.action_space, Box | Discrete):
+        raise BadInput(f"actions {env.action_space}", why="neither one choice nor a vector", remedy="wrap it into one")
+    return env
+
+
+def _spaces(seen: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Spaces:
+    if isinstance(action, Discrete):
+        return Spaces(observation=_size(seen), actions=int(action.n), start=int(action.start))
+    assert isinstance(action, Box)
+    low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
+    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is plain JSON, which knows no infinity
+    spaces = Spaces(observation=_size(seen), actions=_size(action), continuous=True)
+    return replace(spaces, low=low, high=high) if is_bounded else spaces
+
+
+def _size(space: gymnasium.Space[Any]) -> int:
+    return int(np.prod(space.shape or (1,)))

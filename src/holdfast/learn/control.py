@@ -1,0 +1,231 @@
+"""PPO as an algorithm: a network plays in environments, learns from what it played, and plays on.
+
+What it plays is learnt from at once and kept nowhere. A step of the loop is several updates, after which all it takes
+to go on bit by bit (network, optimiser, environments, chance) lies beside the checkpoint. The mathematics are `ppo`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, Segment, State
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Finding
+from holdfast.contracts.policy import FOLDER, Policy
+from holdfast.contracts.records import encode
+from holdfast.contracts.worlds import VectorEnv
+from holdfast.learn.checkpoints import TRAINER, Parts, save
+from holdfast.learn.ppo import PPO, Settings, Update
+from holdfast.policies import weights
+from holdfast.policies.loading import found
+from holdfast.policies.network import KIND, Network
+from holdfast.policies.weights import Manifest
+
+PHASE = "play"
+SEEDS = (
+    2**30
+)  # environments that are learnt in have seeds from 0 to this and their number; others are free to be held out
+MOST_ENVS = 2**16
+CHOSEN = ("lr", "gamma", "entropy_cost", "updates", "step_updates", "envs", "budget_s", "seed")
+
+
+class Session:
+    """The learner in memory, kept from one step to the next: only a restart reads it from disk."""
+
+    def __init__(self) -> None:
+        self.ppo: PPO | None = None
+        self.at: tuple[Any, ...] = ()  # the policy and the phase that it has come to
+
+    def forget(self) -> None:
+        """What is in memory is not what is recorded: a step was given up on the way."""
+        self.ppo, self.at = None, ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvPPO:
+    """Proximal policy optimisation of a network in environments."""
+
+    lr: float = 3e-3
+    gamma: float = 0.99
+    entropy_cost: float = 0.0
+    updates: int = 60  # in each iteration
+    step_updates: int = 15  # between two checkpoints: about two seconds' work, so that being durable costs little
+    envs: int = 64  # side by side
+    settings: Settings | None = None  # all of PPO's own, in place of the first three; `updates` stays ours
+    budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
+    seed: int = 0
+    env: str = ""  # what it is called
+    make: Callable[[int], VectorEnv] | None = None  # so many environments; given with `env`, by who knows it
+    held_out: Sequence[int] = ()  # seeds of environments that must not be learnt in
+    session: Session = field(default_factory=Session, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, most in (("updates", 10**9), ("step_updates", 10**9), ("envs", MOST_ENVS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise BadInput(f"ppo.{name} = {getattr(self, name)}", why=f"must be from 1 to {most}")
+        _ = self.dials  # what PPO refuses is refused here
+
+    @property
+    def dials(self) -> Settings:
+        given = self.settings or Settings(
+            lr=self.lr, lr_end=self.lr / 3, gamma=self.gamma, entropy_cost=self.entropy_cost
+        )
+        return replace(given, updates=self.updates)
+
+    def within(self, env: str, make: Callable[[int], VectorEnv], held_out: Sequence[int]) -> EnvPPO:
+        """The same in this environment."""
+        return replace(self, env=env, make=make, held_out=held_out, session=Session())
+
+    def record(self) -> dict[str, Any]:
+        """All that a user chooses, as plain JSON."""
+        kept = {name: getattr(self, name) for name in CHOSEN}
+        return {**kept, "settings": None if self.settings is None else asdict(self.settings)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> EnvPPO:
+        kept = record["settings"]
+        dials = None if kept is None else Settings(**{**kept, "normalise": tuple(kept["normalise"])})
+        return cls(**{**record, "settings": dials})
+
+    def start(self, base: Policy) -> State:
+        if not isinstance(base, Network):
+            why = "is no network, and acts in no environment"
+            raise BadInput(f"policy {base.version}", why=why, remedy="give hf.Network()")
+        if self.make is None:
+            raise BadInput("ppo", why="has no environment to learn in", remedy="name one, as in env='CartPole-v1'")
+        return State(base=base)
+
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Segment]:
+        count = min(self.step_updates, self.updates - state.step * self.step_updates)
+        if count < 1 or self._is_spent(state):
+            return ()
+        steps = count * self.dials.steps * self.envs
+        seed = self._env_seed(state)
+        return [Segment(env=self.env, steps=steps, seed=seed, policy=state.policy.version)]
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        try:
+            return self._learn(state, batch, ctx)
+        except BaseException:
+            self.session.forget()
+            raise
+
+    def _is_spent(self, state: State) -> bool:
+        return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
+
+    def _env_seed(self, state: State) -> int:
+        """Below SEEDS, another one in each iteration."""
+        return int(np.random.SeedSequence([self.seed, state.iteration, 1]).generate_state(1)[0]) % SEEDS
+
+    def _learn(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        began, phase = time.perf_counter(), f"{PHASE} {state.iteration + 1}"
+        assert batch.segment is not None
+        told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
+        if not ctx.features.learning:
+            return state.next(metrics={**told, "skipped": SWITCHED_OFF})
+        ppo = self._ppo(state, phase, ctx)
+        updates = []
+        for _ in range(batch.segment.steps // (self.dials.steps * self.envs)):
+            ctx.check()
+            updates.append(ppo.step())
+        last = updates[-1]
+        candidate, trainer = self._save(state, ppo, last, ctx)
+        self.session.at = (candidate, phase)
+        spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
+        told |= {
+            "reward": last.mean_return,
+            "env_seed": batch.segment.seed,
+            "env_steps": last.step,
+            "episodes_played": last.episodes,
+            "update": _plain(updates),
+            "quality": [encode(one) for one in self._audit(batch.segment, updates)],
+            "checkpoint": candidate.checkpoint,
+            "learning_s": spent,
+        }
+        learning_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
+        return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s)
+
+    def _ppo(self, state: State, phase: str, ctx: LearnContext) -> PPO:
+        """The learner at work; after a restart, as it was saved. An iteration begins with a new one."""
+        policy = state.policy
+        assert isinstance(policy, Network) and self.make is not None
+        if self.session.ppo is not None and self.session.at == (policy, phase):
+            return self.session.ppo
+        seed = int(np.random.SeedSequence([self.seed, state.iteration]).generate_state(1)[0])
+        net, envs = policy.load(ctx.folder), self.make(self.envs)
+        ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
+        if state.step > 0 and state.candidate is not None:
+            with found(policy.checkpoint):
+                _restore(ppo, ctx.folder / FOLDER / str(policy.checkpoint) / TRAINER, state.data["trainer"])
+        self.session.ppo = ppo
+        return ppo
+
+    def _save(self, state: State, ppo: PPO, last: Update, ctx: LearnContext) -> tuple[Network, str]:
+        """The candidate that it is now, and the hash of what its learner needs to go on."""
+        policy = state.policy
+        assert isinstance(policy, Network)
+        parts: Parts = {}
+
+        def write(folder: Path, step: int, now: float) -> Parts:
+            nonlocal parts
+            shape, seeds = asdict(ppo.net.body), {"ppo": self.seed}
+            net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes={"env": self.env})
+            rest = Manifest(kind="trainer", shape=shape, step=step, seeds=seeds, created_at=now)
+            parts = {
+                "": weights.save(folder, ppo.net.state_dict(), net).sha256,
+                TRAINER: weights.save(folder / TRAINER, ppo.state(), rest).sha256,
+            }
+            return parts
+
+        identity, _ = save(
+            ctx,
+            write,
+            parent=policy.checkpoint,
+            algorithm="ppo",
+            mean_reward=last.mean_return,
+            episodes=last.episodes,
+        )
+        return policy.at(identity), parts[TRAINER]
+
+    def _audit(self, segment: Segment, updates: Sequence[Update]) -> list[Finding]:
+        """What the gate asks of data that was learnt from."""
+        learnt_in = range(segment.seed, segment.seed + self.envs)
+        leaked = sum(seed in learnt_in for seed in self.held_out)
+        undone = [update.restored for update in updates if update.restored is not None]
+        return [
+            Finding(name="held_out_seeds", severity="error", count=leaked, of=self.envs, blocks=True),
+            Finding(
+                name="updates_undone",
+                severity="warning",
+                count=len(undone),
+                of=len(updates),
+                detail=undone[0] if undone else "",
+                blocks=False,
+            ),
+        ]
+
+
+def _restore(ppo: PPO, folder: Path, sha256: str) -> None:
+    """Environments may have been pickled, and unpickling runs code: only what the run recorded is restored."""
+    tensors, manifest = weights.load(folder)
+    if manifest.sha256 != sha256:
+        why = f"hashes to {manifest.sha256[:12]}…, and the run recorded {sha256[:12]}…"
+        raise BadInput(str(folder), why=why, remedy="restore it from a copy")
+    ppo.restore(tensors)
+
+
+def _plain(updates: Sequence[Update]) -> dict[str, Any]:
+    """The last update, as JSON has it; where one was undone, the last of those says why."""
+    told = {
+        name: value if not isinstance(value, float) or isfinite(value) else None
+        for name, value in asdict(updates[-1]).items()
+    }
+    undone = [update.restored for update in updates if update.restored is not None]
+    return {**told, "restored": undone[-1] if undone else None}

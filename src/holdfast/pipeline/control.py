@@ -1,0 +1,243 @@
+"""From an environment and a network to a run that improves it: what can be wrong is found here, before any work.
+
+Held-out episodes have seeds of their own, never one that is learnt in. Both versions play them with the same seeds, by
+what they take for best, and the returns are compared pair by pair. The test allows looking after every batch, which
+needs to know the least and the most that an episode can return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from holdfast.collect.agent import load_named
+from holdfast.collect.episodes import EpisodePlayer
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.release import Stage, check_name
+from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Endpoints, Runtime
+from holdfast.pipeline.spec import needs_torch
+from holdfast.policies.network import Network
+from holdfast.promote.gate import Criteria, Spread
+from holdfast.prove.bands import SAMPLE_DELTA_SPREAD, SAMPLE_P_VALUE_SPREAD, SEED_DELTA_SPREAD
+from holdfast.prove.weigh import Weighing
+
+if TYPE_CHECKING:
+    from holdfast.collect.gym import Described
+    from holdfast.learn.control import EnvPPO
+
+KIND = "improve"
+HELD_OUT = 3 * 2**29  # seeds of held-out episodes begin here, above all that are learnt in
+MOST_EPISODES = 2**12
+BLOCKS = 2**16  # of held-out seeds, one for each seed of a run
+LONGEST = 10_000  # steps of an episode, where the environment names no limit
+WORTHWHILE = 0.05  # of the range of returns: a gain worth waiting for
+Env = str | Callable[[], Any]  # Gymnasium's name of it, module:function, or what makes one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvProof:
+    """How two networks are measured against one another in an environment."""
+
+    episodes: int = 200  # at most, of each
+    batch: int = 50  # between two looks
+    reward_range: tuple[float, float] | None = None  # of an episode's return; None: as the environment is known
+    max_steps: int | None = None  # of an episode; None: as the environment says
+    success_at: float | None = None  # a return from which an episode counts as solved; None: as the environment says
+    alpha: float = 0.05
+    min_effect: float = 0.0  # the mean return must improve by more than this
+
+    def __post_init__(self) -> None:
+        for name, most in (("episodes", MOST_EPISODES), ("batch", MOST_EPISODES), ("max_steps", 10**9)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise BadInput(f"proof.{name} = {value}", why=f"must be from 1 to {most}")
+        if self.episodes < 2:
+            raise BadInput(f"proof.episodes = {self.episodes}", why="a proof needs two at least, and usually many")
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> EnvProof:
+        ends = record["reward_range"]
+        return cls(**{**record, "reward_range": None if ends is None else tuple(ends)})
+
+
+def improve_env(
+    env: Env,
+    policy: Network | None = None,
+    *,
+    name: str | None = None,
+    algorithm: EnvPPO | None = None,
+    proof: EnvProof | None = None,
+    iterations: int = 1,
+    stage: Stage | None = None,
+    seed: int = 0,
+) -> RunSpec:
+    """Iterations of play, proof and decision in an environment of Gymnasium. `name` is the line of versions.
+
+    A callable that makes the environment should have a name that can be imported: a run is resumed by it."""
+    called, make = _named(env)
+    described = _described(called, make)
+    from holdfast.collect.gym import vector_env
+    from holdfast.learn.control import EnvPPO
+
+    proof, algorithm, line = proof or EnvProof(), algorithm or EnvPPO(seed=seed), name or called.replace("@", " ")
+    check_name("policy", line)
+    if iterations < 1:
+        raise BadInput(f"iterations = {iterations}", why="must be at least 1")
+    if not isinstance(policy or Network(), Network):
+        raise BadInput(f"policy {policy!r:.80}", why="acts in no environment", remedy="give hf.Network()")
+    network = (policy or Network(seed=seed)).fitted(called, described.spaces)
+    player = _player(called, partial(vector_env, make), described, proof)
+    seeds = held_out_seeds(seed, proof.episodes)
+    spec = Spec(
+        line=line,
+        policy=network,
+        algorithm=algorithm.within(called, player.make, seeds),
+        tasks=(),
+        held_out=[HeldOut(id=f"seed-{one}", input={"env": called, "seed": one}) for one in seeds],
+        prove=_prove(proof, player.reward_range),
+        criteria=_criteria(proof, player.reward_range),
+        iterations=iterations,
+        stage=stage,
+        suite=(called, "1"),
+    )
+    return _run_spec(spec, player, algorithm, proof, seed)
+
+
+def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO, proof: EnvProof, seed: int) -> RunSpec:
+    settings = {
+        "env": player.env,
+        "name": spec.line,
+        "policy": dict(spec.policy.manifest),
+        "algorithm": algorithm.record(),
+        "proof": asdict(proof),
+        "iterations": spec.iterations,
+        "stage": None if spec.stage is None else str(spec.stage),
+        "seed": seed,
+    }
+    return RunSpec(
+        kind=KIND,
+        program=partial(_improve, spec),
+        model_ref=f"network/{player.env}",
+        settings=settings,
+        runtime=Runtime(_no_agent, _no_score, Endpoints(), player=player),
+        workers=0,  # episodes are played by the steps themselves
+        policy=spec.line,
+        seed=seed,
+    )
+
+
+def held_out_seeds(seed: int, episodes: int) -> range:
+    """Those of a run with this seed: no two runs' overlap, where their seeds differ by less than BLOCKS."""
+    first = HELD_OUT + (seed % BLOCKS) * MOST_EPISODES
+    return range(first, first + episodes)
+
+
+def is_env_run(settings: Mapping[str, Any]) -> bool:
+    """Whether these are the settings of such a run."""
+    return "env" in settings and "algorithm" in settings
+
+
+def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpec:
+    """The same run again, to be resumed; `env` where it was made by something that has no name of its own."""
+    needs_torch()
+    from holdfast.learn.control import EnvPPO
+
+    return improve_env(
+        settings["env"] if env is None else env,
+        Network.from_manifest(settings["policy"]),
+        name=settings["name"],
+        algorithm=EnvPPO.from_record(settings["algorithm"]),
+        proof=EnvProof.from_record(settings["proof"]),
+        iterations=settings["iterations"],
+        stage=None if settings["stage"] is None else Stage(settings["stage"]),
+        seed=settings["seed"],
+    )
+
+
+def weighing_of(proof: EnvProof, reward_range: tuple[float, float]) -> Weighing:
+    """Limits that are shares of a reward from 0 to 1 are here the same shares of the range of returns."""
+    span = reward_range[1] - reward_range[0]
+    return Weighing(
+        primary="reward",
+        alpha=proof.alpha,
+        min_effect=proof.min_effect,
+        worthwhile=WORTHWHILE * span,
+        reward_range=reward_range,
+        seed_delta_spread=SEED_DELTA_SPREAD * span,
+        sample_delta_spread=SAMPLE_DELTA_SPREAD * span,
+    )
+
+
+# The parts -----------------------------------------------------------------------------------------------------------
+
+
+async def _improve(spec: Spec, run: Run) -> None:
+    await improve(run, spec)
+
+
+def _named(env: Env) -> tuple[str, Env]:
+    """What it is called in records, and what makes it. `module:function` is looked up, as Gymnasium's names are not."""
+    if not isinstance(env, str):
+        if not callable(env):
+            raise BadInput(f"env {env!r:.80}", why="is neither a name nor makes an environment when called")
+        name = getattr(env, "__qualname__", type(env).__qualname__)
+        return f"{getattr(env, '__module__', type(env).__module__)}:{name}", env
+    source, _, name = env.rpartition(":")
+    if source and all(part.isidentifier() for part in name.split(".")):
+        return env, load_named(env, "env")
+    return env, env
+
+
+def _described(called: str, make: Env) -> Described:
+    if find_spec("gymnasium") is None:
+        why, remedy = "Gymnasium is not installed", "pip install 'holdfast[learn]'"
+        raise BadInput(f"environment {called}", why=why, remedy=remedy)
+    needs_torch()
+    from holdfast.collect.gym import describe
+
+    try:
+        return describe(make)
+    except BadInput as error:
+        raise BadInput(f"environment {called}", why=error.why, remedy=error.remedy or "check its name") from error
+
+
+def _player(called: str, make: Callable[[int], Any], described: Described, proof: EnvProof) -> EpisodePlayer:
+    ends = proof.reward_range or described.returns
+    if ends is None:
+        why = "nobody knows the least and the most that an episode can return, and without them nothing can be proved"
+        raise BadInput(f"environment {called}", why=why, remedy="give reward_range=(low, high) of an episode's return")
+    return EpisodePlayer(
+        env=called,
+        make=make,
+        most_steps=proof.max_steps or described.max_steps or LONGEST,
+        reward_range=ends,
+        success_at=described.threshold if proof.success_at is None else proof.success_at,
+    )
+
+
+def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
+    """One try at each seed: what a network takes for best, in an environment with the same seed, is always the same."""
+    return ProveConfig(how=weighing_of(proof, reward_range), seeds=(0,), batch=proof.batch, timeout_s=None)
+
+
+def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
+    span = reward_range[1] - reward_range[0]
+    return Criteria(
+        max_p_value=proof.alpha,
+        require_seed_reproducibility=False,  # each seed is an episode of its own
+        max_sample_spread=Spread(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
+    )
+
+
+def _no_agent(task: Any, context: Any) -> Any:
+    raise Fault("this run", why="has no agent: its policy acts in an environment")
+
+
+def _no_score(task: Any, output: Any, spans: Any) -> Any:
+    return ()

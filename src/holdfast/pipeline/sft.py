@@ -1,0 +1,339 @@
+"""A run that teaches a model a user's own examples: prepare, learn piece by piece, result. Each is a durable step.
+
+Examples are read and checked before the run begins; in tokens they are kept with it, so that a run that was killed goes
+on without the file. What is learnt, and how, is `learn.sft`'s business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.collect.agent import Context
+from holdfast.collect.questions import exact_match
+from holdfast.collect.rows import read_rows
+from holdfast.contracts.algorithm import State
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import policy_from, policy_record
+from holdfast.contracts.run import RunState, StepRecord
+from holdfast.learn.examples import (
+    Dataset,
+    Example,
+    Skipped,
+    Tokenised,
+    check_columns,
+    divide,
+    read_examples,
+    recorded,
+    tokenise,
+)
+from holdfast.learn.sft import HELD_OUT_LOSS, SFT
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.runtime import Endpoints, Runtime
+from holdfast.policies.model import Model
+from holdfast.policies.registry import folder_of
+from holdfast.store.store import Store
+
+KIND = "sft"
+PAGE = 500
+RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the examples come from: a path, rows in Python, or the rollouts of a run."""
+
+    path: str | None = None
+    rows: int | None = None  # so many, given in Python
+    sha256: str | None = None  # of the examples as they were read; None: rollouts, which do not change
+    run: str | None = None
+    least: float | None = None  # reward of a rollout that is learnt from
+    columns: Mapping[str, str] = field(default_factory=dict)
+    system: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**kept, "columns": dict(self.columns)}
+
+    @property
+    def name(self) -> str:
+        return self.run or self.path or f"{self.rows} rows"
+
+
+def sft_spec(
+    policy: Model,
+    examples: Any = None,
+    *,
+    run: str | None = None,
+    least: float | None = None,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+    how: SFT | None = None,
+) -> RunSpec:
+    """A run that teaches `examples` (a path or rows), or the rollouts of `run` whose reward is at least `least`.
+
+    `columns` names the columns of rows that are called otherwise, as in {"prompt": "ask", "completion": "reply"};
+    `system` is the first message of rows that have none. The result is `result_of` the run.
+    """
+    how = how or SFT()
+    folder_of(policy.name)  # it is there
+    if (examples is None) == (run is None):
+        why = "there are none" if examples is None else "and a run were both given"
+        raise BadInput("examples", why=why, remedy="give a file or rows, or a run to learn from")
+    if run is not None:
+        if columns or system:
+            raise BadInput(
+                "columns and system", why="are for rows", remedy="leave them out: a run's rollouts have both"
+            )
+        return _spec(policy, Source(run=run, least=least), how, ())
+    if least is not None:
+        raise BadInput(f"least = {least:g}", why="rows have no reward", remedy="leave it out, or give a run")
+    source = Source(columns=dict(columns or {}), system=system)
+    found, skipped, count = _read(examples, source, how)
+    place = str(Path(examples).absolute()) if isinstance(examples, str | Path) else None
+    kept = Source(
+        path=place,
+        rows=count,
+        sha256=_hashed(found),
+        columns=source.columns,
+        system=system,
+    )
+    return _spec(policy, kept, how, found, skipped)
+
+
+def resumed_spec(settings: Mapping[str, Any]) -> RunSpec:
+    """The run that these settings began. Its examples are read again only where they were not yet kept."""
+    policy = policy_from(settings["policy"])
+    assert isinstance(policy, Model)
+    return _spec(policy, Source(**settings["source"]), SFT(**settings["sft"]), None)
+
+
+def _spec(
+    policy: Model, source: Source, how: SFT, examples: Sequence[Example] | None, skipped: Skipped | None = None
+) -> RunSpec:
+    given = Given(source=source, how=how, examples=examples, skipped=skipped or Skipped())
+    return RunSpec(
+        kind=KIND,
+        program=partial(sft, policy, given),
+        model_ref=policy.version.rpartition("@")[0],
+        settings={"policy": policy_record(policy), "source": source.record(), "sft": how.record()},
+        runtime=Runtime(_nobody, exact_match, Endpoints()),
+        workers=1,
+        seed=how.seed,
+        drain_s=1.0,
+    )
+
+
+async def _nobody(task: Any, context: Context) -> Any:
+    raise Fault("this run", why="has no rollouts")
+
+
+# The program ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a run begins with."""
+
+    source: Source
+    how: SFT
+    examples: Sequence[Example] | None  # None: the run is taken up, and they are read where they are still needed
+    skipped: Skipped
+
+    def record(self) -> dict[str, Any]:
+        return {"source": self.source.record(), "sft": self.how.record()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The examples in tokens, by reference, and what of them there is."""
+
+    blob: str
+    examples: int  # that can be used
+    sequences: int  # to learn from
+    held_out: int  # sequences that only measure
+    tokens: int  # to learn from, of the assistant's
+    skipped: Mapping[str, int]
+    first: Mapping[str, str]  # place of the first that was left out, by reason
+
+    def record(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Prepared:
+        return cls(**record)
+
+
+async def sft(policy: Model, given: Given, run: Run) -> None:
+    """Prepare the examples, learn from them, and say what came of it."""
+    how = given.how
+    data: Prepared = await run.step("prepare", prepare, policy, given, title="reading the examples")
+    state: State = await run.step("before", before, how, policy, data, title="measuring before")
+    pieces, total = how.pieces(data.sequences), how.updates(data.sequences)
+    while state.step < pieces:
+        title = f"learning, {state.metrics.get('updates', 0)} of {total} updates done"
+        state = await run.step(f"{state.step}/learn", learn, how, state, data, title=title)
+        if "skipped" in state.metrics:
+            break
+    await run.step(RESULT, partial(result, run.done), state, data, title=RESULT)
+
+
+def prepare(policy: Model, given: Given, *, ctx: StepContext) -> Prepared:
+    """The examples as the model's own tokens, divided, and kept."""
+    how, source = given.how, given.source
+    voice, longest, vocabulary = how.voice(policy, ctx)
+    if source.run is not None:
+        made, skipped = recorded(
+            voice,
+            _experiences(ctx.store, source.run),
+            least=source.least,
+            longest=longest,
+            vocabulary=vocabulary,
+            between=ctx.check,
+        )
+        if not made:
+            why = f"nothing in it is to be learnt from: {skipped.summary or 'it has no rollouts'}"
+            raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
+    else:
+        examples, before = _again(given)
+        made, after = tokenise(voice, examples, longest=longest, between=ctx.check)
+        skipped = before.and_also(after)
+        skipped.check(len(made) + skipped.total, how.skip, what="examples")
+    return _kept(made, skipped, how, ctx)
+
+
+def _kept(made: Sequence[Tokenised], skipped: Skipped, how: SFT, ctx: StepContext) -> Prepared:
+    data = divide(made, how.held_out, seed=how.seed)
+    return Prepared(
+        blob=ctx.store.blobs.put(data.to_bytes(), now=ctx.now()),
+        examples=len(made),
+        sequences=len(data.train),
+        held_out=0 if data.held_out is None else len(data.held_out),
+        tokens=data.train.tokens,
+        skipped=dict(skipped.counts),
+        first=dict(skipped.first),
+    )
+
+
+def before(how: SFT, policy: Model, data: Prepared, *, ctx: StepContext) -> State:
+    return how.begin(policy, _data(data, ctx), ctx)
+
+
+def learn(how: SFT, state: State, data: Prepared, *, ctx: StepContext) -> State:
+    return how.learn(state, _data(data, ctx), ctx)
+
+
+def result(done: Sequence[StepRecord], state: State, data: Prepared) -> dict[str, Any]:
+    """The policy that it is now, and what was measured on the way."""
+    losses = [one.body[HELD_OUT_LOSS] for one in done if HELD_OUT_LOSS in one.body]
+    learnt = [one.body for one in done if one.body.get("checkpoint")]
+    return {
+        "policy": policy_record(state.policy),
+        "updates": learnt[-1]["updates"] if learnt else 0,
+        "loss": [learnt[0]["loss"], learnt[-1]["loss"]] if learnt else None,
+        "held_out": {"before": losses[0], "after": losses[-1], "each": losses},
+        "taken_back": sum(body["taken_back"] for body in learnt),
+        "why": state.metrics.get("skipped"),
+    }
+
+
+def _data(data: Prepared, ctx: StepContext) -> Dataset:
+    return Dataset.from_bytes(ctx.store.blobs.get(data.blob))
+
+
+# What came of a run --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taught:
+    """What came of a run of this kind."""
+
+    run: str
+    policy: Model
+    prepared: Prepared
+    updates: int
+    before: float | None  # loss on what is held out, nats a token of the assistant's; None: nothing was held out
+    after: float | None
+    losses: Sequence[float | None]  # the same at every checkpoint, the beginning first
+    taken_back: int  # updates
+    why: str | None  # nothing was learnt: the reason
+
+
+def result_of(store: Store, run: str) -> Taught:
+    """What a finished run taught, and the policy at its last checkpoint."""
+    found = store.runs.get(run)
+    if found.kind != KIND:
+        raise BadInput(f"run {found.id}", why=f"is of the kind {found.kind}", remedy="'holdfast runs' lists them")
+    step = store.steps.get(found.id, RESULT)
+    kept = store.steps.get(found.id, "prepare")
+    if step is None or kept is None:
+        is_open = found.state is RunState.RUNNING
+        why = "is not done" if is_open else f"ended before it was done: {found.error or found.state}"
+        raise BadInput(f"run {found.id}", why=why, remedy=f"holdfast policy train --resume {found.id}")
+    body = step.body
+    policy = policy_from(body["policy"])
+    assert isinstance(policy, Model)
+    return Taught(
+        run=found.id,
+        policy=policy,
+        prepared=Prepared.from_record(kept.body),
+        updates=body["updates"],
+        before=body["held_out"]["before"],
+        after=body["held_out"]["after"],
+        losses=body["held_out"]["each"],
+        taken_back=body["taken_back"],
+        why=body["why"],
+    )
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _read(examples: Any, source: Source, how: SFT) -> tuple[list[Example], Skipped, int]:
+    """The examples of a path or of rows; too many that are none are refused before anything is begun."""
+    check_columns(source.columns)
+    rows = [(one.place, one.origin.split, one.data) for one in read_rows(examples)]
+    if not rows:
+        raise BadInput(str(examples)[:200], why="holds no example", remedy="write one JSON object a line")
+    found, skipped = read_examples(rows, columns=source.columns, system=source.system)
+    skipped.check(len(rows), how.skip, what="examples")
+    return found, skipped, len(rows)
+
+
+def _again(given: Given) -> tuple[Sequence[Example], Skipped]:
+    """The examples; of a run that is taken up before they were kept, from their file."""
+    if given.examples is not None:
+        return given.examples, given.skipped
+    source = given.source
+    if source.path is None:
+        why, remedy = "they were given in Python, and the run stopped before it kept them", "begin a new run"
+        raise BadInput("examples", why=why, remedy=remedy)
+    found, skipped, _ = _read(source.path, source, given.how)
+    if _hashed(found) != source.sha256:
+        raise BadInput(source.path, why="is not what the run began with", remedy="restore it, or begin a new run")
+    return found, skipped
+
+
+def _experiences(store: Store, run: str) -> Iterator[Experience]:
+    after: str | None = None
+    while page := store.views.rollouts(run, after=after, most=PAGE):
+        for one in page:
+            experience = store.experiences.one(one.id)
+            if experience is not None:
+                yield experience
+        after = page[-1].name
+
+
+def _hashed(examples: Sequence[Example]) -> str:
+    found = hashlib.sha256()
+    for one in examples:
+        row = [list(one.messages), list(one.tools), one.split]
+        found.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode(errors="replace") + b"\n")
+    return found.hexdigest()

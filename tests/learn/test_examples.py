@@ -1,0 +1,257 @@
+"""Examples become a model's own tokens: what is taught is what is asked for and sampled later, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall
+from holdfast.learn.examples import Dataset, Example, Skipped, divide, read_examples, recorded, tokenise, tokens_of
+from holdfast.policies import hub, tokens
+from holdfast.policies.registry import folder_of
+from holdfast.policies.voices import ByteVoice, TemplateVoice, Voice
+from tests.learn.attempts import attempt, signal
+
+CALC = {"type": "function", "function": {"name": "calc", "parameters": {"properties": {"expression": {}}}}}
+CALL = {"id": "call_0", "type": "function", "function": {"name": "calc", "arguments": '{"expression":"2+2"}'}}
+ASKED = [
+    {"role": "system", "content": "You answer briefly."},
+    {"role": "user", "content": "What is 2+2?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_0", "content": "4"},
+    {"role": "assistant", "content": "It is 4."},
+]
+
+
+@pytest.fixture(scope="module")
+def template() -> TemplateVoice:
+    voice = hub.load(folder_of("tiny-tools")).voice
+    assert isinstance(voice, TemplateVoice)
+    return voice
+
+
+def shown(voice: Voice, ids: list[int]) -> str:
+    return b"".join(voice.spell(token) for token in ids).decode()
+
+
+def taught(voice: Voice, messages: list[Any], tools: list[Any] | None = None) -> list[str]:
+    """The pieces of text that are learnt, in order."""
+    pieces: list[list[int]] = []
+    was = False
+    for ids, decided in tokens_of(voice, Example(place="here", messages=messages, tools=tools or ())):
+        for token, is_decided in zip(ids, decided, strict=True):
+            if is_decided and not was:
+                pieces.append([])
+            if is_decided:
+                pieces[-1].append(token)
+            was = is_decided
+    return [shown(voice, one) for one in pieces]
+
+
+def test_only_what_the_assistant_says_is_learnt_with_the_mark_that_ends_it(template: TemplateVoice) -> None:
+    called = '<tool_call>{"name": "calc", "arguments": {"expression": "2+2"}}</tool_call><|im_end|>'
+    assert taught(template, ASKED, [CALC]) == [called, "It is 4.<|im_end|>"]
+    assert taught(ByteVoice(), ASKED, [CALC]) == ['<|call|>calc {"expression":"2+2"}<|end|>', "It is 4.<|end|>"]
+
+
+def test_each_answer_follows_the_very_prompt_that_the_model_is_asked_with(template: TemplateVoice) -> None:
+    for voice in (template, ByteVoice()):
+        [(ids, decided)] = tokens_of(voice, Example(place="here", messages=ASKED, tools=[CALC]))
+        for place in (2, 4):
+            prompt = voice.prompt(ASKED[:place], [CALC])
+            assert ids[: len(prompt)] == prompt
+            assert decided[len(prompt)] and not decided[len(prompt) - 1]
+        assert ids[-1] in voice.ends
+
+
+def test_what_is_taught_reads_as_the_message_it_was_made_of(template: TemplateVoice) -> None:
+    answer = template.answer(ASKED[:3], [CALC])
+    read = template.read(answer)
+    assert read["tool_calls"][0]["function"] == {"name": "calc", "arguments": '{"expression": "2+2"}'}
+    assert read["content"] == ""
+
+
+def test_an_answer_of_weight_zero_is_only_context(template: TemplateVoice) -> None:
+    first = {**ASKED[2], "weight": 0}
+    assert taught(template, [*ASKED[:2], first, *ASKED[3:]], [CALC]) == ["It is 4.<|im_end|>"]
+    assert taught(template, [*ASKED[:4], {**ASKED[4], "weight": 0}], [CALC])[0].startswith("<tool_call>")
+
+
+class Joining:
+    """A tokenizer that makes one token of the end of a prompt and an `x`: 99. All else is bytes, and 0 the end."""
+
+    unk_token_id, eos_token_id = None, 0
+
+    def convert_tokens_to_ids(self, token: str) -> None:
+        return None
+
+    def apply_chat_template(self, messages: Any, *, tokenize: bool, add_generation_prompt: bool, **how: Any) -> Any:
+        text = "".join(f"{one['role'][0]}{one['content']}\0" for one in messages) + "a" * add_generation_prompt
+        return self.encode(text) if tokenize else text
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return list(text.replace("ax", "\x63").encode())
+
+    def decode(self, ids: Any, **how: Any) -> str:
+        return bytes(ids).decode().replace("\x63", "ax")
+
+
+def test_an_answer_never_begins_inside_the_last_token_of_its_prompt() -> None:
+    """Sampling begins after the prompt's last token: a token that spans both could never be sampled."""
+    voice = TemplateVoice(Joining(), frozenset({0}))
+    assert voice.prompt([{"role": "user", "content": "q"}]) == list(b"uq\0a")
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "xy"}]
+    assert voice.answer(said) == list(b"xy\0")
+    with pytest.raises(BadInput, match="spells the mark that ends one"):
+        voice.answer([said[0], {"role": "assistant", "content": "x\0y"}])
+
+
+def rows(*some: dict[str, Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
+    return [(f"file line {number}", None, row) for number, row in enumerate(some, 1)]
+
+
+Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("row", "how", "wanted"),
+    [
+        ({"messages": [Q, A]}, {}, [Q, A]),
+        ({"messages": json.dumps([Q, A])}, {}, [Q, A]),  # a table of texts
+        ({"prompt": "q", "completion": "a"}, {}, [Q, A]),
+        ({"prompt": [Q], "completion": [A]}, {}, [Q, A]),
+        ({"question": "q", "answer": "a"}, {}, [Q, A]),
+        ({"ask": "q", "reply": "a"}, {"columns": {"prompt": "ask", "completion": "reply"}}, [Q, A]),
+        ({"chat": [Q, A]}, {"columns": {"messages": "chat"}}, [Q, A]),
+        ({"prompt": "q", "completion": "a"}, {"system": "s"}, [{"role": "system", "content": "s"}, Q, A]),
+        (
+            {"prompt": "q", "completion": "a", "system": "t"},
+            {"system": "s"},
+            [{"role": "system", "content": "t"}, Q, A],
+        ),
+    ],
+)
+def test_rows_of_every_form_become_conversations(row: dict[str, Any], how: dict[str, Any], wanted: list[Any]) -> None:
+    [found], skipped = read_examples(rows(row), **how)
+    assert (list(found.messages), skipped.total) == (wanted, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"messages": [Q]}, "nothing of the assistant's to learn"),
+        ({"messages": []}, "nothing of the assistant's to learn"),
+        ({"messages": [A]}, "nothing of the assistant's to learn"),  # after nothing
+        ({"messages": [Q, {"role": "assistant", "content": ""}]}, "nothing of the assistant's to learn"),
+        ({"messages": [Q, {"role": "robot", "content": "a"}]}, r"messages\[1\] has the role 'robot'"),
+        ({"messages": [Q, "a"]}, r"messages\[1\] has the role none"),
+        ({"messages": [Q, {"role": "assistant", "content": 3}]}, r"messages\[1\].content is not text"),
+        ({"messages": "not json"}, "messages is text that is not JSON"),
+        ({"messages": {"role": "user"}}, "messages is not a list"),
+        ({"messages": [Q, {"role": "assistant", "tool_calls": [{"name": "calc"}]}]}, "tool_calls has no function"),
+        ({"messages": [Q, A], "tools": [{"name": "calc"}]}, "tools are not of the form"),
+        ({"text": "q a"}, "it is none of"),
+        ({"prompt": "q", "completion": 7}, "completion is neither text nor"),
+        ({"prompt": "q"}, "it is none of"),
+    ],
+)
+def test_a_row_that_is_no_example_is_named_with_its_line(row: dict[str, Any], why: str) -> None:
+    found, skipped = read_examples(rows({"messages": [Q, A]}, row))
+    assert len(found) == skipped.total == 1
+    with pytest.raises(BadInput, match=f"file line 2: .*{why}.*1 of 2 examples"):
+        skipped.check(2, 0.1, what="examples")
+
+
+def test_a_few_rows_may_be_left_out_and_are_counted() -> None:
+    found, skipped = read_examples(rows(*[{"messages": [Q, A]}] * 18, {"messages": [Q]}, {"messages": [Q]}))
+    skipped.check(20, 0.1, what="examples")
+    assert (len(found), skipped.total, skipped.summary.partition(":")[0]) == (18, 2, "2")
+    with pytest.raises(BadInput, match="file line 19"):
+        skipped.check(20, 0.05, what="examples")
+
+
+def test_a_column_that_no_form_has_cannot_be_mapped() -> None:
+    with pytest.raises(BadInput, match="columns: 'reply'"):
+        read_examples([], columns={"reply": "a"})
+
+
+def test_a_conversation_that_does_not_fit_is_left_out_whole() -> None:
+    examples = [Example(place=f"line {n}", messages=[Q, {**A, "content": "a" * n}]) for n in (5, 50)]
+    made, skipped = tokenise(ByteVoice(), examples, longest=20)
+    assert [len(one.sequences) for one in made] == [1]
+    assert skipped == Skipped(
+        counts={"it is longer than 20 tokens": 1}, first={"it is longer than 20 tokens": "line 50"}
+    )
+
+
+def test_copies_of_an_example_are_never_on_both_sides_of_the_split() -> None:
+    examples = [Example(place="", messages=[Q, {**A, "content": str(n % 20)}]) for n in range(200)]
+    made, _ = tokenise(ByteVoice(), examples, longest=99)
+    data = divide(made, 0.25, seed=3)
+    assert data.held_out is not None
+    sides = [
+        {tuple(some.ids[start:end].tolist()) for start, end in zip(some.bounds, some.bounds[1:], strict=False)}
+        for some in (data.train, data.held_out)
+    ]
+    assert [len(side) for side in sides] == [15, 5] and not sides[0] & sides[1]
+    again = divide(made, 0.25, seed=3)
+    assert again.to_bytes() == data.to_bytes() != divide(made, 0.25, seed=4).to_bytes()
+    kept = Dataset.from_bytes(data.to_bytes())
+    assert kept.to_bytes() == data.to_bytes() and kept.train.tokens == data.train.tokens
+
+
+def test_splits_that_the_rows_have_are_kept() -> None:
+    named = [("a", "train", {"messages": [Q, A]}), ("b", "test", {"messages": [Q, {**A, "content": "b"}]})]
+    found, _ = read_examples(named)
+    data = divide(tokenise(ByteVoice(), found, longest=99)[0], 0.0, seed=0)
+    assert len(data.train) == 1 and data.held_out is not None and len(data.held_out) == 1
+
+
+def sampled(said: list[int], *, model: str = "m", ids: bool = True, **how: Any) -> ModelCall:
+    return ModelCall(
+        model=model,
+        messages=(Q,),
+        response={"role": "assistant", "content": bytes(said).decode()},
+        prompt_ids=tuple(tokens.prompt([Q])) if ids else None,
+        completion_ids=(*said, tokens.END) if ids else None,
+        **how,
+    )
+
+
+def test_recorded_attempts_are_learnt_in_the_ids_that_were_sampled() -> None:
+    odd = sampled([*b"4"], forced=(0,))  # put there, not sampled: text alone would not tell
+    [one], skipped = recorded(ByteVoice(), [attempt("a", odd)], least=None, longest=99, vocabulary=264)
+    [(ids, decided)] = one.sequences
+    assert ids == [*tokens.prompt([Q]), *b"4", tokens.END]
+    assert decided == [False] * (len(ids) - 1) + [True] and not skipped.total
+
+
+def test_attempts_without_ids_or_with_those_of_another_model_are_learnt_from_their_text() -> None:
+    foreign = ModelCall(
+        model="other", messages=(Q,), response=A, prompt_ids=(1, 2, 3), completion_ids=(9,), logprobs=(-1.0,)
+    )
+    for call in (foreign, sampled([*b"a"], ids=False)):
+        [one], _ = recorded(ByteVoice(), [attempt("a", call)], least=None, longest=99, vocabulary=264)
+        [(ids, decided)] = one.sequences
+        assert ids == [*tokens.prompt([Q]), *b"a", tokens.END]
+        assert sum(decided) == 2
+
+
+def test_only_good_train_attempts_are_learnt_from_and_the_others_are_counted() -> None:
+    call = sampled([*b"a"])
+    some = [
+        attempt("good", call, signals=(signal(1.0),)),
+        attempt("poor", call, signals=(signal(0.5),)),
+        attempt("unscored", call, signals=None),
+        attempt("failed", call, signals=(signal(1.0),), state=RolloutState.FAILED),
+        attempt("measured", call, signals=(signal(1.0),), split=Split.VAL),
+        attempt("silent", signals=(signal(1.0),)),
+        attempt("long", sampled([*b"a" * 99]), signals=(signal(1.0),)),
+    ]
+    found, skipped = recorded(ByteVoice(), some, least=1.0, longest=50, vocabulary=264)
+    assert len(found) == 1 and sorted(skipped.counts.values()) == [1] * 6
+    assert set(skipped.first.values()) == {"poor", "unscored", "failed", "measured", "silent", "long"}

@@ -1,0 +1,243 @@
+"""Runs that teach examples: what they leave, that a broken one ends in the same bytes, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.run import RunState, Status
+from holdfast.learn.sft import SFT
+from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.sft import Taught, result_of, resumed_spec, sft_spec
+from holdfast.policies import loading
+from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.model import Model
+from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.store.store import Store, open_store
+from tests.conftest import Files
+
+WORDS = ("oak", "elm", "ash", "fir", "yew", "bay", "fig", "box")
+HOW = SFT(lr=3e-2, epochs=3, batch=4, save_every=3, held_out=0.25)
+
+
+@pytest.fixture
+def store(files: Files) -> Iterator[Store]:
+    with open_store(files.fresh()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    net = Transformer(Shape(width=16, layers=1, heads=2, context=96), seed=0)
+    save_transformer(tmp_path / "tiny", net, Manifest(kind="transformer", shape={}, created_at=0.0))
+    return Model(str(tmp_path / "tiny"))
+
+
+def rows(count: int = 24) -> list[dict[str, Any]]:
+    return [
+        {"prompt": f"{WORDS[n % 8]} {n // 8}?", "completion": f"{WORDS[n % 8].upper()} {n // 8 + 1}"}
+        for n in range(count)
+    ]
+
+
+def run(
+    store: Store, spec: RunSpec, *, resume: str | None = None, features: Features = ALL_ON, later_s: float = 0.0
+) -> Status:
+    return asyncio.run(
+        drive(
+            store,
+            spec,
+            Control(),
+            clock=lambda: time.time() + later_s,
+            observe=lambda status: None,
+            who="test",
+            salt="ab",
+            resume=resume,
+            features=lambda done: features,
+        )
+    )
+
+
+def taught(store: Store, spec: RunSpec) -> Taught:
+    return result_of(store, run(store, spec).run_id)
+
+
+def weights_of(store: Store, run_id: str) -> list[str]:
+    """The hashes of all that was learnt, in order."""
+    return [one.artifact.sha256 for one in store.checkpoints.of_run(run_id) if one.artifact is not None]
+
+
+def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(store: Store, model: Model) -> None:
+    found = taught(store, sft_spec(model, rows(), how=HOW))
+    assert found.before is not None and found.after is not None and found.after < found.before - 0.5
+    assert (found.prepared.sequences, found.prepared.held_out, found.updates) == (18, 6, 15)
+    assert len(found.losses) == 1 + 5  # before, and at every checkpoint
+    made = store.checkpoints.of_run(found.run)
+    assert [one.id for one in made][-1] == found.policy.checkpoint and made[-1].parent == made[-2].id
+    assert {one.algorithm for one in made} == {"sft"}
+    before, after = (loading.load(one, store.folder)[0].state_dict() for one in (model, found.policy))
+    assert any(bool((before[name] != after[name]).any()) for name in before)
+    assert store.runs.get(found.run).kind == "sft"
+
+
+def test_the_same_examples_and_seed_give_the_same_bytes_and_another_seed_others(files: Files, model: Model) -> None:
+    hashes = []
+    for seed in (0, 0, 1):
+        with open_store(files.fresh()) as store:
+            hashes.append(weights_of(store, taught(store, sft_spec(model, rows(), how=replace(HOW, seed=seed))).run))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_run_that_is_stopped_anywhere_and_resumed_ends_in_the_same_bytes(files: Files, model: Model) -> None:
+    """Stopped at every one of its orders to go on: the check between two pieces of a batch raises."""
+    with open_store(files.fresh()) as store:
+        whole = weights_of(store, taught(store, sft_spec(model, rows(), how=HOW)).run)
+
+    with open_store(files.fresh()) as store:
+        spec, run_id = sft_spec(model, rows(), how=HOW), None
+        for after in (2, 3, 5, 60):  # steps that are recorded when it is asked to end
+            status = asyncio.run(_stopped(store, spec, run_id, after))
+            run_id = status.run_id
+            if status.run_state is RunState.COMPLETED:
+                break
+            assert len(store.steps.of_run(run_id)) >= min(after, 8)
+            spec = resumed_spec(store.runs.get(run_id).settings)  # the rows are not needed any more
+        assert weights_of(store, str(run_id)) == whole
+
+
+async def _stopped(store: Store, spec: RunSpec, resume: str | None, after: int) -> Status:
+    control = Control()
+
+    async def watch() -> None:
+        while not (store.runs.newest() and len(store.steps.of_run(store.runs.newest()[0].id)) >= after):
+            await asyncio.sleep(0.001)
+        control.stop()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await drive(
+            store,
+            spec,
+            control,
+            clock=time.time,
+            observe=lambda status: None,
+            who="test",
+            salt="ab",
+            resume=resume,
+            features=lambda done: ALL_ON,
+        )
+    finally:
+        watching.cancel()
+
+
+@pytest.mark.parametrize("recorded", [1, 6])  # killed before the examples are kept, and while it learns
+def test_a_run_that_is_killed_and_resumed_ends_in_the_same_bytes(
+    files: Files, model: Model, tmp_path: Path, recorded: int
+) -> None:
+    with open_store(files.fresh()) as store:
+        whole = weights_of(store, taught(store, sft_spec(model, rows(), how=replace(HOW, epochs=8))).run)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    at = tmp_path / "store" / "store.sqlite"
+    given = ["--lr", "3e-2", "--epochs", "8", "--batch", "4", "--save-every", "3", "--held-out", "0.25"]
+    command = [sys.executable, "-m", "holdfast.cli", "policy", "train"]
+    process = subprocess.Popen([*command, model.name, str(file), *given, "--store", str(at)])
+    deadline = time.monotonic() + 60
+    while _recorded(at) < recorded and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with open_store(str(at), create=False) as store:
+        found = store.runs.newest()[0]
+        run_id, spec = found.id, resumed_spec(found.settings)
+        assert found.state is RunState.RUNNING and len(store.steps.of_run(run_id)) >= recorded
+        status = run(store, spec, resume=run_id, later_s=60.0)  # the lease of who was killed is over by then
+        assert status.run_state is RunState.COMPLETED
+        assert weights_of(store, run_id) == whole
+
+
+def _recorded(at: Path) -> int:
+    if not at.exists():
+        return 0
+    try:
+        with open_store(str(at), create=False, migrate=False) as store:
+            return len(store.steps.of_run(store.runs.newest()[0].id)) if store.runs.newest() else 0
+    except Exception:  # it is being made
+        return 0
+
+
+def test_rows_that_are_no_examples_stop_it_before_anything_begins(model: Model, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "completion": "b"}\n\n{"messages": [{"role": "user", "content": "a"}]}\n')
+    with pytest.raises(BadInput, match=r"rows.jsonl line 3: there is nothing of the assistant's to learn; 1 of 2"):
+        sft_spec(model, file)
+    with pytest.raises(BadInput, match="is not JSON"):
+        file.write_text("{")
+        sft_spec(model, file)
+    with pytest.raises(BadInput, match="holds no example"):
+        sft_spec(model, [])
+    with pytest.raises(BadInput, match="examples: there are none"):
+        sft_spec(model)
+    with pytest.raises(BadInput, match="and a run were both given"):
+        sft_spec(model, rows(), run="run-1")
+    with pytest.raises(BadInput, match="rows have no reward"):
+        sft_spec(model, rows(), least=1.0)
+    with pytest.raises(BadInput, match="neither in the package nor a folder"):
+        sft_spec(Model("no-such-model"), rows())
+
+
+def test_examples_that_do_not_fit_are_counted_and_too_many_end_the_run(store: Store, model: Model) -> None:
+    long = [{"prompt": "a", "completion": "b" * 100}] * 2
+    found = taught(store, sft_spec(model, [*rows(), *long], how=HOW))
+    assert dict(found.prepared.skipped) == {"it is longer than 96 tokens": 2}
+    assert found.prepared.first == {"it is longer than 96 tokens": "tasks item 25"}
+    with pytest.raises(BadInput, match="item 25.*longer than 96 tokens.*2 of 26.*skip = 0.05"):
+        run(store, sft_spec(model, [*rows(), *long], how=replace(HOW, skip=0.05)))
+    assert store.runs.newest()[0].state is RunState.FAILED
+
+
+def test_a_rate_that_is_too_high_ends_the_run_at_its_last_good_checkpoint(store: Store, model: Model) -> None:
+    with pytest.raises(BadInput, match=r"sft.lr = 5: it diverges"):
+        run(store, sft_spec(model, rows(), how=replace(HOW, lr=5.0, epochs=30)))
+    with pytest.raises(BadInput, match="ended before it was done.*diverges"):
+        result_of(store, store.runs.newest()[0].id)
+
+
+def test_a_run_whose_learning_is_switched_off_says_so(store: Store, model: Model) -> None:
+    status = run(store, sft_spec(model, rows(), how=HOW), features=replace(ALL_ON, learning=False))
+    found = result_of(store, status.run_id)
+    assert (found.policy, found.updates, found.why) == (model, 0, "learning is switched off")
+
+
+def test_a_file_that_changed_before_its_examples_were_kept_is_refused(
+    store: Store, model: Model, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    settings = sft_spec(model, file, how=HOW).settings
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows(20)))
+    with pytest.raises(BadInput, match="is not what the run began with"):
+        run(store, resumed_spec(settings))
+    with pytest.raises(BadInput, match="were given in Python"):
+        run(store, resumed_spec(sft_spec(model, rows(), how=HOW).settings))
+
+
+def test_it_goes_on_from_a_checkpoint_of_an_earlier_run(store: Store, model: Model) -> None:
+    first = taught(store, sft_spec(model, rows(), how=HOW))
+    second = taught(store, sft_spec(first.policy, rows(), how=HOW))
+    assert second.before is not None and first.after is not None
+    np.testing.assert_allclose(second.before, first.after, rtol=1e-5)
+    assert store.checkpoints.of_run(second.run)[0].parent == first.policy.checkpoint

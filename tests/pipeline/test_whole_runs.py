@@ -1,0 +1,248 @@
+"""Whole runs from settings, as a config file gives them: scorers of one's own, the same bytes twice, resources, and
+models in Hugging Face's format."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.contracts.algorithm import State
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import RunState, Status
+from holdfast.contracts.settings import OptimizeSettings
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.learn.practice import GRPO
+from holdfast.pipeline.spec import improve_spec, optimize_spec
+from holdfast.policies import weights
+from holdfast.policies.engine import LocalEngine
+from holdfast.policies.loading import load
+from holdfast.policies.model import Model
+from holdfast.policies.registry import folder_of
+from holdfast.store.store import Store, open_store
+from tests.conftest import Files
+from tests.learn.telling import Telling
+from tests.pipeline.scene import fresh_in, ran
+from tests.pipeline.test_improve import Played
+from tests.workloads.scene import RUN, tiny
+
+HERE = "tests.pipeline.test_whole_runs"
+
+
+async def ask(task: Mapping[str, Any], context: Any) -> str:
+    """Asks once, and passes on what it was told to sample by."""
+    messages = [{"role": "user", "content": task["prompt"]}]
+    if "system" in context.resources:
+        messages.insert(0, {"role": "system", "content": context.prompt("system")})
+    call = await context.ask(messages, temperature=1.0, max_tokens=task.get("max_tokens", 6))
+    return str(call.response.get("content") or "")
+
+
+async def recite(task: Mapping[str, Any], context: Any) -> str:
+    """Says the system prompt of the version in force."""
+    return str(context.prompt("system"))
+
+
+def is_odd(task: Mapping[str, Any], answer: str) -> float:
+    """What a user would write: the gate. Whatever a model says by chance, about half of it is right."""
+    return float(sum(map(ord, answer)) % 2)
+
+
+def broken(task: Mapping[str, Any], answer: str) -> float:
+    return 1.0 if answer == "never" else 0.0  # pays not even the gold answer
+
+
+def settings(model: str, **fields: Any) -> OptimizeSettings:
+    given = {
+        "agent": f"{HERE}:ask",
+        "model": f"local/{model}",
+        "optimize": [{"prompt": f"say {n}", "expected": "a"} for n in (1, 3, 5, 7)],
+        "validate": [{"prompt": f"tell {n}", "expected": "a"} for n in (1, 3, 5, 7)],
+        "scorers": [{"scorer": f"{HERE}:is_odd", "gate": True}],
+        "worker_count": 4,
+        "heartbeat_interval_ms": 100,
+        "poll_interval_ms": 10,
+        "max_attempts": 1,
+    }
+    return OptimizeSettings.model_validate(given | fields)
+
+
+IMPROVE = {"steps": 1, "step_tasks": 4, "samples": 4, "learning_rate": 1e-2, "prove": {"seeds": 2}}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny(tmp_path_factory.mktemp("base") / "tiny")
+
+
+def experiences(store: Store, status: Status) -> list[Experience]:
+    found = store.views.rollouts(status.run_id, most=1000)
+    return store.experiences.of([one.id for one in sorted(found, key=lambda one: one.name)])
+
+
+# Scorers of one's own
+
+
+async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(small: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        status = await ran(store, optimize_spec(settings(small, rl_optimizer={})))
+        found = experiences(store, status)
+        for one in found:
+            assert one.sheet is not None
+            paid = [(each.name, each.value, each.source) for each in one.sheet.signals if each.weight]
+            said = str(one.calls[0].response.get("content") or "")
+            assert paid == [("success", is_odd({}, said), "scorer:is_odd")]
+        assert {one.sheet.total for one in found if one.sheet} == {0.0, 1.0}  # so that there is something to tell apart
+        assert status.rl_optimizer is not None and status.rl_optimizer["parameter_delta_norm"] > 0.0
+
+
+async def test_a_users_own_function_is_what_an_improvement_is_proved_by(small: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = Played(store, await ran(store, improve_spec(settings(small, improve=IMPROVE))))
+        assert played.status.run_state is RunState.COMPLETED
+        assert played.evidence().primary == "success"
+        looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
+        assert len(looked) == 16 and {one.sheet.signals[0].source for one in looked if one.sheet} == {"scorer:is_odd"}
+
+
+@pytest.mark.parametrize("make", [optimize_spec, improve_spec])
+def test_a_scorer_that_pays_not_even_its_gold_answer_is_refused_before_the_first_rollout(make: Any, small: str) -> None:
+    with pytest.raises(BadInput, match="scorer broken: .*8 of 8 tasks"):
+        make(settings(small, scorers=[{"scorer": f"{HERE}:broken", "gate": True}]))
+
+
+# The same bytes
+
+
+def bytes_of(played: Played) -> dict[str, Any]:
+    """All that must be the same: no ids of runs, no times, no durations."""
+    found = experiences(played.store, played.status)
+    names = [one.rollout.partition("/")[2] for one in found]
+    calls = [[(call.prompt_ids, call.completion_ids, call.logprobs) for call in one.calls] for one in found]
+    return {
+        "weights": [played.sha256(n) for n in range(len(played.checkpoints))],
+        "calls": dict(zip(names, calls, strict=True)),
+        "rewards": dict(zip(names, (one.sheet and one.sheet.total for one in found), strict=True)),
+        "judged": played.judged(),
+    }
+
+
+async def test_a_deterministic_run_is_the_same_bytes_every_time(small: str, files: Files, tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        with open_store(fresh_in(tmp_path / name, files)) as store:
+            given = settings(small, improve={**IMPROVE, "steps": 2}, deterministic=True, seed=4)
+            found.append(bytes_of(Played(store, await ran(store, improve_spec(given)))))
+    first, second = found
+    assert len(first["weights"]) == 2 and len(set(first["rewards"].values())) > 1
+    assert first == second
+
+
+# Resources
+
+
+async def test_the_resources_of_a_local_model_reach_the_agent(small: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        texts = {"system": "Be brief.", "depth": 3}
+        status = await ran(store, optimize_spec(settings(small, agent=f"{HERE}:recite", resources=texts)))
+        rollout = store.views.rollout(f"{status.run_id}/train-1")
+        assert {one.output for one in store.experiences.decided(status.run_id)} == {"Be brief."}
+        assert (status.resources_id, rollout.resources) == ("resources-1", 1)
+
+
+async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(small: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        given = settings(small, resources={"system": "Be brief."}, improve=IMPROVE)
+        played = Played(store, await ran(store, improve_spec(given)))
+        candidate = played.decided().candidate
+        assert isinstance(candidate, Model) and candidate.resources == {"system": "Be brief."}
+        for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
+            assert one.calls[0].messages[0]["content"] == "Be brief."
+
+
+# Models in Hugging Face's format
+
+
+def moved(policy: Model, store: Path) -> tuple[int, int]:
+    """How many tensors of the model the checkpoint changed, of how many that can be trained."""
+    before, after = load(policy.at(None), None)[0], load(policy, store)[0]
+    pairs = zip(before.named_parameters(), after.parameters(), strict=True)
+    trained = [(old, new) for (_, old), new in pairs if old.requires_grad]
+    return sum(not bool(old.equal(new)) for old, new in trained), len(trained)
+
+
+@pytest.mark.parametrize("where", ["tiny-tools", "a folder"])
+async def test_a_model_in_hugging_faces_format_is_moved_by_rl_optimizer(
+    where: str, files: Files, tmp_path: Path
+) -> None:
+    name = where if where == "tiny-tools" else str(shutil.copytree(folder_of("tiny-tools"), tmp_path / "mine"))
+    with open_store(files.fresh()) as store:
+        block = {"ppo": {"learning_rate": 1e-3}}
+        status = await ran(store, optimize_spec(settings(name, rl_optimizer=block)))
+        assert status.run_state is RunState.COMPLETED and status.rl_optimizer is not None
+        assert status.rl_optimizer["parameter_delta_norm"] > 0.0
+        checkpoint = str(status.rl_optimizer["checkpoint"])
+        changed, of = moved(Model(name, checkpoint=checkpoint), store.folder)
+        assert changed == of > 0
+
+
+async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_answers(files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        played = Played(store, await ran(store, improve_spec(settings("tiny-tools", improve=IMPROVE))))
+        (checkpoint,) = played.checkpoints
+        candidate = played.decided().candidate
+        assert candidate == Model("tiny-tools", checkpoint=checkpoint)
+        assert moved(Model("tiny-tools", checkpoint=checkpoint), store.folder)[0] > 0
+        looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
+        assert {one.version for one in looked} == {"local/tiny-tools@0", f"local/tiny-tools@{checkpoint}"}
+        engine = LocalEngine(folder=store.folder, slots=1)
+        call = await engine.open_model(Model("tiny-tools", checkpoint=checkpoint))(
+            [{"role": "user", "content": "hi"}], max_tokens=3
+        )
+        engine.close()
+        assert call.model == f"local/tiny-tools@{checkpoint}" and call.completion_ids
+
+
+async def test_adapters_alone_are_trained_and_the_checkpoint_holds_them_alone(files: Files, tmp_path: Path) -> None:
+    base = Model("tiny-tools", lora=4)
+    engine = LocalEngine(slots=2)
+    complete = engine.open_model(base)
+    asked = [{"role": "user", "content": "say 1"}]
+    calls = [await complete(asked, temperature=1.0, max_tokens=6) for _ in range(4)]
+    engine.close()
+    given = [tried(call, n, won=float(n % 2)) for n, call in enumerate(calls)]
+    telling = Telling(tmp_path)
+    state = State(base=base)
+    for _ in range(2):  # the second goes on with the trainer of the first
+        state = telling.tell(GRPO(lr=1e-2), state, [replace(one, version=state.policy.version) for one in given])
+    assert state.candidate == base.at(telling.checkpoints[-1].id)
+    changed, of = moved(base.at(telling.checkpoints[-1].id), tmp_path)
+    assert 0 < changed <= of
+    kept, _ = weights.load(tmp_path / "checkpoints" / telling.checkpoints[-1].id)
+    assert kept and all("lora_" in name for name in kept)
+    ids = torch.tensor([calls[0].prompt_ids])
+    with torch.no_grad():
+        before, after = (load(one, tmp_path)[0](ids) for one in (base, state.policy))
+    assert not before.equal(after)
+
+
+def tried(call: ModelCall, n: int, *, won: float) -> Experience:
+    return Experience(
+        rollout=f"{RUN}/p-{n}",
+        run=RUN,
+        task="g",
+        split=Split.TRAIN,
+        is_final=True,
+        state=RolloutState.SUCCEEDED,
+        spans=(Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=1.0, model=call),),
+        sheet=Sheet(signals=(Signal(name="success", value=won, source="rule"),)),
+        version=call.model,
+    )
