@@ -29,11 +29,12 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
 from holdfast.policies.hub import load
-from holdfast.policies.lm import EPSILON, ROTARY_BASE, Shape, Transformer
+from holdfast.policies.llama import config_of, to_llama
+from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.local import Local
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.exam import examine, summary
@@ -249,60 +250,9 @@ def _opened(tokenizer: Path) -> Any:
     return Tokenizer.from_file(str(tokenizer))
 
 
-def config_of(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.width,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=shape.context,
-        rms_norm_eps=EPSILON,
-        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
 def as_llama(model: Transformer, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """The same function in the layout of Llama; checked on random tokens."""
-    net = LlamaForCausalLM(config_of(model.shape, tokenizer)).eval()
-    missing, unexpected = net.load_state_dict(_renamed(model), strict=False)
-    if unexpected or set(missing) - {"lm_head.weight"}:  # which is the embedding
-        raise SystemExit(f"the layouts differ: missing {missing}, unexpected {unexpected}")
-    with torch.no_grad():
-        probe = torch.randint(model.shape.vocabulary, (2, 64), generator=torch.Generator().manual_seed(0))
-        apart = float((net(input_ids=probe).logits - model(probe)).abs().max())
-    if not apart < 1e-3:
-        raise SystemExit(f"the two layouts give logits that differ by {apart}")
-    net.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-    return net
-
-
-def _renamed(model: Transformer) -> dict[str, torch.Tensor]:
-    own = model.state_dict()
-    named = {"model.embed_tokens.weight": own["embed.weight"], "model.norm.weight": own["norm"]}
-    for layer in range(model.shape.layers):
-        old, new = f"blocks.{layer}.", f"model.layers.{layer}."
-        q, k, v = own[f"{old}qkv.weight"].chunk(3)
-        gate, up = own[f"{old}up.weight"].chunk(2)
-        named |= {
-            f"{new}input_layernorm.weight": own[f"{old}norm1"],
-            f"{new}self_attn.q_proj.weight": q,
-            f"{new}self_attn.k_proj.weight": k,
-            f"{new}self_attn.v_proj.weight": v,
-            f"{new}self_attn.o_proj.weight": own[f"{old}out.weight"],
-            f"{new}post_attention_layernorm.weight": own[f"{old}norm2"],
-            f"{new}mlp.gate_proj.weight": gate,
-            f"{new}mlp.up_proj.weight": up,
-            f"{new}mlp.down_proj.weight": own[f"{old}down.weight"],
-        }
-    return named
+    return to_llama(model, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id)
 
 
 def train(recipe: Recipe, out: Path, *, device: str, processes: int) -> None:
@@ -350,7 +300,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, shape: Shape, out: Path) 
     path = out / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    config_of(shape, tokenizer).save_pretrained(out)
+    config_of(shape, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id).save_pretrained(out)
     loaded = AutoTokenizer.from_pretrained(out)
     for text in ('Say "oak.price"?\n', f'{END}\n<tool_call>{{"key": "oak.price"}}</tool_call>', "don't 417  kg"):
         if loaded.encode(text) != _opened(out / "tokenizer.json").encode(text).ids:

@@ -102,7 +102,7 @@ def load(
 ) -> Hub:
     """The model in the folder, with an adapter from another folder. By default float32, and bfloat16 on a GPU."""
     folder = _existing(folder, "config.json")
-    transformers = _imported("transformers")
+    transformers = imported("transformers")
     device = torch.device(device)
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     with boundary(BadInput, f"model {folder}"), _quiet(transformers):
@@ -113,7 +113,7 @@ def load(
         _check_head(hub, folder)
     if adapter is not None:
         adapter = _existing(adapter, "adapter_config.json")
-        peft = _imported("peft")
+        peft = imported("peft")
         with boundary(BadInput, f"adapter {adapter}"), _quiet(transformers):
             hub.net = peft.PeftModel.from_pretrained(hub.net, adapter, is_trainable=True, local_files_only=True).eval()
     return hub
@@ -123,7 +123,7 @@ def adapt(hub: Hub, lora: Lora, *, seed: int) -> Hub:
     """Adapters over the model, in place: they begin as no change at all, and only they are trained from now on."""
     if hub.is_adapted:
         raise BadInput("model", why="has an adapter already", remedy="merge it first")
-    peft = _imported("peft")
+    peft = imported("peft")
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -156,7 +156,7 @@ def save(hub: Hub, folder: str | Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
         aside = Path(beside) / "model"
-        with boundary(BadInput, f"folder {folder}"), _quiet(_imported("transformers")):
+        with boundary(BadInput, f"folder {folder}"), _quiet(imported("transformers")):
             # "auto" would ask the hub whether the vocabulary had grown
             how = {"save_embedding_layers": False} if hub.is_adapted else {}
             hub.net.save_pretrained(aside, safe_serialization=True, **how)
@@ -330,7 +330,8 @@ def _advance(rows: Sequence[_Row], logits: Tensor) -> Tensor:
     return torch.tensor(taken, device=device)
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """A library that only foreign models need."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -367,6 +368,8 @@ def _voice(transformers: Any, folder: Path, net: Any) -> Voice:
             raise BadInput(f"model {folder}", why=why, remedy="put its tokenizer.json into the folder")
         return ByteVoice()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if is_bytes(tokenizer, net.config.vocab_size):
+        return ByteVoice(tokenizer)
     if tokenizer.chat_template is None:
         raise BadInput(f"model {folder}", why="its tokenizer has no chat template", remedy="take one that can chat")
     named = [tokenizer.eos_token_id, net.generation_config.eos_token_id if net.generation_config else None]
@@ -374,6 +377,12 @@ def _voice(transformers: Any, folder: Path, net: Any) -> Voice:
     if not ends:
         raise BadInput(f"model {folder}", why="no token ends its answers", remedy="set eos_token_id")
     return TemplateVoice(tokenizer, frozenset(ends))
+
+
+def is_bytes(tokenizer: Any, vocabulary: int) -> bool:
+    """Whether its ids are our own: one of our models, written for other programs."""
+    marks = [tokenizer.convert_tokens_to_ids(spelt) for spelt in tokens.SPELLING.values()]
+    return vocabulary == tokens.VOCABULARY and marks == list(tokens.SPELLING)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput, Lost
-from holdfast.policies import hub, registry, weights
+from holdfast.policies import hub, llama, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
@@ -118,15 +118,13 @@ def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> M
 
 
 def export(policy: Model, store: Path | None, folder: Path) -> Path:
-    """A whole folder that other programs read: Hugging Face's format, with adapters merged; ours as it is."""
+    """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
-    model, sha256 = load(policy, store)
-    if isinstance(model, Hub):
-        return hub.save(hub.merge(model) if model.is_adapted else model, folder)
-    _, before = weights.load(registry.folder_of(policy.name) if store is None else policy.folder(store))
-    weights.save_transformer(folder, model, replace(before, parent=sha256))
-    return folder
+    model, _ = load(policy, store)
+    if isinstance(model, Transformer):
+        return llama.save(model, folder)
+    return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 
 def sha256_of(folder: Path) -> str:

@@ -50,6 +50,9 @@ class ByteVoice:
     ends = frozenset({tokens.END})
     think: tuple[int, int] | None = (tokens.THINK, tokens.UNTHINK)
 
+    def __init__(self, tokenizer: Any = None) -> None:
+        self._tokenizer = tokenizer  # the same ids for other programs; None: there is nothing to keep
+
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return tokens.prompt(messages, tools)
 
@@ -72,7 +75,8 @@ class ByteVoice:
         return token >= 256
 
     def save(self, folder: Path) -> None:
-        pass  # nothing to keep: no tokenizer means bytes
+        if self._tokenizer is not None:
+            self._tokenizer.save_pretrained(folder)
 
 
 class TemplateVoice:
