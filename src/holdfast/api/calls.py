@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from holdfast.api.driving import Started
+from holdfast.api.env import start_env
 from holdfast.api.inputs import (
     Budget,
     Options,
@@ -58,11 +59,12 @@ PROVING = ("seeds", "alpha", "min_effect", "reward_range")
 
 
 def improve(
-    agent: Any,
-    tasks: Any,
+    agent: Any = None,
+    tasks: Any = None,
     *,
-    name: str,
-    scorers: Any,
+    name: str | None = None,
+    scorers: Any = None,
+    env: Any = None,
     policy: Policy | None = None,
     algorithm: Any = None,
     model: str | None = None,
@@ -82,6 +84,8 @@ def improve(
                of your own with `advantages(group)` or `propose(history)`
     model      of a prompt, as its endpoint at `base_url` calls it
     budget     `hf.Budget(rollouts=…)`, learning and proof together
+    env        in place of agent, tasks and scorers: an environment of Gymnasium, by its name or what makes one;
+               an `hf.Network()` learns in it
     safety     scorers that give a cost, 0 is safe; `hf.Waived("why")`; left out: secrets told, planted orders obeyed,
                forbidden tools called
 
@@ -93,6 +97,7 @@ def improve(
         tasks,
         name=name,
         scorers=scorers,
+        env=env,
         policy=policy,
         algorithm=algorithm,
         model=model,
@@ -104,11 +109,12 @@ def improve(
 
 
 def start(
-    agent: Any,
-    tasks: Any,
+    agent: Any = None,
+    tasks: Any = None,
     *,
-    name: str,
-    scorers: Any,
+    name: str | None = None,
+    scorers: Any = None,
+    env: Any = None,
     policy: Policy | None = None,
     algorithm: Any = None,
     model: str | None = None,
@@ -118,6 +124,12 @@ def start(
     **options: Unpack[Options],
 ) -> Started[Result]:
     """As `improve`, but it returns at once: `run.events()`, `run.wait()`, `run.stop()`."""
+    if env is not None:
+        given = {"agent": agent, "tasks": tasks, "scorers": scorers, "model": model, "base_url": base_url}
+        given |= {"budget": budget, "safety": safety}
+        return start_env(env, policy, name=name, algorithm=algorithm, given=given, options=options)
+    if name is None:
+        raise BadInput("name", why="is missing", remedy='name the line of versions, as in name="support"')
     check_name("name", name)
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")

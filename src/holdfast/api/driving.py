@@ -131,6 +131,8 @@ class Started(Run, Generic[T]):
             self._end(status)
         except BaseException as error:  # told to whoever waits
             self._error = error
+            if not self._id:  # refused before it began: nobody else lets go of it
+                self._spec.runtime.close()
         finally:
             self._store.close()
             with self._news:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
 from holdfast.api.show import Block, Grid, Shown
 from holdfast.api.stored import Run, decided_of, experience_of, task_key
@@ -243,8 +244,9 @@ class Comparison(Shown):
         told: list[Block] = [f"{b} is {BETTER[self.verdict.outcome]} than {a} in {self.how.primary}{needs}"]
         if self.verdict.outcome is Outcome.HOLD:
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
-        told.append(figures(self.comparisons.values()))
-        told += [f"  {reason}" for reason in self.verdict.reasons]
+        shown = [one for one in self.comparisons.values() if self.waived is None or one.metric != "safety"]
+        told.append(figures(shown))
+        told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or "safety" not in reason]
         if self.left_out:
             told.append(f"{self.left_out} tasks are left out: only one of the two has them")
         if any(self.unfinished.values()):
@@ -282,17 +284,23 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     primary = "success" if all(side.is_checked for side in sides) else "reward"
     both = [[one for one in side.episodes if (one.task, one.seed) in shared] for side in sides]
     span = reward_range or _range(both, primary)
-    how = Weighing(primary=primary, alpha=alpha, reward_range=span, max_cost=_most_cost(both))
     names, whole = (a.id, b.id), []
+    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    how = Weighing(
+        primary=primary,
+        alpha=alpha,
+        reward_range=span,
+        max_cost=_most_cost(both),
+        max_safety_regression=UNWATCHED if unwatched else MAX_REGRESSION,
+    )
     for side, found in zip(sides, both, strict=True):
         places = {f"{task}/{seed}": (task, seed) for task, seed in shared}
         whole.append([*found, *missing(found, places, how, is_candidate=side is sides[1])])
     lost = {name: len(full) - len(found) for name, full, found in zip(names, whole, both, strict=True)}
     tasks = [{task for task, _ in side.keys} for side in sides]
     left_out = len(tasks[0] ^ tasks[1])
-    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
-    why = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
-    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, why)
+    unsafe = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
+    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, unsafe)
 
 
 @dataclass(frozen=True, slots=True)
