@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.api.stored import import_logs as import_logs
     from holdfast.api.stored import rescore as rescore
     from holdfast.api.stored import runs as runs
+    from holdfast.api.teach import sft as sft
     from holdfast.collect.agent import Context as Context
     from holdfast.collect.tasks import TaskSet as TaskSet
     from holdfast.collect.tasks import load
@@ -44,11 +45,14 @@ if TYPE_CHECKING:
     from holdfast.contracts.reward import Reward as Reward
     from holdfast.contracts.task import TaskItem as TaskItem
     from holdfast.learn.candidates import Candidates as Candidates
+    from holdfast.learn.control import EnvPPO
     from holdfast.learn.practice import GRPO as GRPO
     from holdfast.policies.model import Model as Model
+    from holdfast.policies.network import Network as Network
     from holdfast.policies.prompt import Prompt as Prompt
     from holdfast.reward.scorers import Scorer as Scorer
 
+    PPO = EnvPPO
     __version__: str
 
 _PLACES = {  # name → where it is, and what it is called there
@@ -60,6 +64,8 @@ _PLACES = {  # name → where it is, and what it is called there
     "GRPO": "holdfast.learn.practice:GRPO",
     "HoldfastError": "holdfast.contracts.errors:HoldfastError",
     "Model": "holdfast.policies.model:Model",
+    "Network": "holdfast.policies.network:Network",
+    "PPO": "holdfast.learn.control:EnvPPO",
     "Prompt": "holdfast.policies.prompt:Prompt",
     "Proof": "holdfast.api.results:Proof",
     "Result": "holdfast.api.results:Result",
@@ -79,6 +85,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "rescore": "holdfast.api.stored:rescore",
     "rollback": "holdfast.api.service:rollback",
     "runs": "holdfast.api.stored:runs",
+    "sft": "holdfast.api.teach:sft",
     "start": "holdfast.api.calls:start",
     "tasks": "holdfast.collect.tasks:load",
 }

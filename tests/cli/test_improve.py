@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.run import RunState
+from holdfast.operate.status import read_status
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.cli.conftest import Cli
@@ -60,13 +61,13 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     run, state, *_ = ran.lines[0].split()
     assert state == "completed"
     with open_store(here / "s.db", project="mine") as store:
-        updates = store.steps.of_run(run)
-        assert [update.body["phase"] for update in updates] == ["practice 1", "prove", "prove"]
-        body = updates[-1].body
+        names = [update.name for update in store.steps.of_run(run)]
+        learnt = ["0/start", "0/0/collect", "0/0/learn"]
+        assert names == ["begin", "base", *learnt, "0/live", "0/prove/0", "0/decide"]
+        body = store.steps.of_run(run)[-1].body
         assert (body["release"], body["decision"]["open"]) == ("tools@2", False)  # four tasks prove nothing
-        live = store.releases.live("tools")
-        assert live is not None
-        assert live.source == "shelf:sprout-weak"
+        assert store.releases.live("tools") is None  # nothing moves without a stage
+        assert store.releases.get("tools@1").source == "shelf:sprout-weak"
     assert any(line.startswith("  tools@2: ") for line in ran.lines)
     assert "    population_below_minimum" in ran.lines
     page = next(line.split(maxsplit=1)[1] for line in ran.lines if line.startswith("  page"))
@@ -85,7 +86,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         command = [sys.executable, "-m", "holdfast.cli", "improve", str(path), "--store", "s.db", "--follow", other.id]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here) as child:
             patience = time.monotonic() + PATIENCE_S
-            while len(store.runs.newest()) < 2 or not (here / "status.json").exists():
+            while not _is_following(here / "status.json"):
                 assert child.poll() is None and time.monotonic() < patience, child.communicate()
                 time.sleep(0.02)
             child.send_signal(signal.SIGINT)
@@ -94,7 +95,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         assert "Traceback" not in err
         run = store.runs.newest(most=1)[0]
         assert out.splitlines()[1:] == [
-            "interrupted, at iteration 1: following 1 of 1",
+            "interrupted, at iteration 1, step 1",
             "next:",
             f"  holdfast improve --resume {run.id} --store s.db",
         ]
@@ -102,7 +103,13 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         ran = cli("improve", "--resume", run.id, "--store", "s.db", "--json")
         assert ran.code == 0, ran.err
         assert (ran.json["status"]["run_id"], ran.json["pages"]) == (run.id, [None])
-        assert ran.json["iterations"][0]["why"] == "nothing was learnt, so there is nothing to prove"
+        assert ran.json["iterations"][0]["why"] == (
+            "nothing was learnt, so there is nothing to prove: no succeeded train rollouts"
+        )
+
+
+def _is_following(status: Path) -> bool:
+    return status.exists() and read_status(status).lesson == "iteration 1, step 1"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Runs that really learn, prove and promote, and that are the same every time: of a prompt, and of a tiny model.
+"""Runs that really learn, prove and promote, and that are the same every time: of a prompt, a tiny model, a network.
 
-A hook is told how far they are. As a program it drives them in children that are killed, and prints what became of each.
+A hook is told how far they are. As a program it drives them in children that are killed, and prints what came of it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,25 +24,32 @@ from holdfast.contracts.algorithm import Batch, LearnContext, State, Work
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
+from holdfast.learn.control import EnvPPO
+from holdfast.learn.grpo import OBJECTIVE
+from holdfast.learn.ppo import Settings as PpoSettings
 from holdfast.learn.practice import GRPO
+from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Models
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
+from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.weigh import Weighing
 from holdfast.store.steps import Steps
 from holdfast.store.store import Store, open_store
-from tests.collect.scene import fall_silent
+from tests.collect.environments import Signpost
+from tests.collect.scene import PACE, fall_silent
 from tests.pipeline.scene import ran, spec_of, success
 
 LINE = "tools"
 LEARNT = 2  # steps of learning, in a run of the model
 HELD_OUT = 12
-STEPS = 10  # on record of either run: begin, base, start, 2 × (collect, learn), live, prove, decide
+STEPS = 10  # on record: begin, base, start, 2 × (collect, learn), live, prove, decide
 LAX = Criteria(
     max_safety_regression=0.6,
     min_episodes=10,
@@ -102,6 +110,14 @@ class Held:
         return getattr(self._ctx, name)
 
 
+class Shuffled(GRPO):
+    """Several minibatches a step, shuffled: whoever loses its place among them ends elsewhere."""
+
+    def _trainer(self, model: Any) -> Trainer:
+        pace = Pace(learning_rate=self.lr, schedule="linear", total=self.steps)
+        return Trainer(model, Settings(objective=OBJECTIVE, pace=pace, minibatch=2, epochs=2), seed=self.seed)
+
+
 @dataclass(frozen=True)
 class Hooked:
     """An algorithm whose steps tell a hook how far they are."""
@@ -113,6 +129,7 @@ class Hooked:
         return self.algorithm.start(base)
 
     def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        self.hook(f"ask {state.step}")
         return self.algorithm.ask(state, tasks)
 
     def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
@@ -121,7 +138,7 @@ class Hooked:
 
 
 def model_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
-    """What the tiny model answers is noise, and every second answer is right; what has learnt is better on the proof."""
+    """The tiny model answers noise, every second attempt is right, and what has learnt is better in the proof."""
 
     async def agent(task: Mapping[str, Any], context: Context) -> float:
         hook(f"run {task['ask']}")
@@ -129,9 +146,9 @@ def model_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
         call = await context.ask(asked, max_tokens=6, seed=context.assignment.seed)
         if task["ask"].startswith("prove"):
             return float(not call.model.endswith("@0"))
-        return float(sum(call.completion_ids or ()) % 2)
+        return float(int(context.assignment.rollout[-1]) % 2)
 
-    algorithm = GRPO(lr=1e-2, steps=LEARNT, tasks=2, samples=4, seed=5)
+    algorithm = Shuffled(lr=1e-2, steps=LEARNT, tasks=2, samples=4, seed=5)
     engine = LocalEngine(slots=2, seed=0, deterministic=True)
     return _spec(Model(base), Hooked(algorithm, hook), agent, engine=engine, **fields)
 
@@ -141,7 +158,7 @@ def model_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
 
 @dataclass(frozen=True)
 class Race:
-    """Prompts of somebody's own: all of them do the same tasks, the better half does more, the best is the candidate."""
+    """Prompts of somebody's own: all do the same tasks, the better half does more, and the best is the candidate."""
 
     candidates: Sequence[Prompt]
 
@@ -186,7 +203,18 @@ def prompt_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
     return _spec(Prompt({"share": 0.1}), Race(prompts), agent, **fields)
 
 
-SPECS: Mapping[str, Callable[..., RunSpec]] = {"model": model_spec, "prompt": prompt_spec}
+# A network
+
+
+def network_spec(base: str, hook: Hook = nothing, *, stage: Stage = Stage.LIVE) -> RunSpec:
+    settings = PpoSettings(steps=16, minibatch=32, lr=2e-2, lr_end=1e-2)
+    algorithm = EnvPPO(updates=8, step_updates=2, envs=8, settings=settings)
+    proof = EnvProof(episodes=150, batch=75, reward_range=(0.0, 3.0))
+    spec = improve_env(Signpost, Network(width=16), name=LINE, algorithm=algorithm, proof=proof, stage=stage)
+    return replace(spec, pace=PACE)
+
+
+SPECS: Mapping[str, Callable[..., RunSpec]] = {"prompt": prompt_spec, "model": model_spec, "network": network_spec}
 
 
 # What became of a run
@@ -248,14 +276,17 @@ def die(*ignored: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _at_a_boundary(*, is_recorded: bool) -> None:
-    """This process is killed as it records its first step, or as soon as it has."""
+def _as_it_records(step: str | None, *, is_recorded: bool) -> None:
+    """This process is killed as it records this step, or its first one, or as soon as it has."""
     add = Steps.add
 
-    def killed(self: Steps, *given: Any, **how: Any) -> Any:
-        if is_recorded:
-            add(self, *given, **how).result()
-        die()
+    def killed(self: Steps, run: str, name: str, *given: Any, **how: Any) -> Any:
+        recording = add(self, run, name, *given, **how) if is_recorded or step not in (None, name) else None
+        if step not in (None, name):
+            return recording
+        if recording is not None:
+            recording.result()
+        return die()
 
     Steps.add = killed  # type: ignore[method-assign]
 
@@ -263,7 +294,9 @@ def _at_a_boundary(*, is_recorded: bool) -> None:
 def _drive(kind: str, base: str, url: str, at: str, stage: Stage) -> None:
     """Begin the run, or take it up, and drive it to its end or to the place where it is killed."""
     if at in ("before", "after"):
-        _at_a_boundary(is_recorded=at == "after")
+        _as_it_records(None, is_recorded=at == "after")
+    elif at.startswith("record "):
+        _as_it_records(at.removeprefix("record "), is_recorded=False)
     with open_store(url) as store:
         known = store.runs.newest()
         if known and known[0].state is RunState.RUNNING:
@@ -318,8 +351,10 @@ def through(kind: str, base: str, url: str, instants: Sequence[float] | None = N
 
 
 def main(base: str, *cases: str) -> int:
-    """Each case is `url|kind|place|stage`: killed at that place; or with `boundaries`, or instants in shares of the time
-    that an unbroken run takes. What became of them is printed, one JSON object a line."""
+    """What became of each case, one JSON object a line.
+
+    `url|kind|place|stage` is killed at that place. `url|kind|` is not killed; `url|kind|boundaries` is, at each, and
+    `url|kind|0.3,0.7` after these shares of the time that the unbroken run before it took."""
     took: dict[str, float] = {}
     for case in cases:
         url, kind, at, *rest = case.split("|")
@@ -335,8 +370,6 @@ def main(base: str, *cases: str) -> int:
 
 def told(base: str, *cases: str, timeout_s: float) -> list[dict[str, Any]]:
     """`main` in a process that has no threads yet."""
-    import subprocess
-
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "tests.pipeline.learning", base, *cases]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=root)

@@ -54,7 +54,7 @@ class LocalEngine:
 
     def _load(self, policy: Model) -> Local:
         """Whoever was asked for longest ago gives its memory: calls that it has begun finish on their own weights."""
-        model, _ = load(policy, self.folder)
+        model, _ = load(policy, self.folder or policy.home)
         version = policy.checkpoint or BASE
         if len(self._loaded) >= AT_ONCE:
             local = self._loaded.pop(next(iter(self._loaded)))

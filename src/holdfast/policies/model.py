@@ -25,6 +25,7 @@ class Model:
     checkpoint: str | None = None  # id, in the store's folder; None: as the model came
     lora: int = 0  # rank of the adapters that are trained; 0: all weights are
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts that go with it
+    home: Path | None = field(default=None, compare=False, repr=False)  # of the store with its checkpoint, if known
 
     def __post_init__(self) -> None:
         if self.lora < 0:
@@ -69,6 +70,12 @@ class Model:
     def folder(self, store: Path) -> Path:
         """Where its weights lie."""
         return registry.folder_of(self.name) if self.checkpoint is None else store / FOLDER / self.checkpoint
+
+    def export(self, folder: str | Path) -> Path:
+        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
+        from holdfast.policies.loading import export  # needs torch
+
+        return export(self, self.home, Path(folder))
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)
