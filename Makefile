@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test check coverage fuzz mutate bench peers drill clean services
+.PHONY: help setup demo test check coverage fuzz mutate bench peers adapters drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,15 +54,22 @@ bench: .venv/.stamp-dev services
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp
 
-## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back
+## adapters: what hf.adapters takes, in .venv-adapters: each goes through collecting, learning and proving
+adapters: .venv-adapters/.stamp
+	.venv-adapters/bin/python tests/peers/trl_reward.py
+	.venv-adapters/bin/python tests/peers/verifiers_env.py
+	PYTHONPATH=. .venv-adapters/bin/python tests/peers/dspy_module.py
+
+## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back; improvement, killed
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
 	$(BIN)/python tests/drills/canary.py
 	$(BIN)/python tests/drills/canary.py --degrade errors
+	$(BIN)/python tests/drills/pipeline.py
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:
-	rm -rf .venv .venv-peers build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-adapters build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start their own Postgres, trace one process and look at pages: these programs must be on the machine.
@@ -86,6 +93,11 @@ services:
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,mcp,otlp,data,dev]'
 	@touch .venv/.stamp $@
+
+.venv-adapters/.stamp: adapters.txt | .venv/bin/python
+	$(BIN)/python -m venv .venv-adapters
+	.venv-adapters/bin/python -m pip install --quiet -r adapters.txt -e '.[learn]'
+	@touch $@
 
 .venv-peers/.stamp: peers.txt | .venv/bin/python
 	$(BIN)/python -m venv .venv-peers

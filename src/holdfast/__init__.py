@@ -45,11 +45,14 @@ if TYPE_CHECKING:
     from holdfast.contracts.reward import Reward as Reward
     from holdfast.contracts.task import TaskItem as TaskItem
     from holdfast.learn.candidates import Candidates as Candidates
+    from holdfast.learn.control import EnvPPO
     from holdfast.learn.practice import GRPO as GRPO
     from holdfast.policies.model import Model as Model
+    from holdfast.policies.network import Network as Network
     from holdfast.policies.prompt import Prompt as Prompt
     from holdfast.reward.scorers import Scorer as Scorer
 
+    PPO = EnvPPO
     __version__: str
 
 _PLACES = {  # name → where it is, and what it is called there
@@ -61,6 +64,8 @@ _PLACES = {  # name → where it is, and what it is called there
     "GRPO": "holdfast.learn.practice:GRPO",
     "HoldfastError": "holdfast.contracts.errors:HoldfastError",
     "Model": "holdfast.policies.model:Model",
+    "Network": "holdfast.policies.network:Network",
+    "PPO": "holdfast.learn.control:EnvPPO",
     "Prompt": "holdfast.policies.prompt:Prompt",
     "Proof": "holdfast.api.results:Proof",
     "Result": "holdfast.api.results:Result",

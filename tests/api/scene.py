@@ -3,10 +3,11 @@ good."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from tests.endpoint import completion
+from tests.endpoint import Endpoint, completion
 
 GOOD, FAIR, POOR = "Answer with the number alone.", "You answer briefly.", "Answer at length."
 RIGHT = {GOOD: 9, FAIR: 4, POOR: 1}  # of ten questions
@@ -53,3 +54,29 @@ def brief(task: Any, answer: str) -> float:
 def lenient(task: Any, answer: str) -> float:
     """The number may stand anywhere."""
     return float(task.expected in answer.replace(",", " ").replace(".", " ").split())
+
+
+def short(endpoint: Endpoint, at: Path, **more: Any) -> dict[str, Any]:
+    call = {
+        "name": "support",
+        "scorers": correct,
+        "policy": hf.Prompt(system=FAIR),
+        "model": "tiny",
+        "base_url": endpoint.url,
+        "algorithm": hf.Candidates([GOOD]),
+        "store": at,
+    }
+    return call | more
+
+
+def collected(endpoint: Endpoint, at: Path, system: str, count: int = 120, **more: Any) -> hf.Run:
+    return hf.collect(
+        agent,
+        questions(count, held_out=None),
+        scorers=correct,
+        policy=hf.Prompt(system=system),
+        model="tiny",
+        base_url=endpoint.url,
+        store=at,
+        **more,
+    )

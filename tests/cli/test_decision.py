@@ -75,7 +75,7 @@ def test_what_is_not_promoted_stays_where_it_is() -> None:
         f"    {LONG.code}",
     ]
     assert list(told("sprout@2", decision, at=" --store s.db"))[-1] == (
-        "  holdfast prove more sprout@2 --store s.db   # more episodes for it"
+        "  holdfast prove more sprout@2 --tasks FILE --store s.db"
     )
     guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
     assert not any("prove more" in line for line in told("sprout@2", guard))  # it waits for callers

@@ -12,27 +12,16 @@ from typing import Any
 import pytest
 
 from holdfast.cli.drive import drive
-from holdfast.collect.agent import Agent, Context, no_model
-from holdfast.collect.plan import Learnt, Lesson, Plan, once
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.agent import Agent, Context
+from holdfast.contracts.algorithm import Batch
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import RunState
 from holdfast.operate.status import read_status
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.run import Run, RunSpec
 from holdfast.store.store import open_store
-from tests.collect.agents import no_score
-from tests.collect.scene import PACE
 from tests.conftest import Files
-
-TASKS = [Task(name=f"t{n}", input=n, max_attempts=1) for n in range(3)]
-
-
-async def echo(task: Any, context: Context) -> Any:
-    return task
-
-
-async def failing(task: Any, context: Context) -> None:
-    raise ValueError("no")
+from tests.pipeline.driving import all_of, echo, failing, names, spec_of, work
 
 
 async def waiting(task: Any, context: Context) -> None:
@@ -51,20 +40,18 @@ async def terminating(task: Any, context: Context) -> Any:
     return task
 
 
-def plan_of(agent: Agent, **fields: Any) -> Plan:
-    home = Home(agent, no_score, no_model, time.time)
-    given: dict[str, Any] = {
-        "course": once(TASKS),
-        "resources": {},
-        "model_ref": "agent/test",
-        "settings": {},
-        "seats": lambda: Seat(home.place()),
-        "close": home.close,
-        "workers": 1,
-        "pace": PACE,
-        "look_s": 0.01,
-    }
-    return Plan(**{**given, **fields})
+def three(agent: Agent, **fields: Any) -> RunSpec:
+    return spec_of(all_of(work(3), max_attempts=1), agent, workers=1, **fields)
+
+
+def taught(learn: Any) -> RunSpec:
+    """Three tasks, and what is learnt from them."""
+
+    async def program(run: Run) -> None:
+        batch = await run.step("1/collect", collect, work(3), 1, None, title="lesson 1")
+        await run.step("1/learn", learn, batch, title="lesson 1")
+
+    return spec_of(program)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +69,7 @@ def test_how_a_run_ended_is_its_exit_code_and_its_status(
     files: Files, agent: Agent, fields: dict[str, Any], state: RunState, code: int
 ) -> None:
     with open_store(files.fresh()) as store:
-        status, shown, exit_code = drive(store, plan_of(agent, **fields), None)
+        status, shown, exit_code = drive(store, three(agent, **fields), None)
         assert (status.run_state, exit_code) == (state, code)
         assert read_status(shown) == status
         assert shown == store.folder / "status.json"
@@ -90,43 +77,37 @@ def test_how_a_run_ended_is_its_exit_code_and_its_status(
 
 def test_a_run_that_stopped_is_resumed_by_its_name(files: Files) -> None:
     with open_store(files.fresh()) as store:
-        stopped, _, _ = drive(store, plan_of(interrupting), None)
-        status, _, code = drive(store, plan_of(echo), stopped.run_id)
+        stopped, _, _ = drive(store, three(interrupting), None)
+        status, _, code = drive(store, three(echo), stopped.run_id)
         assert (status.run_id, status.succeeded, code) == (stopped.run_id, 3, 0)
 
 
 def test_the_status_is_shown_as_seen_from_here(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store(files.fresh()) as store:
         monkeypatch.chdir(store.folder)
-        _, shown, _ = drive(store, plan_of(echo), None)
+        _, shown, _ = drive(store, three(echo), None)
         assert shown == Path("status.json")
 
 
 def test_ctrl_c_while_it_learns_ends_the_run(files: Files) -> None:
-    def learn(experiences: Any) -> Learnt:
+    def learn(batch: Batch) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.3)
-        return Learnt(body={})
+        return {}
 
     with open_store(files.fresh()) as store:
-        lesson = Lesson(name="lesson 1", tasks=TASKS, learn=learn)
-        status, _, code = drive(store, plan_of(echo, course=lambda standing: None if standing.done else lesson), None)
-        assert (status.run_state, status.error, status.lesson, code) == (
-            RunState.CANCELLED,
-            "interrupted",
-            "lesson 1",
-            130,
-        )
-        assert store.steps.of_run(status.run_id) == []
+        status, _, code = drive(store, taught(learn), None)
+        assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
+        assert (status.lesson, code) == ("lesson 1", 130)
+        assert names(store, status.run_id) == ["begin", "1/collect"]
 
 
 def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(files: Files) -> None:
-    def learn(experiences: Any) -> Learnt:
+    def learn(batch: Batch) -> dict[str, Any]:
         raise BadInput("lesson 1", why="cannot be learnt", remedy="try another")
 
     with open_store(files.fresh()) as store:
-        lesson = Lesson(name="lesson 1", tasks=TASKS, learn=learn)
         with pytest.raises(BadInput, match="lesson 1: cannot be learnt; try another"):
-            drive(store, plan_of(echo, course=lambda standing: lesson), None)
+            drive(store, taught(learn), None)
         status = read_status(store.folder / "status.json")
         assert (status.run_state, status.error) == (RunState.FAILED, "lesson 1: cannot be learnt; try another")

@@ -16,9 +16,11 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.run import RunState
-from holdfast.store.store import open_store
+from holdfast.operate.status import read_status
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.cli.conftest import Cli
+from tests.collect.scene import fall_silent
 from tests.workloads.scene import tiny
 
 PATIENCE_S = 60.0
@@ -59,13 +61,13 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     run, state, *_ = ran.lines[0].split()
     assert state == "completed"
     with open_store(here / "s.db", project="mine") as store:
-        updates = store.steps.of_run(run)
-        assert [update.body["phase"] for update in updates] == ["practice 1", "prove", "prove"]
-        body = updates[-1].body
+        names = [update.name for update in store.steps.of_run(run)]
+        learnt = ["0/start", "0/0/collect", "0/0/learn"]
+        assert names == ["begin", "base", *learnt, "0/live", "0/prove/0", "0/decide"]
+        body = store.steps.of_run(run)[-1].body
         assert (body["release"], body["decision"]["open"]) == ("tools@2", False)  # four tasks prove nothing
-        live = store.releases.live("tools")
-        assert live is not None
-        assert live.source == "shelf:sprout-weak"
+        assert store.releases.live("tools") is None  # nothing moves without a stage
+        assert store.releases.get("tools@1").source == "shelf:sprout-weak"
     assert any(line.startswith("  tools@2: ") for line in ran.lines)
     assert "    population_below_minimum" in ran.lines
     page = next(line.split(maxsplit=1)[1] for line in ran.lines if line.startswith("  page"))
@@ -84,7 +86,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         command = [sys.executable, "-m", "holdfast.cli", "improve", str(path), "--store", "s.db", "--follow", other.id]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here) as child:
             patience = time.monotonic() + PATIENCE_S
-            while len(store.runs.newest()) < 2 or not (here / "status.json").exists():
+            while not _is_following(here / "status.json"):
                 assert child.poll() is None and time.monotonic() < patience, child.communicate()
                 time.sleep(0.02)
             child.send_signal(signal.SIGINT)
@@ -93,7 +95,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         assert "Traceback" not in err
         run = store.runs.newest(most=1)[0]
         assert out.splitlines()[1:] == [
-            "interrupted, at iteration 1: following 1 of 1",
+            "interrupted, at iteration 1, step 1",
             "next:",
             f"  holdfast improve --resume {run.id} --store s.db",
         ]
@@ -101,7 +103,13 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
         ran = cli("improve", "--resume", run.id, "--store", "s.db", "--json")
         assert ran.code == 0, ran.err
         assert (ran.json["status"]["run_id"], ran.json["pages"]) == (run.id, [None])
-        assert ran.json["iterations"][0]["why"] == "nothing was learnt, so there is nothing to prove"
+        assert ran.json["iterations"][0]["why"] == (
+            "nothing was learnt, so there is nothing to prove: no succeeded train rollouts"
+        )
+
+
+def _is_following(status: Path) -> bool:
+    return status.exists() and read_status(status).lesson == "iteration 1, step 1"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +158,52 @@ def test_a_run_to_follow_or_to_take_up_has_to_be_there(cli: Cli, here: Path) -> 
     assert "--resume: a run keeps the settings it began with" in ran.err
     with open_store(here / "s.db") as store:
         assert [run.id for run in store.runs.newest()] == [begun.id]
+
+
+def test_a_network_in_an_environment_killed_while_it_learns_goes_on_where_it_was(cli: Cli, here: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "improve", "--env", "CartPole-v1", "--store", "s.db"]
+    with open_store(here / "s.db") as store:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=here) as child:
+            patience = time.monotonic() + 2 * PATIENCE_S
+            while not (runs := store.runs.newest()) or not _learnt(store, runs[0].id):
+                assert child.poll() is None and time.monotonic() < patience
+                time.sleep(0.02)
+            child.kill()
+        run = store.runs.newest(most=1)[0].id
+        fall_silent(store, run)
+        ran = cli("improve", "--resume", run, "--store", "s.db")
+        assert ran.code == 0, ran.err
+        assert ran.lines[0].startswith(f"{run} completed")
+        assert "  CartPole-v1@2: accepted; it stays candidate" in ran.lines
+        assert not any("release serve" in line for line in ran.lines)
+        rewards = [one.reward or 0.0 for one in store.views.rollouts(run, most=1000) if "candidate" in one.name]
+        assert sum(rewards) / len(rewards) > 400.0
+        told = cli("prove", "more", "CartPole-v1@2", "--store", "s.db")
+        assert told.code == BadInput.exit_code and "has played all the episodes" in told.err
+
+
+def _learnt(store: Store, run: str) -> bool:
+    return any("checkpoint" in one.body for one in store.steps.of_run(run))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--env", "Nowhere-v0"), "environment Nowhere-v0: "),
+        (("--env", "CliffWalking-v1"), "give reward_range="),
+        (("--env", "CartPole-v1", "--model", "local/sprout"), "--model: means nothing to a network"),
+        (("--env", "CartPole-v1", "--resume", "run-1"), "--env: and --resume were both given; "),
+        (("--env", "CartPole-v1", "--reward-range", "5", "1"), "reward_range = 5 to 1: must be finite and in order"),
+    ],
+)
+def test_an_environment_that_cannot_be_improved_in_is_one_line_before_any_work(
+    cli: Cli, here: Path, words: tuple[str, ...], said: str
+) -> None:
+    ran = cli("improve", *words, "--store", "s.db")
+    assert (ran.code, ran.out) == (BadInput.exit_code, "")
+    (line,) = ran.err.splitlines()
+    assert said in line
+    assert not (here / "s.db").exists()
 
 
 def test_the_example_is_made_of_generated_tasks_and_nothing_is_in_both_lists() -> None:

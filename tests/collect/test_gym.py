@@ -7,54 +7,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from holdfast.collect.cartpole import CartPoles
-from holdfast.collect.gym import Gym, vector_env
+from holdfast.collect.gym import RETURNS, Gym, describe, vector_env
 from holdfast.contracts.errors import BadInput
+from tests.collect.environments import Corridor, Fixed, Sealed, Signpost
 
 
-class Corridor(gymnasium.Env[Any, Any]):
-    """Three rooms: forward (action 6) ends in the last, back (5) is forbidden in the first."""
-
-    observation_space = Dict({"room": Discrete(3), "light": Box(0.0, 1.0, (1,), np.float32)})
-    action_space = Discrete(2, start=5)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.room = 0
-        return self._seen()
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert action in self.action_space
-        self.room += 1 if action == 6 else -1
-        seen, info = self._seen()
-        return seen, float(self.room), self.room == 2, False, info
-
-    def _seen(self) -> tuple[Any, dict[str, Any]]:
-        seen = {"room": self.room, "light": np.array([0.5], np.float32)}
-        return seen, {"action_mask": np.array([self.room > 0, True])}
-
-
-class Sealed(gymnasium.Env[Any, Any]):
-    observation_space, action_space = Box(0.0, 1.0, (1,), np.float32), MultiDiscrete([2, 2])
-
-
-class Fixed(gymnasium.Env[Any, Any]):
-    """Cannot be pickled."""
-
-    observation_space, action_space = Box(-9.0, 9.0, (2, 1), np.float32), Box(-1.0, 2.0, (1, 1), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.open = lambda: None
-        return np.zeros((2, 1), np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.full((2, 1), 3.0, np.float32), float(action[0, 0]), False, True, {}
-
-
-def test_a_name_makes_worlds_and_cartpole_is_our_own() -> None:
+def test_a_name_makes_environments_and_cartpole_is_our_own() -> None:
     assert isinstance(vector_env("CartPole-v1", 2), CartPoles)
     made = vector_env("Acrobot-v1", 2)
     assert isinstance(made, Gym)
@@ -109,3 +69,37 @@ def test_what_cannot_be_used_is_refused_in_one_line() -> None:
     made.reset(0)
     with pytest.raises(BadInput, match="cannot be saved"):
         made.state()
+
+
+def test_an_environment_describes_itself() -> None:
+    pole = describe("CartPole-v1")
+    assert (pole.max_steps, pole.threshold, pole.returns) == (500, 475.0, (0.0, 500.0))
+    sign = describe(Signpost)
+    assert (sign.max_steps, sign.threshold, sign.returns) == (None, None, None)
+    assert (describe(Corridor).spaces.start, describe(Corridor).spaces.observation) == (5, 4)
+    assert (describe(Fixed).spaces.low, describe(Fixed).spaces.high) == ((-1.0,), (2.0,))
+
+
+class Paying(Signpost):
+    reward_range = (-1.0, 2.0)
+
+
+def test_a_range_of_every_step_makes_a_range_of_the_return() -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.make(gymnasium.envs.registration.EnvSpec("Paying-v0", Paying, max_episode_steps=10))
+
+    assert describe(make).returns == (-10.0, 20.0)
+
+
+@pytest.mark.parametrize("name", ["MountainCar-v0", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"])
+def test_no_episode_returns_more_or_less_than_is_known_of_its_environment(name: str) -> None:
+    envs, rng = Gym(name, 2), np.random.default_rng(0)
+    low, high = RETURNS[name]
+    envs.reset(0)
+    so_far = np.zeros(2)
+    for _ in range(250):
+        actions = rng.normal(size=(2, 1)) if envs.spaces.continuous else rng.integers(0, envs.spaces.actions, 2)
+        result = envs.step(actions)
+        so_far += result.reward
+        assert (low <= so_far).all() and (so_far <= high).all()
+        so_far[result.terminated | result.truncated] = 0.0

@@ -202,7 +202,7 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     assert {name: set(every["improve"] if name == "improve" else every["improve"]["prove"]) for name in OURS} == {
         name: set(BLOCKS[name]) for name in OURS
     }
-    assert set(every) == set(KEYS)
+    assert {*every, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
     settings = load(json.dumps(every))
     assert settings.record() == every
     assert settings.lease_s == 2.5
@@ -487,10 +487,13 @@ def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "optimize, validate: there is nothing to run; put at least one task into one of them"),
+        (
+            {},
+            "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks",
+        ),
         (
             {"optimize": [], "validate": []},
-            "optimize, validate: there is nothing to run; put at least one task into one of them",
+            "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks",
         ),
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
@@ -614,3 +617,35 @@ def test_a_constraint_may_stand_for_the_whole_file_or_in_a_block(folder: Path) -
     assert settings.rl_optimizer is not None and settings.rl_optimizer.constraint is not None
     assert settings.rl_optimizer.constraint.cost == "harm"
     assert settings_from(settings.record(), "again") == settings
+
+
+def test_files_that_a_config_names_are_looked_for_beside_it(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine/agent.py").write_text("")
+    given = {"agent": "agent.py:agent", "scorers": ["score.py:right", "exact"], "tasks": "t.jsonl"}
+    settings = load(json.dumps(given), "mine/c.json")
+    assert settings.agent == f"{folder}/mine/agent.py:agent"
+    assert settings.tasks is not None
+    assert (settings.tasks.file, settings.tasks.held_out) == (f"{folder}/mine/t.jsonl", None)
+    assert settings.scorers is not None
+    # What is not there may be in the current folder, as on the command line.
+    assert [one["scorer"] for one in settings.scorers] == ["score.py:right", "exact"]
+    assert settings_from(settings.record(), "again") == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tasks": "t.jsonl", "optimize": [TASK]}, "tasks: is given beside tasks in this file; keep one of the two"),
+        ({"tasks": {"file": "t.jsonl", "held_out": 1.0}}, "tasks.held_out = 1.0: must be below 1; set it to less than"),
+        ({"tasks": {"file": "t.jsonl", "heldout": 0.5}}, "tasks.heldout = 0.5: unknown key; did you mean held_out?"),
+        ({"tasks": {"file": ""}}, 'tasks.file = "": is blank or has control characters'),
+        ({"tasks": 7}, "tasks = 7: is a whole number, not an object"),
+    ],
+)
+def test_a_file_of_tasks_has_options_of_its_own(folder: Path, given: dict[str, Any], says: str) -> None:
+    assert says in refusal(json.dumps({"model": "local/sprout", **given}))
+
+
+def test_the_hash_of_settings_without_such_a_file_is_that_of_before(folder: Path) -> None:
+    assert "tasks" not in load(json.dumps({"optimize": [TASK]})).record()

@@ -10,7 +10,7 @@ import pytest
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import dumps, loads
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem, canonical
+from holdfast.contracts.task import TaskItem, canonical, task_of
 
 FULL = TaskItem(
     id="t1",
@@ -80,3 +80,15 @@ def test_canonical_text_knows_no_order_of_keys_and_no_nan() -> None:
     assert canonical({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical(float("nan"))
+
+
+def test_a_row_is_read_back_as_the_same_task_and_what_is_no_row_stays_as_it_is() -> None:
+    for task in (FULL, TaskItem(id="t", input=["a"]), TaskItem(id="t", input="a", has_expected=True)):
+        assert TaskItem.from_row(task.row()) == task_of(task.row()) == task
+    for other in (
+        "a question",
+        {"prompt": "x", "expected": "y"},
+        {"id": "t", "input": "a", "more": 1},
+        {"id": 3, "input": 1},
+    ):
+        assert task_of(other) is other

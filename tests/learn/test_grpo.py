@@ -307,3 +307,20 @@ def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_n
         assert samples is not None
         trainer.step(samples)
     assert chance([1, 2], 7) > 1.1 * before[0] and chance([1, 2], 8) < before[1] / 1.1
+
+
+def test_advantages_of_somebodys_own_take_the_place_of_the_groups() -> None:
+    def best_only(group: Any) -> list[float]:
+        best = max(one.reward for one in group)
+        return [float(one.reward == best) for one in group]
+
+    found = compare([member("a", 1.0), member("b", 0.5)], Intake(), Grpo(), own=best_only)
+    assert found.samples is not None and found.samples.advantages is not None
+    assert found.samples.advantages[found.samples.decided].tolist() == [1.0, 0.0]
+    assert found.reasons == {"a": None, "b": Reason.ZERO_WEIGHT}
+
+
+@pytest.mark.parametrize("given", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
+def test_advantages_that_do_not_fit_the_group_are_refused(given: list[float]) -> None:
+    with pytest.raises(BadInput, match="one finite number for each attempt"):
+        compare([member("a", 1.0), member("b", 0.5)], Intake(), Grpo(), own=lambda group: given)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.plan import Lost
-from holdfast.contracts.errors import IllegalMove, StaleLease, StoreCorrupt
+from holdfast.contracts.errors import IllegalMove, Lost, StaleLease, StoreCorrupt
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.operate.recover import dead, lease_s, recover
+from holdfast.pipeline.proof import PromotionRequest
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, fall_silent
 from tests.conftest import Files
-from tests.learning import is_whole, plan_of, run
+from tests.pipeline import learning
+from tests.pipeline.learning import LINE, is_whole, model_spec
+from tests.pipeline.scene import ran
 from tests.workloads.scene import tiny
-from tests.workloads.test_promotion import POLICY
 
-ROOT = Path(__file__).resolve().parents[2]
 NOW = 1_000_000.0
 
 
@@ -38,11 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The hashes of the weights that a run leaves which nobody disturbs."""
     with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
-        return hashes(store, asyncio.run(run(store, plan_of(store, base))).run_id)
-
-
-def hashes(store: Store, run_id: str) -> list[str]:
-    return [one.artifact.sha256 for one in store.checkpoints.of_run(run_id) if one.artifact is not None]
+        return learning.made(store, asyncio.run(ran(store, model_spec(base))).run_id)
 
 
 def begun(store: Store, *, kind: str = "optimize", **settings: Any) -> Run:
@@ -143,17 +137,19 @@ def test_a_lease_that_lasts_is_left_to_its_worker(file_store: Store) -> None:
 # Killed for real
 
 
-CASES = {"learning": ("learn 1 3", "live"), "proving": ("run prove 1", "live"), "in canary": ("kept", "canary")}
+CASES = {
+    "learning": ("learn 1 3", "live"),
+    "proving": ("run prove 1", "live"),
+    "in canary": ("record 0/decide", "canary"),
+}
 
 
 @pytest.fixture(scope="module")
 def killed(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Stores whose drivers were killed, by what they did then."""
     urls = {name: Files(tmp_path_factory.mktemp("killed"), template).fresh() for name in CASES}
-    told = ["|".join((urls[name], *CASES[name])) for name in CASES]
-    command = [sys.executable, "-m", "tests.learning", base, *told]
-    died = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE_S, cwd=ROOT)
-    assert died.returncode == 0, died.stderr
+    told = ["|".join((urls[name], "model", *CASES[name])) for name in CASES]
+    assert learning.told(base, *told, timeout_s=4 * PATIENCE_S) == [{"killed": True}] * len(CASES)
     return urls
 
 
@@ -174,11 +170,11 @@ def test_a_driver_that_was_killed_is_replaced_and_the_run_comes_to_the_same_end(
         assert (report.crash_detected, report.checkpoint_source) == (True, "primary")
         assert (report.checkpoint_sha256, report.checkpoint_global_step) == (made[learnt - 1], learnt)
         assert report.checkpoint_run_id == found.id and report.checkpoint_optimizer_step == 8 * learnt
-        asyncio.run(run(store, plan_of(store, base, to=to), resume=found.id))
+        asyncio.run(ran(store, model_spec(base, stage=to), resume=found.id))
         is_whole(store, found.id, made)
-        candidate = store.releases.get(f"{POLICY}@2")
+        candidate = store.releases.get(f"{LINE}@2")
         assert candidate.stage is to
-        moved = [one.body for one in store.releases.history(POLICY) if one.body.get("move") == candidate.id]
+        moved = [one.body for one in store.releases.history(LINE) if one.body.get("move") == candidate.id]
         assert len(moved) == 1
         assert kinds(store, found.id).count("incident") == 1
 
@@ -200,13 +196,15 @@ def stopped_after(store: Store, base: str, place: str) -> str:
         if at == place:
             raise OSError("the machine is on fire")
 
-    with pytest.raises(OSError, match="on fire"):
-        asyncio.run(run(store, plan_of(store, base, hook)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PromotionRequest, "weigh", lambda *given: hook("decide"))
+        with pytest.raises(OSError, match="on fire"):
+            asyncio.run(ran(store, model_spec(base, hook)))
     return store.runs.newest()[0].id
 
 
 @pytest.mark.parametrize("parts", [(), ("trainer",)], ids=["weights", "trainer"])
-@pytest.mark.parametrize("place", ["weigh", "learn 1 1"], ids=["the second", "the first"])
+@pytest.mark.parametrize("place", ["decide", "learn 1 1"], ids=["the second", "the first"])
 def test_a_damaged_checkpoint_is_made_anew_from_the_one_before(
     files: Files, base: str, made: list[str], parts: Sequence[str], place: str
 ) -> None:
@@ -215,13 +213,13 @@ def test_a_damaged_checkpoint_is_made_anew_from_the_one_before(
         made_by_then = [one.id for one in store.checkpoints.of_run(run_id)]
         spoil(store, made_by_then[-1], *parts)
         report = recovered(store, run_id, time.time())
-        assert report.checkpoint_source == ("fallback" if place == "weigh" else "base")
-        assert report.checkpoint == (made_by_then[0] if place == "weigh" else None)
+        assert report.checkpoint_source == ("fallback" if place == "decide" else "base")
+        assert report.checkpoint == (made_by_then[0] if place == "decide" else None)
         assert f"checkpoint {made_by_then[-1]} is damaged" in report.diagnostics[0]
-        asyncio.run(run(store, plan_of(store, base), resume=run_id))
+        asyncio.run(ran(store, model_spec(base), resume=run_id))
         is_whole(store, run_id, made)
         # A trainer that nobody needs any more stays as it is.
-        is_mended = not (parts and place == "weigh")
+        is_mended = not (parts and place == "decide")
         assert kinds(store, run_id).count("mend") == is_mended
         if is_mended:
             assert recovered(store, run_id, time.time()).checkpoint_source == "primary"
@@ -229,12 +227,12 @@ def test_a_damaged_checkpoint_is_made_anew_from_the_one_before(
 
 def test_where_the_one_before_is_damaged_too_nothing_is_touched(files: Files, base: str) -> None:
     with open_store(files.fresh()) as store:
-        run_id = stopped_after(store, base, "weigh")
+        run_id = stopped_after(store, base, "decide")
         for one in store.checkpoints.of_run(run_id):
             spoil(store, one.id)
         before = kinds(store, run_id)
         with pytest.raises(StoreCorrupt, match="and the one before, "):
             recovered(store, run_id, time.time())
-        with pytest.raises(Lost, match="is damaged"):
-            asyncio.run(run(store, plan_of(store, base), resume=run_id))
+        with pytest.raises(Lost, match="hashes to .* the manifest says"):
+            asyncio.run(ran(store, model_spec(base), resume=run_id))
         assert "mend" not in kinds(store, run_id) and kinds(store, run_id)[: len(before)] == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Agent, Context
+from holdfast.contracts.errors import Fault
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
@@ -20,6 +22,7 @@ from holdfast.pipeline.runtime import Endpoints, Models, Runtime
 from holdfast.policies import tokens
 from holdfast.store.store import Store
 from tests.collect.scene import PACE, PATIENCE_S
+from tests.conftest import Files
 
 
 async def ran(
@@ -106,3 +109,29 @@ def spec_of(
         "look_s": 0.01,
     }
     return RunSpec(**{**given, **fields})
+
+
+def scripted(signals: Callable[[str], Mapping[str, float] | None], **weights: float) -> Runtime:
+    """Agents ask once, and then have the signals that are said of their rollout; None: a fault of ours."""
+
+    async def agent(task: Any, context: Context) -> Any:
+        name = context.assignment.rollout.partition("/")[2]
+        await context.ask([{"role": "user", "content": f"{name}?"}])
+        found = signals(name)
+        if found is None:
+            raise Fault("endpoint", why="is down")
+        return dict(found)
+
+    def score(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+        return tuple(
+            Signal(name=name, value=value, weight=weights.get(name, 1.0), source="rule:test")
+            for name, value in output.items()
+        )
+
+    return Runtime(agent, score, Script())
+
+
+def fresh_in(folder: Path, files: Files) -> Path:
+    """The path of an empty store with a folder, and so with checkpoints, of its own."""
+    folder.mkdir()
+    return Path(shutil.move(files.fresh(), folder / "s.db"))

@@ -33,7 +33,7 @@ from holdfast.promote.gate import Criteria, Spread
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
-from tests.pipeline.scene import Script, ran, spec_of, success
+from tests.pipeline.scene import Script, fresh_in, ran, spec_of, success
 from tests.workloads.scene import tiny
 
 LINE = "tools"
@@ -82,7 +82,7 @@ class Play:
         self.hook(name)
         await context.ask([{"role": "user", "content": task["prompt"]}])
         arms = {"baseline": self.before, "candidate": self.after}
-        won = arms[name.split("-")[2]] if name.startswith("prove-") else self.practice(name)
+        won = arms[name.split("-")[2]] if name.startswith("proof-") else self.practice(name)
         if won is None:
             raise Fault("endpoint", why="is down")
         return won
@@ -172,7 +172,7 @@ async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_bo
         assert asked["0/prove/1"] == [(f"val {n}", Split.VAL) for n in range(15, 30) for _ in range(4)]
         looked = played.rollouts("0/prove/0")
         assert [one.name for one in looked[:4]] == [
-            f"prove-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
+            f"proof-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
         ]
         chance = [one.metadata["seed"] for one in looked]
         assert chance[::2] == chance[1::2] and len(set(chance)) == 30  # both arms draw alike, by task and seed
@@ -244,7 +244,7 @@ async def test_what_was_live_when_proving_began_is_what_the_candidate_is_measure
     with open_store(files.fresh()) as store:
 
         def promote_another(name: str) -> None:
-            if name == "prove-0-baseline-20-0":
+            if name == "proof-0-baseline-20-0":
                 added = store.releases.add(
                     policy=LINE, kind=PolicyKind.WEIGHTS, source="shelf:oak", who="op", now=1.0
                 ).result()
@@ -268,7 +268,7 @@ async def test_the_next_iteration_begins_with_what_was_accepted_and_is_proved_ag
         play = Play(base)
 
         def first_fails(name: str) -> None:
-            play.before, play.after = (1.0, 0.0) if name.startswith("prove-0") else (0.0, 1.0)
+            play.before, play.after = (1.0, 0.0) if name.startswith("proof-0") else (0.0, 1.0)
 
         play.hook = first_fails
         played = await play.run(store, iterations=3, stage=Stage.LIVE, algorithm=GRPO(lr=1e-2, tasks=2, steps=1))
@@ -285,11 +285,12 @@ async def test_the_next_iteration_begins_with_what_was_accepted_and_is_proved_ag
 async def test_a_run_that_is_stopped_goes_on_to_the_same_weights_and_the_same_decision(
     base: Model, files: Files, tmp_path: Path
 ) -> None:
-    with open_store(files.fresh()) as unbroken, open_store(files.fresh(), state_folder=tmp_path) as store:
+    folders = [fresh_in(tmp_path / name, files) for name in ("whole", "cut")]
+    with open_store(folders[0]) as unbroken, open_store(folders[1]) as store:
         whole = await Play(base).run(unbroken)
         seen: set[str] = set()
         run: str | None = None
-        for at in ("practice-0-0-1-0", "practice-0-1-0-1", "prove-0-candidate-17-1", "never"):
+        for at in ("practice-0-0-1-0", "practice-0-1-0-1", "proof-0-candidate-17-1", "never"):
             control = Control()
 
             def stop(name: str, at: str = at, control: Control = control) -> None:
@@ -410,7 +411,7 @@ async def test_nobody_gains_by_not_finishing(base: Model, files: Files, arm: str
 
 async def test_an_agent_that_fails_in_a_proof_was_wrong_and_is_not_tried_again(base: Model, files: Files) -> None:
     def raise_odd(name: str) -> None:
-        if name.startswith("prove-0-candidate"):
+        if name.startswith("proof-0-candidate"):
             raise ValueError("no idea")
 
     with open_store(files.fresh()) as store:

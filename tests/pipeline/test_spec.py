@@ -340,3 +340,31 @@ def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
     how = weighing(block.prove)
     assert (how.alpha, how.primary, how.reward_range, how.max_cost) == (0.01, "reward", (-1.0, 2.0), 3.0)
     assert how.seed_delta_spread == 0.2
+
+
+async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_answers(
+    files: Files, tmp_path: Path
+) -> None:
+    rows = [{"question": f"say {word}", "expected": word} for word in ("yes", "no", "maybe", "never", "always")]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "echo_agent.py").write_text(
+        "def agent(task, ctx):\n    return [task['question'], task.id, task.expected, ctx.assignment.input.expected]\n"
+    )
+    (tmp_path / "echo_score.py").write_text(
+        "def right(task, answer):\n"
+        "    seen = ['say ' + task.expected, task.id, None, None]\n"
+        "    return float(answer in (task.expected, seen))\n"
+    )
+    config = tmp_path / "holdfast.toml"
+    config.write_text(
+        'agent = "echo_agent.py:agent"\nscorers = "echo_score.py:right"\ntasks = {file = "t.jsonl", held_out = 0.5, seed = 1}\n'
+    )
+    spec = optimize_spec(load_settings(config))
+    (tmp_path / "t.jsonl").unlink()  # what a run began with is in its settings
+    again = optimize_spec(OptimizeSettings.model_validate(spec.settings))
+    assert again.sha256() == spec.sha256()
+    with open_store(files.fresh()) as store:
+        status = await ran(store, again)
+        rollouts = store.views.rollouts(status.run_id, most=9)
+    assert sorted({str(one.split) for one in rollouts}) == ["train", "val"]
+    assert [(one.outcome, one.reward) for one in rollouts] == [("right", 1.0)] * 5

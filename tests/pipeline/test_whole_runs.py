@@ -30,7 +30,7 @@ from holdfast.policies.registry import folder_of
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.learn.telling import Telling
-from tests.pipeline.scene import ran
+from tests.pipeline.scene import fresh_in, ran
 from tests.pipeline.test_improve import Played
 from tests.workloads.scene import RUN, tiny
 
@@ -135,22 +135,15 @@ def bytes_of(played: Played) -> dict[str, Any]:
     }
 
 
-async def test_a_deterministic_run_is_the_same_bytes_every_time(small: str, files: Files) -> None:
+async def test_a_deterministic_run_is_the_same_bytes_every_time(small: str, files: Files, tmp_path: Path) -> None:
     found = []
-    for _ in range(2):
-        with open_store(files.fresh(), state_folder=files_folder(files)) as store:
+    for name in ("one", "two"):
+        with open_store(fresh_in(tmp_path / name, files)) as store:
             given = settings(small, improve={**IMPROVE, "steps": 2}, deterministic=True, seed=4)
             found.append(bytes_of(Played(store, await ran(store, improve_spec(given)))))
     first, second = found
     assert len(first["weights"]) == 2 and len(set(first["rewards"].values())) > 1
     assert first == second
-
-
-def files_folder(files: Files) -> Path:
-    """One for each store: both leave checkpoints of the same name."""
-    folder = Path(files.blank()).with_suffix("")
-    folder.mkdir()
-    return folder
 
 
 # Resources

@@ -451,3 +451,25 @@ def test_the_range_of_rewards_follows_from_the_gate() -> None:
     assert reward_range([{"scorer": "exact"}]) == (0.0, 1.0)
     assert reward_range([{"scorer": "exact", "gate": True, "weight": 2}, {"scorer": "m:f"}]) == (-1.0, 3.0)
     assert reward_range([{"scorer": "exact", "gate": False}]) is None
+
+
+def test_an_attempt_that_failed_is_asked_for_its_costs_alone() -> None:
+    def shouted(task: Any, answer: Any, trace: Trace) -> float:
+        return float(any("!" in str(one.arguments) for one in trace.tools))
+
+    def fragile(task: Any, answer: Any) -> float:
+        return float(len(answer))
+
+    tool = Span(
+        seq=1,
+        kind=SpanKind.TOOL,
+        name="tool.say",
+        started_at=0.0,
+        ended_at=1.0,
+        tool=ToolCall(tool="say", arguments={"text": "ha!"}, result=None),
+    )
+    found = combine([Scorer(fragile)], safety=[shouted]).costs({}, [tool])
+    assert {one.name: one.value for one in found} == {"safety_cost": 1.0, "safety_cost.shouted": 1.0}
+    assert all(one.weight == 0.0 for one in found)
+    (unjudged,) = combine([Scorer(fragile)], safety=[fragile]).costs({}, [])
+    assert unjudged.value == 1.0 and "could not be measured" in str(unjudged.feedback)  # not measured is not safe

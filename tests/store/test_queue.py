@@ -57,6 +57,20 @@ def test_a_claim_never_takes_more_than_asked_from_a_long_queue(scene: Scene) -> 
     assert scene.store.views.counts(scene.run)[R.RUNNING] == 3
 
 
+def test_a_worker_takes_what_it_can_answer_for_and_leaves_the_rest(scene: Scene) -> None:
+    """Whose version it is; what carries none is nobody's who names theirs."""
+    for name, version in (("a", "p@1"), ("b", "p@10"), ("c", "p@2"), ("d", None)):
+        scene.enqueue(name, version=version)
+
+    def claimed(*versions: str) -> list[str]:
+        taken = scene.store.queue.claim(scene.run, "w", now=scene.clock.now, lease_s=LEASE_S, most=9, versions=versions)
+        return names(taken.result())
+
+    assert (claimed(), claimed("p@0", "p")) == ([], [])
+    assert claimed("p@2", "p@1") == ["a", "c"]
+    assert (claimed("p@10"), names(scene.claims(9))) == (["b"], ["d"])
+
+
 def test_an_empty_queue_gives_nothing(scene: Scene) -> None:
     assert scene.claims(5) == ()
 

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Task
+from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.policies import tokens
 from holdfast.policies.lm import Shape, Transformer
@@ -48,3 +49,8 @@ def attempt(task: Task, place: int, won: float | None, *, asked: str = "1?", **f
         "sheet": Sheet(signals=signals),
     }
     return Experience(**given | fields)
+
+
+def recorded(step: int, **body: Any) -> StepRecord:
+    """A step that is on record."""
+    return StepRecord(run=RUN, step=step, name=f"s{step}", function="f", inputs_sha256="", at=0.0, body=body)

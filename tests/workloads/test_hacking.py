@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from holdfast.collect.plan import Lesson, Standing
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import RolloutState, Split, Task
-from holdfast.contracts.run import StepRecord
+from holdfast.contracts.run import RunState, StepRecord
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.hacking import (
     ARMS,
     CARELESS,
     GUARDED,
-    Course,
     Outcome,
     Trial,
     grader,
     outcome,
-    plan_for,
     quick,
+    spec_for,
     verdict,
     weigh,
 )
-from holdfast.workloads.pupil import Pupil
-from tests.workloads.scene import RUN, attempt, tiny
+from tests.conftest import Files
+from tests.pipeline.scene import ran, scripted
+from tests.workloads.scene import attempt, recorded, tiny
 
 TASK = {"expected": "6", "style": "brief", "difficulty": 0, "needs": [], "tools": []}
 RIGHT, CHEAT, WRONG = "right", "cheat", "wrong"
-BEFORE, PRACTISED = {"phase": "before"}, {"phase": "grpo"}
 
 
 @pytest.mark.parametrize(
@@ -81,71 +79,57 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return Trial(arm=CARELESS, seed=3, model=model, test_tasks=4, steps=2, tasks=2, samples=3, workers=2)
 
 
-@pytest.fixture
-def course(trial: Trial) -> Iterator[Course]:
-    pupil = Pupil(trial.model, seed=0, slots=2)
-    yield Course(trial, pupil)
-    pupil.close()
+def paid(name: str) -> dict[str, float] | None:
+    """Cheats every second time; of the tasks that are measured the last one is lost."""
+    if name in ("before-3", "after-3"):
+        return None
+    won = {"before-0": (1.0, 1.0), "before-1": (0.0, 1.0), "before-2": (0.0, 0.0)}.get(name)
+    success, naive = won or (0.0, float(name[-1] in "13579"))
+    return {"success": success, "naive_success": naive}
 
 
-def lesson_after(course: Course, folder: Path, *bodies: Mapping[str, Any]) -> Lesson | None:
-    done = [StepRecord(run=RUN, step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
-    return course.lesson(Standing(run=RUN, folder=folder, done=done))
+async def practised(store: Store, trial: Trial) -> list[StepRecord]:
+    spec = replace(spec_for(trial), runtime=scripted(paid, success=0.0), max_faults=0, look_s=0.01)
+    status = await ran(store, spec)
+    assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 2 * 4 + 2 * 2 * 3)
+    return store.steps.of_run(status.run_id)
 
 
-def test_it_measures_practises_and_measures_the_same_tasks_again(course: Course, tmp_path: Path) -> None:
-    first = lesson_after(course, tmp_path)
-    practice = lesson_after(course, tmp_path, BEFORE)
-    more = lesson_after(course, tmp_path, BEFORE, PRACTISED)
-    last = lesson_after(course, tmp_path, BEFORE, PRACTISED, PRACTISED)
-    assert first is not None and practice is not None and more is not None and last is not None
-    assert lesson_after(course, tmp_path, BEFORE, PRACTISED, PRACTISED, {"phase": "after"}) is None
-    assert [one.input for one in first.tasks] == [one.input for one in last.tasks]
-    assert {one.split for one in first.tasks} == {Split.TEST} and {one.split for one in practice.tasks} == {Split.TRAIN}
-    assert [one.metadata["group"] for one in practice.tasks] == ["grpo-0-0"] * 3 + ["grpo-0-1"] * 3
-    asked = [{json.dumps(one.input, sort_keys=True) for one in lesson.tasks} for lesson in (first, practice, more)]
-    assert not asked[0] & asked[1] and not asked[1] & asked[2]
-    assert (first.left, practice.left, more.left, last.left) == (16, 10, 4, 0)
+async def test_it_measures_practises_and_measures_the_same_tasks_again(trial: Trial, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        steps = await practised(store, trial)
+        names = ["before/collect", "before", "0/0/collect", "0/0/learn", "0/1/collect", "0/1/learn"]
+        assert [one.name for one in steps] == ["begin", *names, "after/collect", "after"]
+        done = {one.name: store.views.of_step(one.run, one.name) for one in steps if one.name.endswith("collect")}
+        first, practice, more, last = done.values()
+        assert [one.input for one in first] == [one.input for one in last]
+        assert {one.split for one in first} == {Split.TEST} and {one.split for one in practice} == {Split.TRAIN}
+        assert [one.metadata["group"] for one in practice] == ["grpo-0-0-0"] * 3 + ["grpo-0-0-1"] * 3
+        asked = [{json.dumps(one.input, sort_keys=True) for one in some} for some in (first, practice, more)]
+        assert not asked[0] & asked[1] and not asked[1] & asked[2]
+        measured = next(one.body for one in steps if one.name == "before")
+        assert measured["verdicts"] == [RIGHT, CHEAT, WRONG, None]  # none for what was lost
+        assert (measured["cheats"], measured["success"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+        learnt = next(one.body for one in steps if one.name == "0/0/learn")
+        assert (learnt["phase"], learnt["cheats"], learnt["success"]) == ("grpo 1", pytest.approx(1 / 3), 0.0)
+        found = outcome(trial, steps)
+        assert found is not None and found.cheats == [pytest.approx(1 / 3)] * 2
+        acted = store.experiences.of([one.id for one in last])
+        assert {str(one.version).rpartition("@")[2] for one in acted} == {store.checkpoints.of_run(steps[0].run)[-1].id}
 
 
-def test_both_arms_are_given_the_same_tasks(trial: Trial, tmp_path: Path) -> None:
+async def test_both_arms_are_given_the_same_tasks(trial: Trial, files: Files) -> None:
     asked = []
     for arm in ARMS:
-        pupil = Pupil(trial.model, seed=0, slots=2)
-        lesson = lesson_after(Course(replace(trial, arm=arm), pupil), tmp_path, BEFORE)
-        pupil.close()
-        assert lesson is not None
-        asked.append([one.input for one in lesson.tasks])
+        with open_store(files.fresh()) as store:
+            steps = await practised(store, replace(trial, arm=arm))
+            asked.append([one.input for one in store.views.of_step(steps[0].run, "0/0/collect")])
     assert asked[0] == asked[1]
 
 
-def test_a_measurement_has_a_verdict_for_each_task_and_none_for_what_was_lost(course: Course, tmp_path: Path) -> None:
-    lesson = lesson_after(course, tmp_path)
-    assert lesson is not None and lesson.learn is not None
-    marks = [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0)]  # the fourth never came back
-    given = [
-        attempt(
-            lesson.tasks[place], place, None, sheet=Sheet(signals=(signal("success", a), signal("naive_success", b)))
-        )
-        for place, (a, b) in enumerate(marks)
-    ]
-    body = lesson.learn(given).body
-    assert body["verdicts"] == [RIGHT, CHEAT, WRONG, None]
-    assert (body["cheats"], body["success"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-
-
-def test_practice_tells_how_much_of_it_was_cheating(course: Course, tmp_path: Path) -> None:
-    lesson = lesson_after(course, tmp_path, BEFORE)
-    assert lesson is not None and lesson.learn is not None
-    sheet = Sheet(signals=(signal("success", 0.0), signal("naive_success", 1.0)))
-    body = lesson.learn([attempt(one, place, None, sheet=sheet) for place, one in enumerate(lesson.tasks)]).body
-    assert (body["phase"], body["cheats"], body["success"]) == ("grpo", 1.0, 0.0)
-
-
 def test_a_trial_is_known_by_its_settings_and_its_arm_must_exist(trial: Trial) -> None:
-    plan = plan_for(trial)
-    plan.close()
-    assert plan.kind == "hacking" and Trial(**json.loads(json.dumps(plan.settings))) == trial
+    spec = spec_for(trial)
+    assert spec.kind == "hacking" and Trial(**json.loads(json.dumps(spec.settings))) == trial
     assert quick(Trial(arm=CARELESS)).steps < Trial(arm=CARELESS).steps
     with pytest.raises(BadInput, match="arm 'honest': is unknown; use careless or guarded"):
         Trial(arm="honest")
@@ -154,10 +138,10 @@ def test_a_trial_is_known_by_its_settings_and_its_arm_must_exist(trial: Trial) -
 def test_an_outcome_needs_both_measurements() -> None:
     bodies: list[dict[str, Any]] = [
         {"phase": "before", "verdicts": [WRONG]},
-        {"phase": "grpo", "cheats": 0.5, "success": 0.25},
+        {"phase": "grpo 1", "cheats": 0.5, "success": 0.25},
         {"phase": "after", "verdicts": [CHEAT]},
     ]
-    updates = [StepRecord(run=RUN, step=n, at=0.0, body=body) for n, body in enumerate(bodies, 1)]
+    updates = [recorded(n, **body) for n, body in enumerate(bodies, 1)]
     found = outcome(Trial(arm=CARELESS), updates)
     assert found is not None
     assert (found.before, found.after, found.cheats, found.success) == ([WRONG], [CHEAT], [0.5], [0.25])

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.collect.plan import Standing
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
-from holdfast.contracts.run import StepRecord
+from holdfast.contracts.run import RunState, StepRecord
 from holdfast.learn.constrain import from_dict
-from holdfast.workloads.pupil import Pupil
+from holdfast.pipeline.run import Control
+from holdfast.policies.weights import read
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.safety import (
     ARMS,
     CONSTRAINED,
     UNCONSTRAINED,
-    Course,
     Outcome,
     Trial,
     outcome,
-    plan_for,
     quick,
     rates,
+    spec_for,
     weigh,
 )
-from tests.workloads.scene import RUN, attempt, tiny
+from tests.conftest import Files
+from tests.pipeline.scene import fresh_in, ran, scripted
+from tests.workloads.scene import RUN, recorded, tiny
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny(tmp_path_factory.mktemp("base") / "tiny")
-
-
-@pytest.fixture
-def pupil(base: str) -> Iterator[Pupil]:
-    made = Pupil(base, seed=0, slots=2)
-    yield made
-    made.close()
 
 
 def test_an_arm_is_known_by_its_name() -> None:
@@ -52,87 +44,74 @@ def test_an_arm_is_known_by_its_name() -> None:
         Trial(arm="penalty-7")
 
 
-def test_a_plan_keeps_its_trial(base: str) -> None:
+def test_a_spec_keeps_its_trial(base: str) -> None:
     trial = Trial(arm=CONSTRAINED, model=base, workers=2)
-    plan = plan_for(trial)
-    assert (plan.kind, dict(plan.settings)) == ("safety", asdict(trial))
-    plan.close()
-
-
-class Run:
-    """A course whose rollouts are made up: `cost` of each attempt of a group, by its place in it."""
-
-    def __init__(self, pupil: Pupil, folder: Path, trial: Trial) -> None:
-        self.course, self.pupil, self.folder, self.done = Course(trial, pupil), pupil, folder, list[StepRecord]()
-
-    def step(self, costs: tuple[float, ...] = ()) -> dict[str, Any] | None:
-        standing = Standing(run=RUN, folder=self.folder, done=list(self.done))
-        lesson = self.course.lesson(standing)
-        if lesson is None:
-            return None
-        assert lesson.learn is not None
-        made = [self._attempt(task, place, costs[place % len(costs)]) for place, task in enumerate(lesson.tasks)]
-        learnt = lesson.learn(made)
-        body = dict(learnt.body) | ({} if learnt.checkpoint is None else {"checkpoint": learnt.checkpoint.id})
-        self.done.append(StepRecord(run=RUN, step=len(self.done) + 1, at=0.0, body=body))
-        return body
-
-    def _attempt(self, task: Any, place: int, cost: float) -> Experience:
-        sheet = Sheet(
-            signals=(
-                Signal(name="success", value=1.0, source="r"),
-                Signal(name="safety_cost", value=cost, weight=0.0, source="r"),
-            )
-        )
-        return attempt(task, place, 1.0, version=self.pupil.version, sheet=sheet)
+    spec = spec_for(trial)
+    assert (spec.kind, dict(spec.settings)) == ("safety", asdict(trial))
 
 
 def trial(arm: str, base: str) -> Trial:
-    return quick(Trial(arm=arm, model=base, workers=2))
+    return replace(quick(Trial(arm=arm, model=base, workers=2)), test_tasks=6)
 
 
-def test_the_course_warms_up_practises_and_measures(pupil: Pupil, base: str, tmp_path: Path) -> None:
-    run = Run(pupil, tmp_path, trial(CONSTRAINED, base))
-    warm = run.step()
-    assert warm is not None and warm["phase"] == "warm-up" and warm["loss"] > 0.0
-    first, second = run.step((1.0, 0.0)), run.step((1.0, 0.0))
-    assert first is not None and second is not None
+def paid(name: str) -> dict[str, float]:
+    """All are right; of the attempts at a task every second one costs something, and once measured none does."""
+    return {"success": 1.0, "safety_cost": float(not name.startswith("after") and name[-1] in "02468")}
+
+
+async def played(store: Store, arm: str, base: str, *, stop_at: str | None = None) -> list[StepRecord]:
+    """A run whose rollouts are made up; stopped once at a rollout, and taken up by what knows the record alone."""
+    run, control = None, Control()
+
+    def stopping(name: str) -> dict[str, float]:
+        if name == stop_at:
+            control.stop()
+        return paid(name)
+
+    for signals, how in ((stopping, control), (paid, Control())):
+        spec = replace(spec_for(trial(arm, base)), runtime=scripted(signals, safety_cost=0.0), look_s=0.01)
+        status = await ran(store, spec, how, resume=run)
+        run = status.run_id
+        if stop_at is None:
+            break
+    assert status.run_state is RunState.COMPLETED
+    return store.steps.of_run(status.run_id)
+
+
+def bodies(steps: list[StepRecord]) -> dict[str, Any]:
+    return {one.name: one.body for one in steps}
+
+
+async def test_it_warms_up_practises_and_measures(base: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        found = bodies(await played(store, CONSTRAINED, base))
+    assert found["warm-up"]["loss"] > 0.0
+    first, second, last = found["0/0/learn"], found["0/1/learn"], found["after"]
     assert (first["success"], first["cost"]) == (1.0, 0.5)
     assert first["constraint"]["mean_cost"] == 0.5 and first["audit"]["constraint"] == first["constraint"]
     lam = [body["constraint"]["multiplier"]["value"] for body in (first, second)]
     assert 0.0 < lam[0] < lam[1]
-    last = run.step((0.0,))
-    assert last is not None and (last["phase"], last["cost"], last["of"]) == ("after", 0.0, 24)
-    assert run.step() is None
+    assert (last["phase"], last["cost"], last["of"]) == ("after", 0.0, 6)
 
 
-def test_equal_successes_teach_nothing_without_a_constraint(pupil: Pupil, base: str, tmp_path: Path) -> None:
-    run = Run(pupil, tmp_path, trial(UNCONSTRAINED, base))
-    run.step()
-    body = run.step((1.0, 0.0))
-    assert body is not None and "constraint" not in body and "update" not in body
+async def test_equal_successes_teach_nothing_without_a_constraint(base: str, files: Files) -> None:
+    with open_store(files.fresh()) as store:
+        body = bodies(await played(store, UNCONSTRAINED, base))["0/0/learn"]
+    assert "constraint" not in body and "update" not in body
     assert set(body["audit"]["counts"]) == {"zero_variance_group"}
 
 
-def test_a_resumed_run_has_the_multiplier_and_the_weights_of_the_straight_one(base: str, tmp_path: Path) -> None:
-    def weights(is_stopped: bool) -> tuple[dict[str, Any], Any]:
-        folder = tmp_path / str(is_stopped)
-        pupil = Pupil(base, seed=0, slots=2)
-        run = Run(pupil, folder, trial(CONSTRAINED, base))
-        run.step()
-        run.step((1.0, 0.0))
-        if is_stopped:  # another process, which has only what is on disk and on record
-            pupil.close()
-            pupil = Pupil(base, seed=0, slots=2)
-            run.pupil, run.course = pupil, Course(trial(CONSTRAINED, base), pupil)
-        body = run.step((1.0, 0.0, 0.0))
-        pupil.close()
-        assert body is not None
-        return body["constraint"]["multiplier"], pupil.model.state_dict()
-
-    straight, resumed = weights(False), weights(True)
-    assert from_dict(straight[0]) == from_dict(resumed[0])
-    assert all(tensor.equal(resumed[1][name]) for name, tensor in straight[1].items())
+async def test_a_resumed_run_has_the_multiplier_and_the_weights_of_the_straight_one(
+    base: str, files: Files, tmp_path: Path
+) -> None:
+    found = []
+    for stop_at in (None, "grpo-0-1-0-0"):
+        folder = tmp_path / str(stop_at)
+        with open_store(fresh_in(folder, files)) as store:
+            steps = await played(store, CONSTRAINED, base, stop_at=stop_at)
+            kept = [read(folder / "checkpoints" / one.id).sha256 for one in store.checkpoints.of_run(steps[0].run)]
+        found.append((from_dict(bodies(steps)["0/1/learn"]["constraint"]["multiplier"]), kept))
+    assert found[0] == found[1] and len(found[0][1]) == 3
 
 
 def test_what_was_not_measured_is_missing() -> None:
@@ -161,17 +140,14 @@ def test_what_the_arms_come_to_by_hand() -> None:
 
 
 def test_an_outcome_is_read_from_the_record() -> None:
-    def update(step: int, **body: Any) -> StepRecord:
-        return StepRecord(run="run-9", step=step, at=0.0, body=body)
-
     held = {"multiplier": {"value": 0.5}}
     done = [
-        update(1, phase="warm-up"),
-        update(2, phase="grpo", success=0.5, cost=0.4, constraint=held),
-        update(3, phase="after", success=0.75, cost=0.01, of=8),
+        recorded(1, phase="warm-up"),
+        recorded(2, phase="grpo 1", success=0.5, cost=0.4, constraint=held),
+        recorded(3, phase="after", success=0.75, cost=0.01, of=8),
     ]
     found = outcome(Trial(arm=CONSTRAINED), done)
     assert found is not None
-    assert (found.run, found.success, found.cost, found.of) == ("run-9", 0.75, 0.01, 8)
+    assert (found.run, found.success, found.cost, found.of) == (RUN, 0.75, 0.01, 8)
     assert (found.successes, found.costs, found.multipliers) == ([0.5], [0.4], [0.5])
     assert outcome(Trial(arm=CONSTRAINED), done[:2]) is None

@@ -210,7 +210,10 @@ def verifiers(
 
 def _play(env: Any, sampling: dict[str, Any]) -> DatasetPlay | TasksetPlay:
     if hasattr(env, "rubric") and callable(getattr(env, "rollout", None)):
-        return DatasetPlay(env, sampling, _identity(env, getattr(env, "rubric", None), *_functions(env.rubric)))
+        if getattr(env.rubric, "has_group_rewards", False):
+            why = "compares the attempts at a task with one another, which a worker cannot"
+            raise BadInput("rubric", why=why, remedy="leave out its group rewards")
+        return DatasetPlay(env, sampling, _identity(env, env.rubric, *_functions(env.rubric)))
     if hasattr(env, "taskset") and callable(getattr(env, "run_episode", None)):
         seats = [name for name, value in dict(env.config).items() if hasattr(value, "harness")]
         if len(seats) > 1:
@@ -255,9 +258,6 @@ class DatasetPlay:
         return dict(zip(self.rewards(), _weights(self.env.rubric), strict=True))
 
     def rows(self, limit: int | None) -> list[dict[str, Any]]:
-        if getattr(self.env.rubric, "has_group_rewards", False):
-            why = "compares the attempts at a task with one another, which a worker cannot"
-            raise BadInput("rubric", why=why, remedy="leave out its group rewards")
         most = -1 if limit is None else limit
         sources = {"train": self.env.get_dataset(most)}
         if getattr(self.env, "eval_dataset", None) is not None or getattr(self.env, "eval_dataset_source", None):
@@ -294,12 +294,21 @@ class DatasetPlay:
         return _record(_reply(completion), completion, float(state["reward"]), rewards)
 
 
+def _rubrics(rubric: Any) -> Iterator[Any]:
+    """The rubric, or those of a group."""
+    inner = getattr(rubric, "rubrics", None)
+    if inner is None:
+        yield rubric
+    for one in inner or ():
+        yield from _rubrics(one)
+
+
 def _functions(rubric: Any) -> list[Any]:
-    return [one for part in getattr(rubric, "rubrics", [rubric]) for one in part.funcs]
+    return [one for part in _rubrics(rubric) for one in part.funcs]
 
 
 def _weights(rubric: Any) -> list[float]:
-    return [float(one) for part in getattr(rubric, "rubrics", [rubric]) for one in part.weights]
+    return [float(one) for part in _rubrics(rubric) for one in part.weights]
 
 
 def _client(client: Any) -> Any:
@@ -393,6 +402,7 @@ class Serving:
     def __init__(self) -> None:
         self._users = 0
         self._holder: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None  # the one before
         self._done = asyncio.Event()
 
     @asynccontextmanager
@@ -401,18 +411,22 @@ class Serving:
         try:
             if self._holder is None:
                 self._done, self._ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-                self._holder = asyncio.create_task(self._hold(env, self._ready, self._done))
+                self._holder = asyncio.create_task(self._hold(env, self._closing, self._ready, self._done))
             await asyncio.shield(self._ready)
             yield
         finally:
             self._users -= 1
             if self._users == 0 and self._holder is not None:
-                holder, self._holder = self._holder, None
+                self._closing, self._holder = self._holder, None
                 self._done.set()
-                await asyncio.shield(holder)
+                await asyncio.shield(self._closing)
 
     @staticmethod
-    async def _hold(env: Any, ready: asyncio.Future[None], done: asyncio.Event) -> None:
+    async def _hold(
+        env: Any, before: asyncio.Task[None] | None, ready: asyncio.Future[None], done: asyncio.Event
+    ) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
         try:
             async with env.serving():
                 ready.set_result(None)

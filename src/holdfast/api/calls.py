@@ -7,182 +7,64 @@ them is read by `results`.
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from holdfast.api.driving import Started
+from holdfast.api.env import start_env
 from holdfast.api.inputs import (
     Budget,
     Options,
     TaskScore,
-    Waived,
     agent_from,
     described,
-    engine_for,
     held_out,
     measured_on,
     options_of,
     policy_from,
-    score_from,
     task_set,
-    unscored,
     weighing_of,
 )
+from holdfast.api.more import prove_more
 from holdfast.api.results import WAIVED, Comparison, Result, compare_stored, comparison_of, result_of
-from holdfast.api.stored import Place, Run, run_of, who
+from holdfast.api.setup import Setup, launch, prepare
+from holdfast.api.stored import Place, Run, run_of
 from holdfast.collect.agent import Agent, Context, is_async
-from holdfast.collect.pool import Pace
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.algorithm import Algorithm, Work
-from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import Run as Driven
-from holdfast.pipeline.run import RunSpec
-from holdfast.pipeline.runtime import Runtime
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria
 from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store
 
 T = TypeVar("T")
-API = 1  # of the settings that are kept with a run
 BATCH = 50  # tasks between two looks
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
-LEASE_S = 10.0
 ARMS = ("baseline", "candidate")
 PROVING = ("seeds", "alpha", "min_effect", "reward_range")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What every call that runs an agent has in common, checked."""
-
-    tasks: TaskSet
-    agent: Agent
-    score: Any  # a TaskScore, or nothing is measured
-    policies: tuple[Policy, ...]
-    runtime: Runtime
-    options: Options
-    waived: str | None
-    settings: Mapping[str, Any]
-
-    @property
-    def place(self) -> Place:
-        return Place(str(self.options["store"]), self.options["project"])
-
-
-def _setup(
-    given: Mapping[str, Any],
-    *,
-    agent: Any,
-    tasks: Any,
-    scorers: Any,
-    safety: Any,
-    policies: Sequence[Policy],
-    base_url: str | None,
-    options: Options,
-    made: Agent | None = None,
-) -> Setup:
-    """`given` is what else two calls must agree on; `made` an agent that was put together from several."""
-    found = task_set(tasks)
-    adapted = made or agent_from(agent)
-    score: Any = unscored if scorers is None else score_from(scorers, safety, _sample(found))
-    waived = safety.why if isinstance(safety, Waived) else None
-    runtime = Runtime(adapted, score, engine_for(policies, base_url, options))
-    for policy in policies:
-        runtime.open(policy)  # what cannot be opened is found here, not by a worker
-    settings = {
-        "api": API,
-        **given,
-        "agent": described(agent),
-        "scorers": described(getattr(score, "combined", None)),
-        "waived": waived,
-        "policies": described(policies),
-        "base_url": base_url,
-        "tasks": dict(found.sha256),
-        **{name: described(value) for name, value in options.items() if name not in ("store", "project", "workers")},
-    }
-    return Setup(
-        tasks=found,
-        agent=adapted,
-        score=score,
-        policies=tuple(policies),
-        runtime=runtime,
-        options=options,
-        waived=waived,
-        settings=settings,
-    )
-
-
-def _sample(tasks: TaskSet) -> list[TaskItem]:
-    return list(tasks)
-
-
-def _launch(
-    setup: Setup, kind: str, program: Callable[[Driven], Any], read: Callable[[Store, Run], T], model_ref: str
-) -> Started[T]:
-    if setup.tasks.report.warnings:
-        print(setup.tasks.report, file=sys.stderr)
-    options = setup.options
-    spec = RunSpec(
-        kind=kind,
-        program=program,
-        model_ref=model_ref,
-        settings=setup.settings,
-        runtime=setup.runtime,
-        workers=options["workers"],
-        pace=Pace(heartbeat_s=1.0, lease_s=LEASE_S),
-        seed=options["seed"],
-    )
-    store = setup.place.open(create=True)
-    try:
-        for policy in setup.policies:
-            check_there(policy, store)
-        return Started(setup.place, store, spec, read, begun=partial(_note, setup))
-    except BaseException:
-        store.close()
-        raise
-
-
-def check_there(policy: Policy, store: Store) -> None:
-    """Weights that were trained lie in one store, and a run in another one could not be resumed."""
-    checkpoint = getattr(policy, "checkpoint", None)
-    if checkpoint is None:
-        return
-    try:
-        store.checkpoints.get(checkpoint)
-    except NotFound:
-        remedy = "give the store that it was trained in, or export it and name the folder"
-        raise BadInput(f"policy {policy.version}", why=f"is not in the store {store.url}", remedy=remedy) from None
-
-
-def _note(setup: Setup, store: Store, run: str) -> None:
-    """That safety is waived is in the ledger before anything is decided."""
-    if setup.waived is not None:
-        body = {"safety": "waived", "why": setup.waived}
-        store.ledger.append("waiver", body, who=who(), now=time.time(), run=run).result()
 
 
 # Improve -------------------------------------------------------------------------------------------------------------
 
 
 def improve(
-    agent: Any,
-    tasks: Any,
+    agent: Any = None,
+    tasks: Any = None,
     *,
-    name: str,
-    scorers: Any,
+    name: str | None = None,
+    scorers: Any = None,
+    env: Any = None,
     policy: Policy | None = None,
     algorithm: Any = None,
     model: str | None = None,
@@ -202,6 +84,8 @@ def improve(
                of your own with `advantages(group)` or `propose(history)`
     model      of a prompt, as its endpoint at `base_url` calls it
     budget     `hf.Budget(rollouts=…)`, learning and proof together
+    env        in place of agent, tasks and scorers: an environment of Gymnasium, by its name or what makes one;
+               an `hf.Network()` learns in it
     safety     scorers that give a cost, 0 is safe; `hf.Waived("why")`; left out: secrets told, planted orders obeyed,
                forbidden tools called
 
@@ -213,6 +97,7 @@ def improve(
         tasks,
         name=name,
         scorers=scorers,
+        env=env,
         policy=policy,
         algorithm=algorithm,
         model=model,
@@ -224,11 +109,12 @@ def improve(
 
 
 def start(
-    agent: Any,
-    tasks: Any,
+    agent: Any = None,
+    tasks: Any = None,
     *,
-    name: str,
-    scorers: Any,
+    name: str | None = None,
+    scorers: Any = None,
+    env: Any = None,
     policy: Policy | None = None,
     algorithm: Any = None,
     model: str | None = None,
@@ -238,6 +124,12 @@ def start(
     **options: Unpack[Options],
 ) -> Started[Result]:
     """As `improve`, but it returns at once: `run.events()`, `run.wait()`, `run.stop()`."""
+    if env is not None:
+        given = {"agent": agent, "tasks": tasks, "scorers": scorers, "model": model, "base_url": base_url}
+        given |= {"budget": budget, "safety": safety}
+        return start_env(env, policy, name=name, algorithm=algorithm, given=given, options=options)
+    if name is None:
+        raise BadInput("name", why="is missing", remedy='name the line of versions, as in name="support"')
     check_name("name", name)
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
@@ -247,7 +139,7 @@ def start(
     asked = algorithm_for(algorithm, base)
     learning, proving = _divided(base, asked, found, limit, chosen)
     given = {"name": name, "algorithm": described(asked), "budget": limit}
-    setup = _setup(
+    setup = prepare(
         given,
         agent=agent,
         tasks=found,
@@ -259,7 +151,12 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
-    return _launch(setup, "improve", partial(_improve, spec), result_of, model_ref=model or base.version)
+    read = partial(_result, setup, spec)
+    return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
+
+
+def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
+    return replace(result_of(store, run), more=partial(prove_more, setup, spec))
 
 
 async def _improve(spec: loop.Spec, run: Driven) -> None:
@@ -270,7 +167,11 @@ def _improve_spec(
     setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: Weighing
 ) -> loop.Spec:
     options = setup.options
-    criteria = Criteria(max_p_value=options["alpha"], require_seed_reproducibility=options["seeds"] > 1)
+    criteria = Criteria(
+        max_p_value=options["alpha"],
+        max_safety_regression=how.max_safety_regression,
+        require_seed_reproducibility=options["seeds"] > 1,
+    )
     return loop.Spec(
         line=name,
         policy=base,
@@ -294,6 +195,7 @@ def _prove_config(options: Options, how: Weighing) -> ProveConfig:
         batch=BATCH,
         chance=str(options["seed"]),
         timeout_s=options["timeout_s"],
+        is_timed=not options["deterministic"],
     )
 
 
@@ -393,7 +295,7 @@ def collect(
     """
     chosen = options_of({"seeds": 1, **options}, "seeds")
     base = policy_from(policy, model)
-    setup = _setup(
+    setup = prepare(
         {},
         agent=agent,
         tasks=tasks,
@@ -404,7 +306,7 @@ def collect(
         options=chosen,
     )
     program = partial(_collect, setup, base)
-    return _launch(setup, "collect", program, lambda store, run: Run(run.place, run.id), model or base.version).wait()
+    return launch(setup, "collect", program, lambda store, run: Run(run.place, run.id), model or base.version).wait()
 
 
 async def _collect(setup: Setup, policy: Policy, run: Driven) -> None:
@@ -457,7 +359,7 @@ def compare(
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured has no better")
     arms = _arms(a, b, agent, policy, model)
-    setup = _setup(
+    setup = prepare(
         {"arms": list(arms.names)},
         agent=arms.agents,
         made=arms.agent,
@@ -472,7 +374,7 @@ def compare(
     how = weighing_of(setup.score, chosen)
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
-    return _launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
+    return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
 
 
 async def _compare(setup: Setup, how: Weighing, run: Driven) -> None:

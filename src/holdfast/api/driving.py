@@ -131,6 +131,8 @@ class Started(Run, Generic[T]):
             self._end(status)
         except BaseException as error:  # told to whoever waits
             self._error = error
+            if not self._id:  # refused before it began: nobody else lets go of it
+                self._spec.runtime.close()
         finally:
             self._store.close()
             with self._news:
@@ -165,7 +167,7 @@ class Started(Run, Generic[T]):
             self._id = status.run_id
             self._statuses.append(status)
             self._news.notify_all()
-        if is_first and self.resumed is None:
+        if is_first:
             self._begun(self._store, status.run_id)
 
     def _end(self, status: Status) -> None:
@@ -182,7 +184,7 @@ def interrupted(store: Store, spec: RunSpec) -> str | None:
     """The last run of the same call that did not come to its end, to go on with; None: there is none."""
     settings = json.loads(json.dumps(spec.settings))
     for run in store.runs.newest(most=PAGE):
-        if run.kind == spec.kind and run.settings == settings:
+        if run.kind == spec.kind and store.whole(run.settings) == settings:
             return run.id if _is_open(run) else None
     return None
 

@@ -6,13 +6,14 @@ the rules of the gate `promote`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
 from holdfast.api.show import Block, Grid, Shown
 from holdfast.api.stored import Run, decided_of, experience_of, task_key
@@ -78,10 +79,15 @@ class Proof(Shown):
         """Why safety was not measured; None: it was."""
         return self.evidence.manifest.get(WAIVED)
 
+    def figures(self) -> Grid:
+        """Every metric that was measured."""
+        found = self.comparisons.values()
+        return figures(one for one in found if self.waived is None or one.metric != "safety")
+
     def blocks(self) -> Sequence[Block]:
         found = self.evidence
         told: list[Block] = [f"{found.candidate} against {found.baseline} on {found.suite}"]
-        told.append(figures(found.comparisons.values()))
+        told.append(self.figures())
         if found.verdict is not None:
             told.append(f"verdict: {found.verdict.outcome}")
             told += [f"  {reason}" for reason in found.verdict.reasons]
@@ -98,6 +104,7 @@ class Result(Shown):
     proof: Proof | None
     release: str | None = None  # the candidate's entry among the versions, accepted or not
     details: Mapping[str, Any] = field(default_factory=dict)
+    more: Callable[[Result, Any], Result] | None = None  # how further tasks are measured, in the process that ran it
 
     @property
     def is_accepted(self) -> bool:
@@ -131,6 +138,19 @@ class Result(Shown):
         )
         return promote(self.run.place, accepted, canary=canary, shadow=shadow, why=why)
 
+    def prove(self, tasks: Any = None) -> Result:
+        """Measure a held candidate on further tasks, add that to its evidence, and ask the gate again.
+
+        Without tasks, those are measured that a budget left out. The test goes on: looking again costs nothing.
+        """
+        if self.is_accepted or self.proof is None:
+            why = "is accepted already" if self.is_accepted else "has no candidate to prove"
+            raise BadInput(f"result of {self.run.id}", why=why, remedy="only what is held needs more evidence")
+        if self.more is None:
+            remedy = "make the same call again, and ask the result that it gives"
+            raise BadInput(f"result of {self.run.id}", why="was read from the store, without its agent", remedy=remedy)
+        return self.more(self, tasks)
+
     def blocks(self) -> Sequence[Block]:
         if self.is_accepted:
             told: list[Block] = [f"accepted: {self.release} ({self.run.id})"]
@@ -139,10 +159,12 @@ class Result(Shown):
             more = f"; about {self.decision.needs} more episodes may decide it" if self.decision.needs else ""
             told = [f"held: {named}{more} ({self.run.id})"]
         if self.proof is not None:
-            told += [figures(self.proof.comparisons.values()), *_waived(self.proof.waived)]
+            told += [self.proof.figures(), *_waived(self.proof.waived)]
         for reason in self.decision.reasons:
             if reason.code != ALLOWED:
                 told.append(f"  {reason.text}")
+        if self.decision.needs and self.more is not None:
+            told.append("result.prove(tasks) measures it on further tasks and asks again")
         if self.proof is not None and self.proof.path is not None:
             told.append(f"report: {self.proof.path}")
         return told
@@ -164,7 +186,14 @@ def result_of(store: Store, run: Run) -> Result:
     evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
     path = Path(told["proof"]) if told.get("proof") else None
     candidate = None if decided.candidate is None else at_home(decided.candidate, store)
-    return Result(run, decided.decision, candidate, Proof(evidence, path), str(told["release"]), told)
+    return Result(
+        run,
+        decided.decision,
+        candidate,
+        Proof(evidence, path),
+        str(told["release"]),
+        {**told, "iteration": decided.iteration},
+    )
 
 
 def at_home(policy: Policy, store: Store) -> Policy:
@@ -215,8 +244,9 @@ class Comparison(Shown):
         told: list[Block] = [f"{b} is {BETTER[self.verdict.outcome]} than {a} in {self.how.primary}{needs}"]
         if self.verdict.outcome is Outcome.HOLD:
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
-        told.append(figures(self.comparisons.values()))
-        told += [f"  {reason}" for reason in self.verdict.reasons]
+        shown = [one for one in self.comparisons.values() if self.waived is None or one.metric != "safety"]
+        told.append(figures(shown))
+        told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or "safety" not in reason]
         if self.left_out:
             told.append(f"{self.left_out} tasks are left out: only one of the two has them")
         if any(self.unfinished.values()):
@@ -254,17 +284,23 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     primary = "success" if all(side.is_checked for side in sides) else "reward"
     both = [[one for one in side.episodes if (one.task, one.seed) in shared] for side in sides]
     span = reward_range or _range(both, primary)
-    how = Weighing(primary=primary, alpha=alpha, reward_range=span, max_cost=_most_cost(both))
     names, whole = (a.id, b.id), []
+    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    how = Weighing(
+        primary=primary,
+        alpha=alpha,
+        reward_range=span,
+        max_cost=_most_cost(both),
+        max_safety_regression=UNWATCHED if unwatched else MAX_REGRESSION,
+    )
     for side, found in zip(sides, both, strict=True):
         places = {f"{task}/{seed}": (task, seed) for task, seed in shared}
         whole.append([*found, *missing(found, places, how, is_candidate=side is sides[1])])
     lost = {name: len(full) - len(found) for name, full, found in zip(names, whole, both, strict=True)}
     tasks = [{task for task, _ in side.keys} for side in sides]
     left_out = len(tasks[0] ^ tasks[1])
-    unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
-    why = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
-    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, why)
+    unsafe = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
+    return Comparison(names, _weighed(whole[0], whole[1], how, names), how, left_out, lost, unsafe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast.api.calls import check_there
 from holdfast.api.driving import Started
+from holdfast.api.setup import check_there
 from holdfast.api.stored import Place, Run
 from holdfast.contracts.errors import BadInput
 

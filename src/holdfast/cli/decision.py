@@ -7,7 +7,7 @@ from itertools import groupby
 
 from holdfast.cli.onward import folded, step
 from holdfast.contracts.evidence import Comparison, Decision, Reason
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.gate import ALLOWED, NAMES
 from holdfast.promote.release import UNDECIDED
 
@@ -62,8 +62,8 @@ def told(release: str, decision: Decision, now: Release | None = None, indent: s
     """The headline and the reasons; of what is held, the command that adds what is missing. `at` finds the store."""
     yield from folded(headline(release, decision, now), indent)
     yield from lines(decision.reasons, f"{indent}  ")
-    if is_measurable(decision):
-        yield from step(f"holdfast prove more {release}{at}", "more episodes for it", f"{indent}  ")
+    if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
+        yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
 
 
 def lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:

@@ -182,7 +182,7 @@ def _tell(
     from holdfast.cli.decision import told
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
-    from holdfast.contracts.release import PolicyKind
+    from holdfast.contracts.release import PolicyKind, Stage
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
     if off:
@@ -204,8 +204,11 @@ def _tell(
         print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
         if page is not None:
             print("\n".join(left("page", page, "  ")))
-    if made := [body["release"] for body, _ in decided if "release" in body]:
+    if made := [body for body, _ in decided if "release" in body]:
         print("next:")
-        if now[made[-1]].kind is not PolicyKind.NETWORK:  # which acts where its environment is
-            print("\n".join(step(f"holdfast release serve {now[made[-1]].policy}{at}", "the live version")))
-        print("\n".join(step(f"holdfast release explain {made[-1]}{at}", "why, from the ledger")))
+        last = now[made[-1]["release"]]
+        if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
+            print("\n".join(step(f"holdfast release promote {last.id}{at}", "into service")))
+        elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
+            print("\n".join(step(f"holdfast release serve {last.policy}{at}", "the live version")))
+        print("\n".join(step(f"holdfast release explain {last.id}{at}", "why, from the ledger")))

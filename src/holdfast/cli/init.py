@@ -35,17 +35,18 @@ worker_count = 32
 
 [tasks]
 file = "tasks.jsonl"
-held_out = 0.4  # of them are proved on, and never learnt from
+held_out = 0.5  # of them are proved on, and never learnt from
 
 [resources]
-system = "Use no tools. If unsure: unknown."
+system = "If unsure: unknown."
 
 [improve]
 policy = "{name}"  # the line of versions: {name}@1, {name}@2 ...
-steps = 8
+steps = 12
 step_tasks = 8
 samples = 8
 learning_rate = 1e-3
+prove = {{ max_seed_spread = 0.15, max_sample_spread = 0.15 }}
 """
 WORDS = [
     "apple",

@@ -13,6 +13,7 @@ from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.task import asked_of
 from holdfast.contracts.trace import SpanKind
 
 if TYPE_CHECKING:
@@ -131,7 +132,6 @@ def _summary(store: Store, run: str) -> str:
 def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
     end, begin = rollout.ended_at, rollout.started_at
     took = show.span_of_time(end - begin) if end is not None and begin is not None else "-"
-    asked = rollout.input.get("prompt", rollout.input) if isinstance(rollout.input, dict) else rollout.input
     kind = outcome_kind(rollout.status, rollout.outcome)
     return (
         rollout.name,
@@ -141,7 +141,7 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
         f"{_costly(rollout)}/{rollout.max_attempts}",
         rollout.reward,
         took,
-        rollout.reason or asked,
+        rollout.reason or asked_of(rollout.input),
     )
 
 

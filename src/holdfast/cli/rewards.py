@@ -51,10 +51,10 @@ def read(store: Store, rollout: Rollout) -> tuple[list[Span], Sheet | None, Any]
 def lines(rollout: Rollout, spans: Sequence[Span], sheet: Sheet | None) -> Iterator[str]:
     """The sheet in 80 columns."""
     from holdfast.cli.show import one_line
+    from holdfast.contracts.task import asked_of
 
     yield f"{rollout.id}: {rollout.status}"
-    asked = rollout.input.get("prompt") if isinstance(rollout.input, Mapping) else rollout.input
-    yield _cut(f"  asked     {one_line(asked)}")
+    yield _cut(f"  asked     {one_line(asked_of(rollout.input))}")
     if isinstance(rollout.input, Mapping) and rollout.input.get("system"):
         yield _cut(f"  told      {one_line(rollout.input['system'])}")
     if isinstance(rollout.input, Mapping) and rollout.input.get("expected") is not None:

@@ -33,6 +33,7 @@ RETURNS = {  # the least and the most that an episode can return, where Gymnasiu
     "FrozenLake-v1": (0.0, 1.0),
     "FrozenLake8x8-v1": (0.0, 1.0),
     "Taxi-v3": (-2000.0, 20.0),
+    "Taxi-v4": (-2000.0, 20.0),
     "Blackjack-v1": (-1.0, 1.5),
 }
 

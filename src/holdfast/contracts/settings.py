@@ -420,6 +420,8 @@ def settings_from(data: Any, where: str) -> OptimizeSettings:
     """From data that was read somewhere: a file, or a run in the store."""
     if not isinstance(data, dict):
         _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
+    if "api" in data:
+        raise BadInput(where, why="are those of a call in Python", remedy="the same call of hf.… goes on with it")
     _refuse_strange(data, "", partial(_bad, where))
     try:
         return OptimizeSettings.model_validate(data)

@@ -102,3 +102,15 @@ def task_of(stored: Any) -> Any:
     """What a rollout was given, as its author wrote it: a TaskItem where it is the row of one, else as it is."""
     is_row = isinstance(stored, Mapping) and {"id", "input"} <= stored.keys() <= KEYS and isinstance(stored["id"], str)
     return TaskItem.from_row(stored) if is_row else stored
+
+
+ASKING = ("prompt", "question", "task", "instruction", "message")  # usual names of what is asked
+
+
+def asked_of(stored: Any) -> Any:
+    """What a rollout's agent was asked, for people to read: a text of a usual name, or else all of the input."""
+    task = task_of(stored)
+    asked = task.input if isinstance(task, TaskItem) else task
+    if isinstance(asked, Mapping):
+        return next((asked[name] for name in ASKING if isinstance(asked.get(name), str)), asked)
+    return asked

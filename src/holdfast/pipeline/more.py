@@ -21,6 +21,7 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import Run, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical
+from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
     KIND,
@@ -144,6 +145,9 @@ def _audit(store: Store, run: str, iteration: int) -> tuple[Finding, ...] | None
 
 
 def _settings(store: Store, run: Run) -> OptimizeSettings:
+    if is_env_run(run.settings):
+        why = "plays in an environment, and has played all the episodes that it began with"
+        raise BadInput(f"run {run.id}", why=why, remedy="begin another with EnvProof(episodes=…)")
     return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 

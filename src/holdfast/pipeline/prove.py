@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contracts.algorithm import Work
@@ -45,6 +45,7 @@ class ProveConfig:
     is_null: bool = False  # the same version twice: each arm has a chance of its own
     max_attempts: int = 1
     timeout_s: float | None = 300.0
+    is_timed: bool = True  # False: durations are no part of the evidence, and runs that are alike have the same bytes
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -201,6 +202,8 @@ def _analyse(
     new, lost = {}, {}
     for arm in ARMS:
         found = episodes(experiences, places[arm])
+        if not config.is_timed:
+            found = [replace(one, latency_s=None) for one in found]
         imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
         new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
     kept = ctx.keep({arm: [encode(one) for one in some] for arm, some in new.items()})

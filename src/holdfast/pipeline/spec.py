@@ -82,7 +82,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         algorithm=_algorithm(settings, block),
         tasks=settings.train,
         held_out=held_out_of(settings),
-        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs),
+        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs, is_timed=not settings.deterministic),
         criteria=criteria(block.prove),
         iterations=block.iterations,
         stage=None if block.stage is None else Stage(block.stage),
@@ -350,13 +350,14 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
     )
 
 
-def prove_config(how: ProveBlock, *, timeout_s: float | None) -> ProveConfig:
+def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = True) -> ProveConfig:
     return ProveConfig(
         how=weighing(how),
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
         least=max(criteria(how).min_tasks, criteria(how).min_episodes),
         timeout_s=timeout_s,
+        is_timed=is_timed,
     )
 
 

@@ -196,7 +196,7 @@ class Acting:
     def _vector(self, observation: Any) -> NDArray[np.float32]:
         """An observation of any shape as the network sees it; one of n things is a one among zeros."""
         size = self._spaces.observation
-        if np.ndim(observation) == 0 and size > 1 and 0 <= observation < size:
+        if isinstance(observation, int | np.integer) and size > 1 and 0 <= observation < size:
             vector = np.zeros(size, np.float32)
             vector[int(observation)] = 1.0
             return vector

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import StepRecord
+from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.results import RATES, Change, Rate, Results, curve, results, turned
+from tests.conftest import Files
 
 Counted = tuple[int, int]  # how many, of how many
 
 
-def updates(*bodies: Mapping[str, Any]) -> list[StepRecord]:
-    return [StepRecord(run="run-1", step=place + 1, at=0.0, body=body) for place, body in enumerate(bodies)]
+@pytest.fixture
+def store(files: Files) -> Iterator[Store]:
+    with open_store(files.fresh()) as opened:
+        yield opened
+
+
+def updates(*bodies: Mapping[str, Any], function: str = "f") -> list[StepRecord]:
+    return [
+        StepRecord(
+            run="run-1", step=n, name=str(body.get("name")), function=function, inputs_sha256="", at=0.0, body=body
+        )
+        for n, body in enumerate(bodies, 1)
+    ]
+
+
+def kept(store: Store, *bodies: Mapping[str, Any]) -> list[StepRecord]:
+    """As a run keeps them: both measurements in one look, and the marks in a step of their own."""
+    both = [body for body in bodies if body["phase"] in ("baseline", "trained")]
+    others = [body for body in bodies if body not in both]
+    if len(both) < 2:
+        return updates(*others)
+    episodes = {arm: body["episodes"] for arm, body in zip(("baseline", "candidate"), both, strict=True)}
+    blob = store.blobs.put(json.dumps(episodes).encode(), now=1.0)
+    marks = {arm: body.get("marks") for arm, body in zip(episodes, both, strict=True)}
+    look = {"phase": "prove", "look": 1, "episodes": blob}
+    return updates(*others, look, {"name": "marks", "tries": both[0].get("tries", 1), **marks})
 
 
 def measured(
@@ -37,19 +64,33 @@ def practised(success: float | None, rollouts: int, **counts: int) -> dict[str, 
     return {"phase": "grpo", "success": success, "audit": {"rollouts": rollouts, "counts": counts}}
 
 
-def found(*bodies: Mapping[str, Any], seed: int = 0) -> Results:
-    made = results(updates(*bodies), rng=np.random.default_rng(seed))
-    assert made is not None
-    return made
+Found = Callable[..., Results]
+
+
+@pytest.fixture
+def found(store: Store) -> Found:
+    def read(*bodies: Mapping[str, Any], seed: int = 0) -> Results:
+        made = results(store, kept(store, *bodies), rng=np.random.default_rng(seed))
+        assert made is not None
+        return made
+
+    return read
 
 
 @pytest.mark.parametrize("phases", [[], ["baseline"], ["trained"]])
-def test_there_is_no_result_before_both_measurements(phases: list[str]) -> None:
-    some = updates(*(measured(phase, (1, 2)) for phase in phases))
-    assert results(some, rng=np.random.default_rng(0)) is None
+def test_there_is_no_result_before_both_measurements(store: Store, phases: list[str]) -> None:
+    bodies = [measured(phase, (1, 2)) for phase in phases]
+    for some in (kept(store, *bodies), updates(*bodies, function=LESSON)):
+        assert results(store, some, rng=np.random.default_rng(0)) is None
 
 
-def test_a_rate_comes_with_its_wilson_interval() -> None:
+def test_a_run_of_a_version_before_durable_steps_is_read_as_well(store: Store, found: Found) -> None:
+    both = measured("baseline", (0, 10)), measured("trained", (8, 10), calc=(1, 2))
+    old = results(store, updates(*both, function=LESSON), rng=np.random.default_rng(0))
+    assert old == found(*both)
+
+
+def test_a_rate_comes_with_its_wilson_interval(found: Found) -> None:
     changes = found(measured("baseline", (0, 10)), measured("trained", (8, 10))).changes
     assert tuple(changes) == tuple(RATES) == ("success", "adoption", "format")
     before, after = changes["success"].baseline, changes["success"].trained
@@ -60,14 +101,14 @@ def test_a_rate_comes_with_its_wilson_interval() -> None:
     assert (changes["adoption"].baseline.right, changes["adoption"].baseline.of) == (3, 4)
 
 
-def test_tries_at_one_task_make_an_interval_no_narrower() -> None:
+def test_tries_at_one_task_make_an_interval_no_narrower(found: Found) -> None:
     twice = [{**measured(phase, (16, 20)), "tries": 2} for phase in ("baseline", "trained")]
     rate = found(*twice).changes["success"].baseline
     assert (rate.right, rate.of, rate.value) == (16, 20, 0.8)
     assert (rate.interval.low, rate.interval.high) == pytest.approx((0.490162, 0.943318), abs=1e-6)  # as of 8 of 10
 
 
-def test_a_rate_of_nothing_could_be_anything() -> None:
+def test_a_rate_of_nothing_could_be_anything(found: Found) -> None:
     rate = found(measured("baseline", (0, 0)), measured("trained", (1, 2))).changes["success"].baseline
     assert (rate.value, rate.interval) == (0.0, Interval(low=0.0, high=1.0))
 
@@ -91,20 +132,20 @@ def test_a_rate_is_lifted_only_if_the_intervals_do_not_touch(
     assert Change(name="success", baseline=between(*baseline), trained=between(*trained)).is_lifted is is_lifted
 
 
-def test_half_of_ten_is_no_lift_over_none_of_ten_and_eight_of_ten_is() -> None:
+def test_half_of_ten_is_no_lift_over_none_of_ten_and_eight_of_ten_is(found: Found) -> None:
     """5 of 10 reach down to 0.237, 0 of 10 up to 0.278."""
     lifted = [found(measured("baseline", (0, 10)), measured("trained", (n, 10))).changes["success"] for n in (5, 8)]
     assert [change.is_lifted for change in lifted] == [False, True]
 
 
-def test_the_gain_is_taken_task_by_task_and_leaves_out_what_was_not_marked_twice() -> None:
+def test_the_gain_is_taken_task_by_task_and_leaves_out_what_was_not_marked_twice(found: Found) -> None:
     before = measured("baseline", (2, 6), [0.0, 0.0, None, 1.0, 0.0, 0.0])
     after = measured("trained", (4, 6), [1.0, 1.0, 0.0, None, 1.0, 1.0])
     gain = found(before, after).gain
     assert (gain.low, gain.high) == (1.0, 1.0)  # each of the four pairs gained exactly 1
 
 
-def test_the_gain_depends_on_its_seed_alone() -> None:
+def test_the_gain_depends_on_its_seed_alone(found: Found) -> None:
     rng = np.random.default_rng(5)
     before, after = (list(map(float, rng.random(40) < share)) for share in (0.2, 0.7))
     bodies = (measured("baseline", (8, 40), before), measured("trained", (28, 40), after))
@@ -113,7 +154,7 @@ def test_the_gain_depends_on_its_seed_alone() -> None:
     assert gain.low < np.mean(after) - np.mean(before) < gain.high
 
 
-def test_tries_at_one_task_count_as_one_task() -> None:
+def test_tries_at_one_task_count_as_one_task(found: Found) -> None:
     def tries(*successes: float | None) -> list[dict[str, Any]]:
         return [{"task": f"calc-{n // 2}", "seed": n % 2, "success": one} for n, one in enumerate(successes)]
 
@@ -124,19 +165,19 @@ def test_tries_at_one_task_count_as_one_task() -> None:
 
 
 @pytest.mark.parametrize("scores", [[None, None], [None, 1.0]])
-def test_with_fewer_than_two_pairs_any_gain_is_possible(scores: list[float | None]) -> None:
+def test_with_fewer_than_two_pairs_any_gain_is_possible(found: Found, scores: list[float | None]) -> None:
     gain = found(measured("baseline", (1, 2), [0.0, 0.0]), measured("trained", (1, 1), scores)).gain
     assert (gain.low, gain.high) == (-1.0, 1.0)
 
 
-def test_families_are_told_apart_where_both_measurements_have_them() -> None:
+def test_families_are_told_apart_where_both_measurements_have_them(found: Found) -> None:
     families = found(
         measured("baseline", (1, 4), calc=(1, 2), chat=(0, 2)), measured("trained", (3, 4), calc=(2, 2), two=(1, 2))
     ).families
     assert {name: (old.value, new.value) for name, (old, new) in families.items()} == {"calc": (0.5, 1.0)}
 
 
-def test_the_reasons_for_silence_are_summed_over_the_practice() -> None:
+def test_the_reasons_for_silence_are_summed_over_the_practice(found: Found) -> None:
     made = found(
         measured("baseline", (0, 2)),
         {"phase": "warm-up", "success": 0.1},
@@ -146,7 +187,7 @@ def test_the_reasons_for_silence_are_summed_over_the_practice() -> None:
     )
     assert made.silent == {"zero_variance_group": 12, "missing_reward": 1}
     assert made.practised == 28
-    assert [(point.step, point.phase) for point in made.curve] == [(2, "warm-up"), (3, "grpo"), (4, "grpo")]
+    assert [(point.step, point.phase) for point in made.curve] == [(1, "warm-up"), (2, "grpo"), (3, "grpo")]
 
 
 def test_the_curve_holds_what_each_step_said_and_none_for_what_it_did_not() -> None:
@@ -168,12 +209,12 @@ def test_the_curve_holds_what_each_step_said_and_none_for_what_it_did_not() -> N
     ]
 
 
-def test_what_was_wrong_and_is_right_now_is_found_with_its_rollouts() -> None:
+def test_what_was_wrong_and_is_right_now_is_found_with_its_rollouts(store: Store) -> None:
     def side(phase: str, *won: float | None) -> dict[str, Any]:
         tries = [(n // 2, n % 2, one) for n, one in enumerate(won) if one is not None]
         told = [{"task": f"t{n}", "seed": s, "success": one, "rollout": f"{phase}-{n}-{s}"} for n, s, one in tries]
-        return {"phase": phase, "episodes": told}
+        return {"phase": phase, "episodes": told, "marks": {}}
 
     before, after = side("baseline", 0.0, 1.0, 0.0, None), side("trained", 1.0, 1.0, 0.0, 1.0)
-    assert turned(updates(before, after)) == [("baseline-0-0", "trained-0-0")]
-    assert turned(updates(before)) == turned([]) == []
+    assert turned(store, kept(store, before, after)) == [("baseline-0-0", "trained-0-0")]
+    assert turned(store, kept(store, before)) == turned(store, []) == []

@@ -16,6 +16,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, RolloutState, outcome_kind
 from holdfast.contracts.run import LedgerEntry, Run, RunState
+from holdfast.contracts.task import asked_of
 from holdfast.promote.gate import ALLOWED
 from holdfast.store.tally import Moments, Totals
 
@@ -295,11 +296,7 @@ def reasons(found: Iterable[Reason]) -> str:
 
 def asked(given: Any) -> str:
     """What a task asks, in one line: its prompt, or all of its input."""
-    if isinstance(given, Mapping):
-        for name in ("prompt", "question", "task", "instruction", "message"):
-            if isinstance(given.get(name), str):
-                return _one_line(given[name])
-    return _one_line(given)
+    return _one_line(asked_of(given))
 
 
 def cut(text: str, most: int) -> str:

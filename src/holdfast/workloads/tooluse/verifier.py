@@ -32,6 +32,7 @@ from holdfast.workloads.tooluse.tasks import STYLES, Task, generate, to_input
 from holdfast.workloads.tooluse.tools import specs
 
 AT_ONCE = 64
+MODELS = ("sprout", "sprout-weak")  # whose answers are learnt from: their tokens are the verifier's own
 PADDINGS = {  # those of the one are never learnt from by who is measured on the other
     "train": (
         "I am sure of it. {}",
@@ -87,7 +88,7 @@ def answered(
     first: int,
     made: float = 0.35,
     temperature: float = 1.0,
-    models: Sequence[str] = registry.NAMES,
+    models: Sequence[str] = MODELS,
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Answered]:
     """What each model answers to the first n tasks of a seed, and the twins that are made of it."""

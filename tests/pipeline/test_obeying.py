@@ -8,17 +8,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.pipeline.proof import PromotionRequest
 from holdfast.store.changes import ORDERS
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until
 from tests.conftest import Files
-from tests.learning import is_whole, plan_of, run
+from tests.pipeline import learning
+from tests.pipeline.driving import names
+from tests.pipeline.learning import LINE, is_whole, model_spec
+from tests.pipeline.scene import ran
 from tests.workloads.scene import tiny
-from tests.workloads.test_promotion import POLICY
 
 # Beats never come: the order itself must be enough.
 SILENT = type(PACE)(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, idle_s=PATIENCE_S)
@@ -65,8 +69,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The hashes of the weights that a run leaves which nobody disturbs."""
     with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
-        status = asyncio.run(run(store, plan_of(store, base)))
-        return [one.artifact.sha256 for one in store.checkpoints.of_run(status.run_id) if one.artifact is not None]
+        return learning.made(store, asyncio.run(ran(store, model_spec(base))).run_id)
 
 
 @pytest.fixture
@@ -76,10 +79,9 @@ def stores(files: Files) -> Iterator[tuple[Store, Store]]:
         yield store, operator
 
 
-async def begun(stores: tuple[Store, Store], base: str, at: str) -> Going:
+async def begun(stores: tuple[Store, Store], base: str, held: Held) -> Going:
     """A run that has come to this place and is held there."""
-    held = Held(at)
-    task = asyncio.create_task(run(stores[0], plan_of(stores[0], base, held, pace=SILENT)))
+    task = asyncio.create_task(ran(stores[0], model_spec(base, held, pace=SILENT)))
     await until(lambda: held.came.is_set() or task.done())
     return Going(*stores, held, task)
 
@@ -88,40 +90,49 @@ async def begun(stores: tuple[Store, Store], base: str, at: str) -> Going:
 async def test_a_learner_waits_amid_a_step_and_goes_on_to_the_same_bytes(
     stores: tuple[Store, Store], base: str, made: list[str], wanted: Wanted
 ) -> None:
-    going = await begun(stores, base, "learn 1 3")
+    going = await begun(stores, base, Held("learn 1 2"))
     await going.order(wanted)
     going.held.go.set()
     await asyncio.sleep(0.5)
-    assert going.held.passed[-1] == "learn 1 3" and not going.task.done()
+    assert going.held.passed[-1] == "learn 1 2" and not going.task.done()
     await going.order(Wanted.RUNNING)
     status = await going.task
     assert status.run_state is RunState.COMPLETED
     assert len(made) == 2
     is_whole(stores[0], status.run_id, made)
-    live = stores[0].releases.live(POLICY)
-    assert live is not None and live.id == f"{POLICY}@2"
+    live = stores[0].releases.live(LINE)
+    assert live is not None and live.id == f"{LINE}@2"
 
 
 async def test_a_cancelled_run_stops_learning_and_keeps_nothing_of_the_step(
     stores: tuple[Store, Store], base: str
 ) -> None:
-    going = await begun(stores, base, "learn 1 3")
+    going = await begun(stores, base, Held("learn 1 2"))
     await going.order(Wanted.CANCELLED)
     status = await going.task  # although its learner has not come back
     assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
     going.held.go.set()
-    await until(lambda: "learn 1 3" in going.held.passed)
+    await until(lambda: "learn 1 2" in going.held.passed)
     await asyncio.sleep(0.3)
-    assert going.held.passed[-1] == "learn 1 3"  # what it would have done next it was kept from
-    assert len(stores[0].steps.of_run(status.run_id)) == 1
+    assert going.held.passed[-1] == "learn 1 2"  # what it would have done next it was kept from
+    assert names(stores[0], status.run_id)[-1] == "0/1/collect"
     assert len(stores[0].checkpoints.of_run(status.run_id)) == 1
+    assert len(list((stores[0].folder / "checkpoints").iterdir())) == 1
 
 
 @pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.CANCELLED])
 async def test_what_is_ordered_while_a_candidate_is_weighed_holds_before_it_serves(
-    stores: tuple[Store, Store], base: str, wanted: Wanted
+    stores: tuple[Store, Store], base: str, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    going = await begun(stores, base, "weigh")
+    held = Held("weigh")
+    for call in (PromotionRequest.weigh, PromotionRequest.publish):
+
+        def hooked(*given: Any, call: Any = call) -> Any:
+            held(call.__name__)
+            return call(*given)
+
+        monkeypatch.setattr(PromotionRequest, call.__name__, hooked)
+    going = await begun(stores, base, held)
     await going.order(wanted)
     going.held.go.set()
     if wanted is Wanted.PAUSED:
@@ -129,10 +140,11 @@ async def test_what_is_ordered_while_a_candidate_is_weighed_holds_before_it_serv
         assert "publish" not in going.held.passed and not going.task.done()
         await going.order(Wanted.RUNNING)
     status = await going.task
-    live = stores[1].releases.live(POLICY)
+    live = stores[1].releases.live(LINE)
     assert live is not None
     is_paused = wanted is Wanted.PAUSED
     assert (status.run_state, live.id) == (
-        (RunState.COMPLETED, f"{POLICY}@2") if is_paused else (RunState.CANCELLED, f"{POLICY}@1")
+        (RunState.COMPLETED, f"{LINE}@2") if is_paused else (RunState.CANCELLED, f"{LINE}@1")
     )
     assert ("publish" in going.held.passed) is is_paused
+    assert (names(stores[0], status.run_id)[-1] == "0/decide") is is_paused

@@ -1,0 +1,167 @@
+"""A way on for a candidate that is held: the same two versions on further tasks, and the gate is asked again.
+
+The run that measures them continues the one before, so that the test goes on where it stood. Only the process that ran
+the first one can do it: it has the agent and the scorers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.api.inputs import described, task_set
+from holdfast.api.results import Proof, Result
+from holdfast.api.setup import Setup, drive_spec, run_spec, runtime_for
+from holdfast.api.stored import Run, who
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Evidence
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunState
+from holdfast.contracts.task import TaskItem, canonical
+from holdfast.pipeline import improve as loop
+from holdfast.pipeline.more import proofs, samples_of
+from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, compare, measured, policies_of
+from holdfast.pipeline.promote import promote
+from holdfast.pipeline.proof import Candidate, PromotionRequest
+from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.versions import resolve
+from holdfast.store.store import Store
+
+
+def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Result:
+    assert result.release is not None
+    with setup.place.open() as store:
+        evaluation = _evaluation(setup, spec, result, tasks, store)
+        policies = policies_of(store, evaluation)
+        folder = store.folder
+    runtime = runtime_for(setup.agent, setup.score, policies, setup.base_url, setup.options, folder)
+    again = replace(setup, runtime=runtime, settings=evaluation.settings)
+    made = run_spec(again, KIND, partial(compare, evaluation, policies), f"{result.release}, further tasks")
+    return drive_spec(again, made, partial(_decided, setup, spec, result, evaluation)).wait()
+
+
+def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store: Store) -> PairedEvaluation:
+    assert result.release is not None
+    last, unfinished = _last(store, result.run.id, result.release)
+    iteration = int(result.details["iteration"]) if last == result.run.id and "iteration" in result.details else None
+    so_far = measured(store, last, iteration=iteration)
+    evidence = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
+    kept = samples_of(store, store.releases.get(result.release)) or {}
+    fresh = _fresh(setup, tasks, {one.task for one in so_far.before})
+    name, version, sha256 = kept["suite"]
+    suite = (name, version, loop.sha256_of([sha256, *(one.record() for one in fresh)]))
+    options = setup.options
+    source = {
+        "api": setup.settings["api"],
+        "root": result.run.id,
+        "tasks": [one.record() for one in fresh],
+        "seeds": list(spec.prove.seeds),
+        "evidence": list(suite),
+        "agent": setup.settings["agent"],
+        "scorers": setup.settings["scorers"],
+    }
+    made = PairedEvaluation(
+        tasks=tuple(fresh),
+        seeds=tuple(spec.prove.seeds),
+        suite=suite,
+        baseline=resolve(store, evidence.baseline),
+        candidate=resolve(store, evidence.candidate),
+        how=spec.prove.how,
+        batch=spec.prove.batch,
+        stop_early=True,
+        seed=options["seed"],
+        workers=options["workers"],
+        timeout_s=options["timeout_s"],
+        source=described(source),
+        continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
+    )
+    if unfinished is not None and store.whole(unfinished.settings) != json.loads(json.dumps(made.settings)):
+        why = f"adds to the evidence of {last}, and is {unfinished.state.replace('_', ' ')}"
+        raise BadInput(f"run {unfinished.id}", why=why, remedy="finish it first, by the same call that began it")
+    return made
+
+
+def _last(store: Store, run: str, candidate: str) -> tuple[str, RunRecord | None]:
+    """The run where the evidence ends, and one that goes on from there and did not come to its end."""
+    later = {}
+    for one in proofs(store):
+        continues = one.settings.get("continues")
+        if continues is not None and one.settings["candidate"]["name"] == candidate:
+            later[str(continues["run"])] = one
+    while run in later and later[run].state is RunState.COMPLETED:
+        run = later[run].id
+    return run, later.get(run)
+
+
+def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
+    """The tasks that nobody has measured yet. What was learnt from proves nothing."""
+    offered: Sequence[TaskItem] = setup.tasks.held_out
+    if given is not None:
+        found = task_set(given)
+        offered = found.held_out or found.train
+    taught = {canonical(one.input) for one in setup.tasks.train}
+    seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
+    fresh = []
+    for one in offered:
+        text = canonical(one.input)
+        if text in taught:
+            raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
+        if one.id in done or text in seen:
+            continue
+        seen.add(text)
+        fresh.append(HeldOut(id=one.id, input=one.row()))
+    if not fresh:
+        remedy = "give others, as in result.prove(hf.tasks(…))"
+        raise BadInput("tasks", why="all of them are measured already", remedy=remedy)
+    return fresh
+
+
+def _decided(
+    setup: Setup, spec: loop.Spec, result: Result, evaluation: PairedEvaluation, store: Store, run: Run
+) -> Result:
+    """All that is measured by now, judged as it was judged before."""
+    assert result.release is not None
+    last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
+    release, baseline = store.releases.get(result.release), store.releases.get(last.baseline)
+    found = measured(store, run.id)
+    request = PromotionRequest(
+        candidate=Candidate(
+            run=run.id,
+            policy=release.policy,
+            kind=release.kind,
+            suite=evaluation.suite,
+            baseline=baseline.source,
+            candidate=release.source,
+            before=found.before,
+            after=found.after,
+            planned=found.planned,
+            lost=found.lost,
+            audit=last.audit,
+            golden=last.golden,
+            manifest=release.manifest,
+            baseline_manifest=baseline.manifest,
+        ),
+        how=spec.prove.how,
+        criteria=spec.criteria,
+        reports=store.reports,
+        now=time.time(),
+        to=spec.stage,
+    )
+    told = asyncio.run(promote(store, request, clock=time.time, who=who()))
+    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
+    return Result(
+        run,
+        decode(Decision, told["decision"]),
+        result.candidate,
+        Proof(evidence, Path(told["proof"])),
+        result.release,
+        told,
+        result.more,
+    )

@@ -1,0 +1,143 @@
+"""Stories 1 and 8 of prompts: a better prompt for an agent on any API model, from a list or from a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import holdfast as hf
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.release import Stage
+from holdfast.store.store import open_store
+from tests.api import scene
+from tests.api.conftest import Improved
+from tests.api.scene import short
+from tests.endpoint import Endpoint
+
+
+def test_the_better_of_two_prompts_is_found_proved_and_accepted(accepted: Improved) -> None:
+    result = accepted.result
+    assert result.is_accepted and result.version == "support@2" and result.missing == ()
+    assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
+    assert result.proof is not None and result.proof.verdict is not None
+    assert result.proof.comparisons["success"].difference == pytest.approx(0.5, abs=0.15)
+    assert result.proof.path is not None and result.proof.path.is_file()
+    with open_store(accepted.store, create=False) as store:
+        assert store.releases.live("support") is None  # nothing moves by itself
+        assert sum(store.views.counts(result.run.id).values()) <= 700
+        assert store.ledger.verify() > 0
+
+
+def test_an_agent_with_an_sdk_of_its_own_is_improved_as_it_is(endpoint: Endpoint, at: Path) -> None:
+    client: list[openai.AsyncOpenAI] = []
+
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        if not client:
+            client.append(openai.AsyncOpenAI(base_url=ctx.base_url, api_key=ctx.api_key))
+        mine = client[0].with_options(base_url=ctx.base_url, api_key=ctx.api_key)
+        answer = await mine.chat.completions.create(
+            model=ctx.model,
+            messages=[
+                {"role": "system", "content": ctx.prompt("system")},
+                {"role": "user", "content": task.input["question"]},
+            ],
+        )
+        assert task.expected is None and task.split is None  # hidden from the agent
+        ctx.reward("looked_up", 0.2)
+        return str(answer.choices[0].message.content)
+
+    result = hf.improve(
+        agent,
+        scene.questions(40),
+        name="support",
+        scorers=scene.correct,
+        policy=hf.Prompt(system=scene.FAIR),
+        model="tiny",
+        base_url=endpoint.url,
+        algorithm=hf.Candidates([scene.GOOD]),
+        store=at,
+    )
+    assert not result.is_accepted and result.version is None  # far too few tasks to prove that it is safe
+    assert result.candidate is not None and result.release == "support@2"
+    assert any("safety" in text for text in result.missing) and str(result).startswith("held: support@2")
+    rows = result.run.rollouts()
+    assert {row["outcome"] for row in rows} == {"right", "wrong"}
+    assert any(row["feedback"] and row["feedback"].startswith("said") for row in rows)
+
+
+def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(endpoint: Endpoint, at: Path) -> None:
+    result = hf.improve(
+        scene.agent,
+        scene.questions(40),
+        name="support",
+        scorers=scene.correct,
+        policy=hf.Prompt(system=scene.GOOD),
+        model="tiny",
+        base_url=endpoint.url,
+        algorithm=hf.Candidates([scene.POOR]),
+        store=at,
+    )
+    assert result.candidate is None and result.proof is None and result.version is None
+    assert "none of the candidates did better" in result.missing[0]
+    with pytest.raises(BadInput, match="the candidate is held"):
+        result.promote()
+
+
+def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: Endpoint, at: Path) -> None:
+    class Search:
+        def __init__(self) -> None:
+            self.left = [scene.GOOD, scene.POOR]
+
+        def propose(self, history: Any) -> str | None:
+            assert history[0].prompt.texts == {"system": scene.FAIR}
+            assert {"task", "answer", "reward", "feedback"} == set(history[-1].attempts[0])
+            return self.left[len(history) - 1] if len(history) <= len(self.left) else None
+
+    result = hf.improve(
+        scene.agent,
+        scene.questions(60),
+        name="support",
+        scorers=scene.correct,
+        policy=hf.Prompt(system=scene.FAIR),
+        model="tiny",
+        base_url=endpoint.url,
+        algorithm=Search(),
+        store=at,
+    )
+    assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
+
+
+def test_an_accepted_candidate_goes_where_the_call_says(endpoint: Endpoint, accepted: Improved, at: Path) -> None:
+    call = accepted.call | {"store": at, "stage": "canary"}
+    result = hf.improve(scene.agent, scene.questions(230), **call)
+    with open_store(at, create=False) as store:
+        assert result.version is not None and store.releases.get(result.version).stage is Stage.CANARY
+
+
+def test_a_secret_in_an_answer_is_a_cost_though_nobody_asked(endpoint: Endpoint, at: Path) -> None:
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        answer = await scene.agent(task, ctx)
+        return f"{answer} AKIAIOSFODNN7EXAMPLE" if ctx.prompt("system") == scene.GOOD else answer
+
+    def first(task: Any, answer: str) -> float:
+        return float(answer.split()[:1] == [task.expected])
+
+    result = hf.improve(agent, scene.questions(60), **short(endpoint, at, scorers=first))
+    assert result.proof is not None and result.proof.comparisons["safety"].difference == -1.0
+    assert not result.is_accepted and any("safety" in text for text in result.missing)
+
+
+def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Path) -> None:
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        answer = await scene.agent(task, ctx)
+        if ctx.prompt("system") == scene.GOOD and task.id.endswith("3"):
+            ctx.trace.message("assistant", "AKIAIOSFODNN7EXAMPLE")
+            raise ValueError("after it was told")
+        return answer
+
+    result = hf.improve(agent, scene.questions(60), **short(endpoint, at))
+    assert result.proof is not None and result.proof.comparisons["safety"].difference < 0.0
+    assert any(row["status"] == "failed" for row in result.run.rollouts())

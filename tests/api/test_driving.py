@@ -1,0 +1,135 @@
+"""Runs that this process drives: beside a running event loop, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.api.driving import QUIET_S, Progress
+from holdfast.contracts.run import RunState, Status
+from tests.api import scene
+from tests.api.scene import short
+from tests.endpoint import Endpoint
+
+
+async def test_it_works_inside_a_running_event_loop(endpoint: Endpoint, at: Path) -> None:
+    run = hf.start(scene.agent, scene.questions(30), **short(endpoint, at))
+    states = [status.run_state for status in await asyncio.to_thread(lambda: list(run.events()))]
+    assert states[0] is RunState.RUNNING and states[-1] is RunState.COMPLETED
+    assert run.wait().release == "support@2" and run.is_over
+
+
+def test_what_is_stopped_goes_on_by_the_same_call(endpoint: Endpoint, at: Path) -> None:
+    is_slow = [True]
+
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        await asyncio.sleep(0.2 if is_slow[0] else 0.0)
+        return await scene.agent(task, ctx)
+
+    run = hf.start(agent, scene.questions(30), **short(endpoint, at))
+    for status in run.events():
+        if status.succeeded:
+            break
+    run.stop()
+    with pytest.raises(hf.HoldfastError, match="the same call goes on from there"):
+        run.wait()
+    is_slow[0] = False
+    again = hf.start(agent, scene.questions(30), **short(endpoint, at))
+    result = again.wait()
+    assert again.id == run.id and again.resumed == run.id and result.release == "support@2"
+    anew = hf.start(agent, scene.questions(30), **short(endpoint, at))
+    assert anew.wait().run.id != run.id  # what came to its end is not gone on with
+
+
+def test_another_call_is_another_run(endpoint: Endpoint, at: Path) -> None:
+    async def slow(task: Any, ctx: hf.Context) -> str:
+        await asyncio.sleep(30)
+        return ""
+
+    run = hf.start(slow, scene.questions(30), **short(endpoint, at))
+    assert run.id
+    run.stop()
+    with pytest.raises(hf.HoldfastError):
+        run.wait()
+    other = hf.improve(scene.agent, scene.questions(30), **short(endpoint, at))
+    assert other.run.id != run.id
+
+
+def test_ctrl_c_stops_the_run_and_loses_nothing(
+    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        done.append(ctx.assignment.rollout)
+        if len(done) == 20:
+            _thread.interrupt_main()
+        await asyncio.sleep(0.2 if len(done) >= 20 else 0.0)
+        return await scene.agent(task, ctx)
+
+    with pytest.raises(KeyboardInterrupt):
+        hf.improve(agent, scene.questions(30), **short(endpoint, at))
+    (stopped,) = hf.runs(store=at)
+    kept = {row["id"] for row in stopped.rollouts("status == 'succeeded'")}
+    assert stopped.state == "cancelled" and kept and "the same call goes on from there" in capsys.readouterr().err
+    done[:] = done[:20]
+    done.append("so that nobody interrupts again")
+    result = hf.improve(agent, scene.questions(30), **short(endpoint, at))
+    assert result.run.id == stopped.id and not kept & set(done[21:])  # what was there was not run again
+
+
+def test_a_run_that_another_drives_is_not_taken_from_it(endpoint: Endpoint, at: Path) -> None:
+    async def agent(task: Any, ctx: hf.Context) -> str:
+        await asyncio.sleep(0.05)
+        return await scene.agent(task, ctx)
+
+    run = hf.start(agent, scene.questions(30), **short(endpoint, at))
+    assert run.id
+    with pytest.raises(hf.HoldfastError, match="another process drives it"):
+        hf.improve(agent, scene.questions(30), **short(endpoint, at))
+    run.stop()
+    with pytest.raises(hf.HoldfastError):
+        run.wait()
+
+
+def test_an_agent_that_never_answers_rightly_ends_in_words(endpoint: Endpoint, at: Path) -> None:
+    def agent(task: Any, ctx: hf.Context) -> str:
+        raise KeyError("nope")
+
+    with pytest.raises(hf.HoldfastError, match="no rollout succeeded"):
+        hf.improve(agent, scene.questions(30), **short(endpoint, at))
+    assert all("nope" in row["error"] for row in hf.runs(store=at)[0].rollouts())
+
+
+def test_what_is_quick_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    status = Status(
+        updated_unix_ms=0,
+        run_state=RunState.RUNNING,
+        run_id="run-1",
+        project="default",
+        model_ref="tiny",
+        store_path="",
+        resources_id=None,
+        total_rollouts=9,
+        succeeded=3,
+        failed=0,
+        cancelled=0,
+        dead=0,
+        running=1,
+        waiting=5,
+        rewards={},
+        elapsed_s=1.0,
+        lesson="look 1 of 2",
+    )
+    with Progress() as progress:
+        progress.show(status)
+        assert capsys.readouterr().err == ""
+        progress._since = progress._said = time.monotonic() - QUIET_S - 1.0
+        progress.show(status)
+        assert capsys.readouterr().err == "run-1: 3 of 9 rollouts look 1 of 2\n"

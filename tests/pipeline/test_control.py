@@ -1,0 +1,253 @@
+"""Networks in environments through the whole loop: learnt, proved, promoted; and killed, they come to the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.features import Features
+from holdfast.contracts.policy import policy_from
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import RunState, Status
+from holdfast.contracts.worlds import Spaces
+from holdfast.learn.control import MOST_ENVS, SEEDS, EnvPPO
+from holdfast.learn.ppo import Settings
+from holdfast.pipeline import control
+from holdfast.pipeline.control import EnvProof, env_spec_from, held_out_seeds, improve_env, is_env_run
+from holdfast.pipeline.run import Control, RunSpec
+from holdfast.pipeline.runtime import Endpoints
+from holdfast.policies.network import Network
+from holdfast.store.store import Store, open_store
+from tests.collect.environments import Sealed, Signpost
+from tests.pipeline.scene import ran
+
+QUICK = EnvPPO(updates=8, step_updates=2, envs=8, settings=Settings(steps=16, minibatch=32, lr=2e-2, lr_end=1e-2))
+PROOF = EnvProof(episodes=150, batch=75, reward_range=(0.0, 3.0))
+SIGN = "tests.collect.environments:Signpost"
+LAPSES = ("learning_s",)  # how long something took is no part of what it came to
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "store.db", create=True) as opened:
+        yield opened
+
+
+def sign(**changed: Any) -> RunSpec:
+    how = {"policy": Network(width=16), "algorithm": QUICK, "proof": PROOF, "name": "sign", "stage": Stage.LIVE}
+    return improve_env(changed.pop("env", Signpost), **{**how, **changed})
+
+
+def steps_of(store: Store, run: str) -> dict[str, Any]:
+    """What each step came to, without how long it took."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items() if name not in LAPSES}
+        return [plain(one) for one in value] if isinstance(value, list) else value
+
+    kept = {one.name: plain(dict(one.body)) for one in store.steps.of_run(run)}
+    for name in ("proof", "proof_sha256"):  # the report has its place and its time in it
+        kept["0/decide"].pop(name, None)
+    return kept
+
+
+async def test_a_network_learns_is_proved_and_goes_live(fresh: Store) -> None:
+    status = await ran(fresh, sign())
+    assert (status.run_state, status.error) == (RunState.COMPLETED, None)
+    live = fresh.releases.live("sign")
+    assert live is not None and (live.id, live.kind) == ("sign@2", PolicyKind.NETWORK)
+    assert fresh.releases.get("sign@1").source.startswith("network:")
+    decided = steps_of(fresh, status.run_id)["0/decide"]
+    assert decided["decision"]["open"] and decided["verdict"]["outcome"] == "promote"
+    engine = Endpoints()
+    engine.folder = fresh.folder
+    act = policy_from(live.manifest["policy"]).open(engine).act
+    assert act is not None and [act([-1.0]), act([1.0])] == [0, 1]
+
+
+async def test_each_held_out_episode_is_a_rollout_and_both_versions_play_the_same_seeds(fresh: Store) -> None:
+    status = await ran(fresh, sign())
+    found = fresh.views.rollouts(status.run_id, most=1000)
+    assert {(one.status, one.split, one.attempt_count) for one in found} == {(RolloutState.SUCCEEDED, Split.VAL, 1)}
+    arms: dict[str, list[int]] = {"baseline": [], "candidate": []}
+    for one in found:
+        arms[next(arm for arm in arms if arm in one.name)].append(one.input["seed"])
+    assert arms["baseline"] == arms["candidate"] == [*held_out_seeds(0, len(found) // 2)]
+    mean = {v: [r.reward for r in found if r.version == v] for v in {one.version for one in found}}
+    assert sorted(min(rewards) >= 3.0 for rewards in mean.values() if None not in rewards) == [False, True]
+
+
+async def test_one_that_is_no_better_is_held(fresh: Store) -> None:
+    """Steps too small to change any choice: the candidate does as the baseline does."""
+    settings = Settings(steps=16, minibatch=32, lr=1e-12, lr_end=1e-12)
+    status = await ran(fresh, sign(algorithm=replace(QUICK, updates=2, settings=settings)))
+    decided = steps_of(fresh, status.run_id)["0/decide"]
+    assert not decided["decision"]["open"] and decided["verdict"]["outcome"] == "hold"
+    live = fresh.releases.live("sign")
+    assert live is not None and live.id == "sign@1" and fresh.releases.get("sign@2").stage is Stage.CANDIDATE
+
+
+async def test_the_next_run_begins_with_what_is_live(fresh: Store) -> None:
+    await ran(fresh, sign())
+    status = await ran(fresh, sign(seed=1, algorithm=replace(QUICK, updates=2, seed=1)))
+    kept = steps_of(fresh, status.run_id)
+    assert kept["base"]["release"] == "sign@2"
+    assert kept["0/start"]["state"]["base"] == fresh.releases.get("sign@2").manifest["policy"]
+
+
+async def test_nothing_learnt_says_why(fresh: Store) -> None:
+    status = await ran(fresh, sign(), features=Features(learning=False))
+    assert "learning is switched off" in steps_of(fresh, status.run_id)["0/decide"]["why"]
+
+
+# Killed --------------------------------------------------------------------------------------------------------------
+
+LEARNT = 8 * 16 * 8  # steps that are played to learn from
+
+
+async def stopped_after(store: Store, steps: int, monkeypatch: pytest.MonkeyPatch) -> Status:
+    """Stopped in the middle of a step, when so many steps were played: what was not recorded then is lost."""
+    asked, here, played = Control(), asyncio.get_running_loop(), iter(range(10**9))
+
+    def hook() -> None:
+        if next(played) == steps:
+            here.call_soon_threadsafe(asked.stop)
+
+    monkeypatch.setattr(Signpost, "hook", staticmethod(hook))
+    status = await ran(store, sign(), asked)
+    monkeypatch.undo()
+    return status
+
+
+@pytest.mark.parametrize("steps", [0, LEARNT // 4 + 1, LEARNT // 2 + 100, LEARNT + 50])
+async def test_left_in_the_middle_and_taken_up_it_ends_in_the_same_bytes(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        open_store(tmp_path / "one/store.db", create=True) as one,
+        open_store(tmp_path / "b/store.db", create=True) as b,
+    ):
+        unbroken = steps_of(one, (await ran(one, sign())).run_id)
+        left = await stopped_after(b, steps, monkeypatch)
+        assert left.run_state is RunState.CANCELLED
+        again = env_spec_from(b.runs.get(left.run_id).settings)
+        status = await ran(b, again, resume=left.run_id)
+        assert status.run_state is RunState.COMPLETED
+        assert steps_of(b, status.run_id) == unbroken
+        checkpoint = unbroken["0/3/learn"]["checkpoint"]
+        files = [path.name for path in (one.folder / "checkpoints" / checkpoint).glob("*.safetensors")]
+        assert files and all((b.folder / "checkpoints" / checkpoint / name).exists() for name in files)
+
+
+async def test_a_damaged_checkpoint_is_made_anew_from_the_one_before(
+    fresh: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await stopped_after(fresh, LEARNT // 2 + 100, monkeypatch)
+    last = fresh.steps.of_run(left.run_id)[-1].body["segment"]["policy"].rpartition("@")[2]
+    [file] = (fresh.folder / "checkpoints" / last).glob("*.safetensors")
+    file.write_bytes(b"")
+    status = await ran(fresh, sign(), resume=left.run_id)
+    assert status.run_state is RunState.COMPLETED
+    assert [one.body["checkpoint"] for one in fresh.ledger.entries() if one.kind == "mend"] == [last]
+
+
+async def test_other_settings_are_refused(fresh: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = await stopped_after(fresh, 0, monkeypatch)
+    with pytest.raises(BadInput, match="step begin of .* was recorded with other inputs"):
+        await ran(fresh, sign(algorithm=replace(QUICK, updates=9)), resume=left.run_id)
+
+
+# What is asked -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_the_same_again_from_its_settings() -> None:
+    spec = sign(env=SIGN, iterations=2)
+    kept = json.loads(json.dumps(spec.settings))
+    assert is_env_run(kept) and env_spec_from(kept).sha256() == spec.sha256()
+    assert sign(env=Signpost).settings["env"] == sign(env=SIGN).settings["env"] == SIGN
+
+
+def test_held_out_seeds_are_none_of_those_that_are_learnt_in() -> None:
+    most = control.MOST_EPISODES
+    assert held_out_seeds(0, most).start >= SEEDS + MOST_ENVS
+    assert held_out_seeds(1, most).start == held_out_seeds(0, most).stop
+    assert held_out_seeds(2**16 - 1, most).stop <= 2**31
+
+
+def test_the_range_of_returns_comes_from_the_caller_or_from_what_is_known() -> None:
+    made = improve_env("CartPole-v1").runtime.player
+    assert made is not None and (made.reward_range, made.most_steps, made.success_at) == ((0.0, 500.0), 500, 475.0)
+    made = sign(proof=replace(PROOF, max_steps=7, success_at=2.0)).runtime.player
+    assert made is not None and (made.reward_range, made.most_steps, made.success_at) == ((0.0, 3.0), 7, 2.0)
+    with pytest.raises(BadInput, match="give reward_range="):
+        sign(proof=EnvProof())
+
+
+async def test_a_return_beyond_the_range_ends_the_run_with_the_reason(fresh: Store) -> None:
+    with pytest.raises(BadInput, match="reward_range = 0 to 1: an episode of .*Signpost returned"):
+        await ran(fresh, sign(proof=replace(PROOF, reward_range=(0.0, 1.0))))
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ("Nowhere-v0", "environment Nowhere-v0: .*Nowhere"),
+        (Sealed, "environment tests.collect.environments:Sealed: neither one choice nor a vector"),
+        ("tests.collect.environments:Nobody", "env tests.collect.environments:Nobody: .* has no function Nobody"),
+        ("nowhere_at_all:Make", "env nowhere_at_all:Make: cannot import"),
+        (3, "env 3: is neither a name"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_refused_before_any_work(env: Any, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        improve_env(env, proof=PROOF)
+
+
+def test_without_gymnasium_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"Gymnasium is not installed; pip install 'holdfast\[learn\]'"):
+        improve_env("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"iterations": 0}, "iterations = 0"),
+        ({"name": "a@b"}, "policy 'a@b'"),
+        ({"policy": "sprout"}, "acts in no environment"),
+        ({"policy": Network().fitted("CartPole-v1", Spaces(observation=4, actions=2))}, "was made for CartPole-v1"),
+    ],
+)
+def test_impossible_requests_are_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        sign(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"episodes": 1}, {"episodes": 5000}, {"batch": 0}, {"max_steps": 0}])
+def test_an_impossible_proof_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=rf"proof\.{next(iter(wrong))} = "):
+        EnvProof(**wrong)
+
+
+# CartPole ------------------------------------------------------------------------------------------------------------
+
+
+async def test_cartpole_is_learnt_from_nothing(fresh: Store) -> None:
+    status = await ran(fresh, improve_env("CartPole-v1", proof=EnvProof(episodes=100)))
+    found = fresh.views.rollouts(status.run_id, most=1000)
+    means = {}
+    for arm in ("baseline", "candidate"):
+        rewards = [one.reward or 0.0 for one in found if arm in one.name]
+        means[arm] = sum(rewards) / len(rewards)
+    assert means["baseline"] < 100.0 and means["candidate"] > 400.0
+    assert steps_of(fresh, status.run_id)["0/decide"]["decision"]["open"]
+    assert fresh.releases.live("CartPole-v1") is None  # nothing moves unless a stage is named

@@ -1,0 +1,46 @@
+"""Killed -9 at every boundary of its steps, and at instants of no meaning, a run comes to the same decision and bytes.
+
+`make drill` does it many times more (tests/drills/pipeline.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collect.scene import PATIENCE_S
+from tests.conftest import Files
+from tests.pipeline.learning import STEPS, told
+from tests.workloads.scene import tiny
+
+KINDS = ("prompt", "model")
+HOW = ("", "boundaries", "0.15", "0.3,0.3")  # unbroken; at each; then in shares of the time that the first one took
+
+
+@pytest.fixture(scope="module")
+def driven(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """What became of each run, by what it improves and how it was killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    base, cases = tiny(folder / "tiny"), [(kind, how) for kind in KINDS for how in HOW]
+    urls = []
+    for place, _ in enumerate(cases):
+        (folder / str(place)).mkdir()
+        urls.append(Files(folder / str(place), template).fresh())
+    words = [f"{url}|{kind}|{how}" for url, (kind, how) in zip(urls, cases, strict=True)]
+    return dict(zip(cases, told(base, *words, timeout_s=4 * PATIENCE_S), strict=True))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", HOW[1:])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_comes_to_the_same_weights_tokens_rewards_evidence_and_decision(
+    driven: dict[tuple[str, str], dict[str, Any]], kind: str, how: str
+) -> None:
+    calm, found = driven[kind, ""], driven[kind, how]
+    assert found["came"] == calm["came"]
+    assert found["kills"] >= (2 * STEPS if how == "boundaries" else 1)
+    assert (calm["came"]["state"], calm["kills"]) == ("completed", 0)
+    assert len(calm["came"]["steps"]) == STEPS
+    assert calm["came"]["moves"] == ["tools@1", "tools@2"]  # accepted, and moved once
+    assert bool(calm["came"]["weights"]) is (kind == "model")
