@@ -1,4 +1,4 @@
-"""Story 2 with other clients, each as its own page shows it: python story2_clients.py anthropic | pydantic-ai | openai."""
+"""Story 2 with other clients, each as its own page shows it: story2_clients.py anthropic | pydantic-ai | openai."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Into service and back: an accepted version is promoted, production reads what is in force, a bad one is taken back."""
+"""Into service and back: an accepted version is promoted, production reads what is in force, it is taken back."""
 
 import time
 

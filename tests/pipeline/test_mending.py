@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the step that made one is computed again from its inputs. The same bytes come of it, or it is
+"""Damaged artifacts: the step that made one is computed again from its inputs. The same bytes come of it, or it is
 lost; either way nothing that is on record changes. What recovery says of them is tested with it."""
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from holdfast.contracts.features import ALL_OFF
 from holdfast.contracts.policy import Artifact
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.proof import PromotionRequest
 from holdfast.pipeline.run import Control, Run
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline import learning
 from tests.pipeline.driving import Watched, names, spec_of
-from tests.pipeline.learning import is_whole, model_spec
+from tests.pipeline.learning import is_whole, model_spec, prompt_spec
 from tests.pipeline.scene import ran
 from tests.store.scene import checkpoint
 from tests.workloads.scene import tiny
@@ -107,6 +108,33 @@ async def test_what_is_read_is_verified_and_made_anew_even_if_learning_is_switch
         assert (learning.made(store, run), len(mended(store, run))) == (made[:1], 1)
         second = store.steps.get(run, "0/1/learn")
         assert second is not None and second.body["skipped"] == "learning is switched off"
+
+
+# What a proof rests on
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"{}"), Path.unlink], ids=["torn", "gone"])
+async def test_the_episodes_of_a_look_are_read_again_from_its_rollouts(
+    files: Files, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(files.fresh()) as store, open_store(files.fresh()) as calm:
+        with monkeypatch.context() as patched:
+            patched.setattr(PromotionRequest, "weigh", on_fire)
+            with pytest.raises(OSError, match="on fire"):
+                await ran(store, prompt_spec(""))
+        run = store.runs.newest()[0].id
+        look = store.steps.get(run, "0/prove/0")
+        assert look is not None
+        damage(store.blobs.path(look.body["episodes"]))
+        await ran(store, prompt_spec(""), resume=run)
+        await ran(calm, prompt_spec(""))
+        assert learning.came_of(store, run) == learning.came_of(calm, run)
+        (noted,) = mended(store, run)
+        assert (noted["blob"], noted["step"]) == (look.body["episodes"], "0/prove/0")
+
+
+def on_fire(*given: Any) -> Any:
+    raise OSError("the machine is on fire")
 
 
 # A step that makes something else the second time

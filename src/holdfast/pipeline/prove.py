@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contracts.algorithm import Work
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Lost, NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Episode, Outcome, Verdict
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, encode
@@ -234,7 +234,13 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: Weigh
 
 
 def _read(store: Store, blobs: Sequence[str]) -> dict[str, list[Episode]]:
-    kept = [json.loads(store.blobs.get(blob)) for blob in blobs]
+    """Lost where one is missing or damaged: the look that kept it can be made anew from its rollouts."""
+    kept = []
+    for blob in blobs:
+        try:
+            kept.append(json.loads(store.blobs.get(blob)))
+        except (NotFound, StoreCorrupt) as error:
+            raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
     return {arm: [decode(Episode, one) for part in kept for one in part[arm]] for arm in ARMS}
 
 

@@ -41,6 +41,7 @@ Observe = Callable[[Status], None]
 Clock = Callable[[], float]
 FeaturesAfter = Callable[[Sequence[StepRecord]], Features]
 VERSION = 1  # of the pipeline: a run that another one began is refused before any work
+MADE = {"blob": "episodes"}  # where a step's result names what it made, other than by its own word
 BEGIN = "begin"  # the name of the first step
 HEED_S = 0.1  # a thread that waits for a paused run looks so often whether it is waited for any more
 
@@ -180,14 +181,15 @@ class Run:
 
     async def _mend(self, lost: Lost) -> None:
         """The step that made the artifact runs once more, from its recorded inputs: the same bytes, or it is lost."""
-        made = {f"checkpoint {one.body['checkpoint']}": one for one in self.done if "checkpoint" in one.body}
-        step = made.get(lost.what)
-        if step is None or step.name not in self._calls:
+        kind, _, made = lost.what.partition(" ")
+        key = MADE.get(kind, kind)
+        step = next((one for one in self.done if one.body.get(key) == made and one.name in self._calls), None)
+        if step is None:
             raise lost
         value, _ = await self._calls[step.name](is_again=True)
-        if _record(value).get("checkpoint") != step.body["checkpoint"]:
+        if _record(value).get(key) != made:
             raise lost
-        body = {"checkpoint": step.body["checkpoint"], "step": step.name, "why": lost.why}
+        body = {kind: made, "step": step.name, "why": lost.why}
         await self.store.ledger.append("mend", body, who=self.who, now=self.clock(), run=self.id)
 
     # Orders ----------------------------------------------------------------------------------------------------------
