@@ -36,4 +36,6 @@ rows = [{"question": f"Please write {word}.", "expected": word} for word in WORD
 tasks = hf.tasks(rows[:40] if QUICK else rows, held_out=0.5)
 grpo = hf.GRPO(lr=3e-4, steps=1 if QUICK else 8, tasks=4 if QUICK else 8, samples=8)
 result = hf.improve(agent, tasks, name=CLIENT, scorers="exact", policy=hf.Model("tiny-tools"), algorithm=grpo)
-print(CLIENT, "parameters moved:", result.candidate is not None, f"{result.proof.comparisons['success'].difference:+.2f}")
+print(
+    CLIENT, "parameters moved:", result.candidate is not None, f"{result.proof.comparisons['success'].difference:+.2f}"
+)

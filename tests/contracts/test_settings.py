@@ -489,11 +489,13 @@ def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], 
     [
         (
             {},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks",
+            "optimize, validate: there is nothing to run; put at least one task into one of them, "
+            "or name a file: tasks",
         ),
         (
             {"optimize": [], "validate": []},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks",
+            "optimize, validate: there is nothing to run; put at least one task into one of them, "
+            "or name a file: tasks",
         ),
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
