@@ -25,7 +25,7 @@ PARTS = {
     "From Tau": [f"T{n}" for n in range(1, 13)],
     "From Agent Agency V2": [f"A{n}" for n in range(1, 16)],
     "From Townlet": [f"M{n}" for n in range(1, 10)] + ["X"],
-    "Ours alone": [f"H{n}" for n in range(1, 7)],
+    "Ours alone": [f"H{n}" for n in range(1, 10)],
 }
 IDS = [row for part in PARTS.values() for row in part]
 

@@ -143,8 +143,8 @@ def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
 
 
 def test_an_environment_with_a_dataset_is_improved_unchanged(endpoint: Endpoint, at: Path) -> None:
-    env = peers.DatasetEnv(rows(24))
-    made = hf.adapters.verifiers(env, gate="correct", held_out=0.5)
+    env = peers.DatasetEnv(rows(10), evaluation=rows(20, begin=10))
+    made = hf.adapters.verifiers(env, gate="correct")
     assert made.policy == hf.Prompt(system=scene.FAIR) and made.tasks is not None
     result = hf.improve(
         made.agent,
@@ -159,7 +159,7 @@ def test_an_environment_with_a_dataset_is_improved_unchanged(endpoint: Endpoint,
         store=at,
     )
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
-    assert result.proof is not None and result.proof.comparisons["success"].difference > 0.2
+    assert result.proof is not None and result.proof.comparisons["success"].difference == pytest.approx(0.5)
     row = result.run.rollouts("outcome == 'right'")[0]
     assert row["answer"]["reply"] == row["expected"] and row["answer"]["rewards"] == {"correct": 1.0, "brief": 1.0}
     assert row["reward"] == pytest.approx(1.1)

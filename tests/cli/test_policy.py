@@ -1,4 +1,4 @@
-"""`holdfast policy`, and Hugging Face folders through every command that takes a model: run, improve, prove, release."""
+"""`holdfast policy`, and Hugging Face folders through all commands that take a model: run, improve, prove, release."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from holdfast.workloads.tooluse.course import QUICK, Quickstart
 
 from holdfast.cli.quickstart import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import LESSON, RunState, Wanted
 from holdfast.operate.status import read_status
 from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart
 from holdfast.workloads.tooluse.results import turned
 from holdfast.workloads.tooluse.tasks import generate
 from tests.cli.conftest import Cli
@@ -35,7 +35,8 @@ from tests.collect.scene import fall_silent
 from tests.conftest import Files
 
 PATIENCE_S = 300.0
-PHASES = ["baseline", "warm-up", "warm-up", "grpo", "trained"]
+LEARNING = [f"0/{n}/{what}" for n in range(3) for what in ("collect", "learn")]  # a cold probe, a warm one, practice
+STEPS = ["begin", "base", "0/start", *LEARNING, "0/live", "0/prove/0", "0/decide", "marks"]
 ROLLOUTS = 2 * QUICK.test_seeds * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUICK.grpo_tasks * QUICK.grpo_samples
 
 
@@ -60,22 +61,23 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
 
     with open_store(tmp_path / "a b/s.db", project="mine") as store:
         updates = store.steps.of_run(run)
-        assert [update.body["phase"] for update in updates] == PHASES
+        assert [update.name for update in updates] == STEPS
         checkpoints = store.checkpoints.of_run(run)
         assert [one.algorithm for one in checkpoints] == ["sft", "grpo"]
         assert Path(shown["checkpoint"]).name == checkpoints[-1].id
         assert _unfinished(store, QUICK) is None  # a second call begins anew
-        live, body = store.releases.live(run), updates[-1].body
+        live, body = store.releases.live(run), updates[-2].body
         assert live is not None
         assert live.source == "shelf:sprout-weak"  # so little practice proves nothing
         assert (body["release"], body["decision"]["open"]) == (f"{run}@2", False)
         assert body["decision"]["needs"] > 0
         assert validate(Path(body["proof"])) == []
+        is_turned = bool(turned(store, updates))
     assert f"the gate  {run}@2: held; about {body['decision']['needs']} more episodes may open the gate" in ran.lines
     page = next(line.split(maxsplit=1)[1] for line in ran.lines if line.startswith("  proof "))
     assert Path(page).read_text(encoding="utf-8").startswith("<!doctype html>")
 
-    assert ("one reward, turn by turn" in ran.lines) == bool(turned(updates))
+    assert ("one reward, turn by turn" in ran.lines) == is_turned
     following = ran.out.partition("next:\n")[2].replace("\\\n", "")  # a long one goes over two lines
     commands = [line.partition("   #")[0].strip() for line in following.splitlines()]
     assert [shlex.split(command)[1] for command in commands] == ["release", "sprout", "rollouts", "rewards", "spans"]
@@ -104,14 +106,13 @@ def attempts(store: Store, run: str, *, is_done: bool = False) -> dict[str, list
 
 
 def until_taught(store: Store, child: subprocess.Popen[str]) -> str:
-    """Until the warm-up has left a checkpoint and the lesson after it has begun."""
+    """Until the warm-up has left a checkpoint and the step after it has begun."""
     patience = time.monotonic() + PATIENCE_S
     while time.monotonic() < patience:
         assert child.poll() is None, child.communicate()
         for run in store.runs.newest(most=1):
-            done = store.steps.of_run(run.id)
-            tried = QUICK.test_seeds * QUICK.test_tasks + QUICK.probe_tasks
-            if len(done) >= 2 and len(attempts(store, run.id)) > tried:
+            done = [step.name for step in store.steps.of_run(run.id)]
+            if "0/0/learn" in done and len(attempts(store, run.id)) > QUICK.probe_tasks:
                 return run.id
         time.sleep(0.02)
     raise AssertionError("it never learnt anything")
@@ -158,10 +159,10 @@ def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_c
     with open_store(path) as store:
         assert (store.runs.get(run).state, store.runs.get(run).driver) == (RunState.COMPLETED, 2)
         updates = store.steps.of_run(run)
-        assert [update.body["phase"] for update in updates] == PHASES
+        assert [update.name for update in updates] == STEPS
         assert updates[: len(kept)] == kept  # what was learnt was not learnt again
         assert told["proposed"]["release"] == f"{run}@2"
-        assert told["proposed"]["decision"] == updates[-1].body["decision"]
+        assert told["proposed"]["decision"] == updates[-2].body["decision"]
         noted = [next(iter(entry.body)) for entry in store.releases.history(run)]
         assert noted == ["add", "move", "add", "refuse"]
         after = attempts(store, run)
@@ -213,10 +214,11 @@ def test_a_checkpoint_that_is_gone_can_be_restored_or_begun_without(cli: Cli, tm
         run = store.runs.begin(
             kind="quickstart", model_ref="m", settings=asdict(QUICK), salt="s", who="test", now=now
         ).result()
-        store.updates.add(run.id, 1, {"phase": "baseline", "checkpoint": "c-1"}, now=now).result()
+        body = {"phase": "warm-up", "is_warm": False, "checkpoint": "c-1"}  # of a version before durable steps
+        store.steps.add(run.id, "lesson-1", body, function=LESSON, inputs_sha256="", now=now).result()
         store.runs.end(run.id, RunState.CANCELLED, who="test", now=now, error=None, driver=1).result()
     ran = cli("quickstart", "--quick", "--store", path)
-    assert (ran.code, ran.out) == (StoreError.exit_code, "")
+    assert (ran.code, ran.out) == (StoreError.exit_code, ""), ran.err
     gone = tmp_path / "checkpoints/c-1/manifest.json"
     anew = f"holdfast quickstart --quick --store {path} --fresh"
     line = f"holdfast: error: checkpoint c-1: {gone}: is missing; restore it from a copy, or begin anew: {anew}"

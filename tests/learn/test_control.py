@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast.collect.gym import describe, vector_env
 from holdfast.contracts.algorithm import Batch, Segment, State
@@ -78,6 +79,19 @@ def test_one_that_is_left_after_any_step_goes_on_with_the_same_bytes(tmp_path: P
         state = told(algorithm(), state, ctx)
     assert state.candidate == unbroken.candidate is not None
     assert state.data["trainer"] == unbroken.data["trainer"]
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_cores(tmp_path: Path) -> None:
+    before, found = torch.get_num_threads(), []
+    big = {"envs": 64, "settings": Settings(steps=64), "updates": 2}
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(learnt(algorithm(**big), Telling(tmp_path / str(threads))).candidate)
+            assert torch.get_num_threads() == threads  # whoever else computes here keeps what is theirs
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 def test_a_step_that_was_given_up_leaves_nothing_and_is_done_again_alike(tmp_path: Path) -> None:

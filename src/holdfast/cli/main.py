@@ -36,6 +36,8 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
     "cancel": ("orders.cancel", "End a rollout that is not done."),
     "reward": ("reward.reward", "Say what a finished rollout was worth."),
+    "rescore": ("rescore.rescore", "Another scorer on stored rollouts, beside the first scoring."),
+    "compare": ("compare.compare", "Say whether one run, model or prompt is better than another."),
     "prove": ("prove.app", "Prove on a suite that one version is better than another."),
     "experiment": ("experiment.app", "Experiments with rewards: what does each of them teach?"),
     "evaluate": ("evaluate.evaluate", "Judge results by rules, judges, minimal diff and safety."),

@@ -25,6 +25,7 @@ from holdfast.learn.checkpoints import TRAINER, Parts, save
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.loading import found
+from holdfast.policies.nets import one_thread
 from holdfast.policies.network import KIND, Network
 from holdfast.policies.weights import Manifest
 
@@ -112,7 +113,8 @@ class EnvPPO:
 
     def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
         try:
-            return self._learn(state, batch, ctx)
+            with one_thread():
+                return self._learn(state, batch, ctx)
         except BaseException:
             self.session.forget()
             raise

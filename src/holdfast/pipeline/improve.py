@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -170,9 +170,10 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
         data["trainer"] = known[-1]["phase"]
     if any("followed" in body for body in known):
         data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
-    candidate = base.policy.at(made[-1]) if made else None  # type: ignore[attr-defined]
+    candidate = base.policy.at(made[-1]) if made else state.candidate  # type: ignore[attr-defined]
+    step = state.step + len(known)
     metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
-    return State(base=state.base, candidate=candidate, iteration=iteration, step=len(known), data=data, metrics=metrics)
+    return replace(state, candidate=candidate, iteration=iteration, step=step, data=data, metrics=metrics)
 
 
 def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from holdfast.contracts.errors import BadInput, Lost
 from holdfast.policies import hub, llama, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
-from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest
 
 HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
@@ -36,12 +36,24 @@ DECIDES = (
 LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
 
 
+class Weights(Protocol):
+    """What of a model policy says which weights they are."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def checkpoint(self) -> str | None: ...
+    @property
+    def lora(self) -> int: ...
+    def folder(self, store: Path, /) -> Path: ...
+
+
 def is_hub(folder: Path) -> bool:
     """Whether a folder is in Hugging Face's format, and not in ours."""
     return (folder / "config.json").is_file() and not (folder / weights.MANIFEST).is_file()
 
 
-def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
+def load(policy: Weights, store: Path | None) -> tuple[Transformer | Hub, str]:
     """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint.
 
     Lost where a checkpoint is missing or damaged: whoever made it can make it anew.
@@ -58,7 +70,7 @@ def load(policy: Model, store: Path | None) -> tuple[Transformer | Hub, str]:
         return model, manifest.sha256
     if policy.checkpoint is not None and store is not None:
         with found(policy.checkpoint):
-            return _over(policy, policy.folder(store))
+            return _over(policy.name, policy.lora, policy.folder(store))
     foreign, sha256 = _foreign(origin)
     return (foreign if not policy.lora else _adapted(foreign, policy.lora)), sha256
 
@@ -73,19 +85,19 @@ def _foreign(folder: Path) -> tuple[Hub, str]:
     if is_hub(folder):
         return hub.load(folder), sha256_of(folder)
     shape = weights.read(folder).shape
-    model, sha256 = _over(Model(str(shape["base"]), lora=int(shape["lora"])), folder)
+    model, sha256 = _over(str(shape["base"]), int(shape["lora"]), folder)
     return hub.merge(model) if model.is_adapted else model, sha256
 
 
-def _over(policy: Model, folder: Path) -> tuple[Hub, str]:
+def _over(name: str, lora: int, folder: Path) -> tuple[Hub, str]:
     """What a checkpoint's folder holds, over the model that it was trained from."""
     tensors, manifest = weights.load(folder)
-    model, base = _foreign(registry.folder_of(policy.name))
+    model, base = _foreign(registry.folder_of(name))
     if manifest.shape.get("base_sha256", base) != base:
-        why = f"was trained from other files than those that lie in {registry.folder_of(policy.name)} now"
+        why = f"was trained from other files than those that lie in {registry.folder_of(name)} now"
         raise BadInput(str(folder), why=why, remedy="restore the folder that it came from")
-    if policy.lora:
-        model = _adapted(model, policy.lora)
+    if lora:
+        model = _adapted(model, lora)
     _put(model, tensors, str(folder))
     return model, manifest.sha256
 
@@ -107,7 +119,7 @@ def found(checkpoint: str | None) -> Iterator[None]:
         raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
-def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> Manifest:
+def save(folder: Path, model: nn.Module, policy: Weights, manifest: Manifest) -> Manifest:
     """What a checkpoint keeps of a model: all of ours, of a foreign one what was trained."""
     if isinstance(model, Transformer):
         return weights.save_transformer(folder, model, manifest)
@@ -117,7 +129,7 @@ def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> M
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
-def export(policy: Model, store: Path | None, folder: Path) -> Path:
+def export(policy: Weights, store: Path | None, folder: Path) -> Path:
     """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")

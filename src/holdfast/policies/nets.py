@@ -6,6 +6,8 @@ Feed-forward or with a memory (GRU); a choice among actions, some of which may b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log, pi
 from typing import Any
@@ -162,6 +164,17 @@ def look(net: ActorCritic, view: Observation, hidden: Tensor, first: Bools) -> t
     return net.decide(features[0], mask), states[0]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For networks of this size: several threads only wait for one another, and give other bits on other machines."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Acting:
     """A network that acts, by what it takes for best: in one environment, or in many side by side."""
 
@@ -187,7 +200,7 @@ class Acting:
 
         def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
             nonlocal hidden
-            with torch.no_grad():
+            with torch.no_grad(), one_thread():
                 policy, hidden = look(self._net, observation, hidden, first)
                 return policy.best()
 

@@ -1,0 +1,42 @@
+"""A scripted model behind an OpenAI-compatible address, so that the examples need no network and no key.
+
+It writes the last word of a question in capitals. It mostly chats around it, unless the prompt asks for the word alone.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+
+WORDS = ["".join(parts) for parts in product(("ba", "de", "fi", "mo", "nu", "ra"), repeat=3)]
+QUESTIONS = [{"question": f"In capitals, please: {word}", "expected": word.upper()} for word in WORDS]
+
+
+class Model(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        first, last = (asked["messages"][place]["content"] for place in (0, -1))
+        word = last.split()[-1].upper()
+        is_bare = "only the word" in first.lower() or word.startswith("BA")
+        text = word if is_bare else f"Of course! It is {word}."
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "choices": [choice]}
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing is printed for a request."""
+
+
+def serve() -> str:
+    """Starts it for as long as the program runs; its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}/v1"
