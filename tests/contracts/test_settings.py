@@ -36,6 +36,9 @@ DOCUMENTED = {
 }
 
 OURS = ("improve", "improve.prove")
+NOTHING_TO_RUN = (
+    "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks"
+)
 
 
 @pytest.fixture
@@ -487,16 +490,8 @@ def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (
-            {},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, "
-            "or name a file: tasks",
-        ),
-        (
-            {"optimize": [], "validate": []},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, "
-            "or name a file: tasks",
-        ),
+        ({}, NOTHING_TO_RUN),
+        ({"optimize": [], "validate": []}, NOTHING_TO_RUN),
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
         ({"optimize": [TASK, 3]}, 'optimize[1] = 3: is a whole number, not an object; write {"prompt": "…"}'),

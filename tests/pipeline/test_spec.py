@@ -357,7 +357,8 @@ async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_ans
     )
     config = tmp_path / "holdfast.toml"
     config.write_text(
-        'agent = "echo_agent.py:agent"\nscorers = "echo_score.py:right"\ntasks = {file = "t.jsonl", held_out = 0.5, seed = 1}\n'
+        'agent = "echo_agent.py:agent"\nscorers = "echo_score.py:right"\n'
+        'tasks = {file = "t.jsonl", held_out = 0.5, seed = 1}\n'
     )
     spec = optimize_spec(load_settings(config))
     (tmp_path / "t.jsonl").unlink()  # what a run began with is in its settings
