@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ WORDS = [f"{'a' * (n % 7 + 1)}{chr(97 + n % 26)}-{'b' * (n // 7)}" for n in rang
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "compare_score", raising=False)  # of another test's folder
     Path("compare_agent.py").write_text(AGENT)
     Path("compare_score.py").write_text(SCORE)
     rows = [{"question": f"say {word}", "expected": word} for word in WORDS]
