@@ -295,6 +295,7 @@ def test_a_byte_order_mark_is_no_obstacle(folder: Path) -> None:
     assert load(b"\xef\xbb\xbf" + json.dumps({"val": ["hi"]}).encode()).val == ({"prompt": "hi"},)
 
 
+NOTHING = "optimize, validate: there is nothing to run; put at least one task into one of them, or name a file: tasks"
 ABOVE_0 = "must be above 0; set it to 1 or more"
 SECONDS = "must be above 0; set it to more than 0"
 NOT_WHOLE = "not a whole number; give a whole number"
@@ -489,13 +490,11 @@ def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], 
     [
         (
             {},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, "
-            "or name a file: tasks",
+            NOTHING,
         ),
         (
             {"optimize": [], "validate": []},
-            "optimize, validate: there is nothing to run; put at least one task into one of them, "
-            "or name a file: tasks",
+            NOTHING,
         ),
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
