@@ -15,7 +15,9 @@ from itertools import pairwise
 from tests.drills.journal import Account, Call
 from tests.drills.picture import Picture, Row, chain
 
-COUNTED = {"failed", "fault", "timeout", "unresponsive"}  # attempt states that use up a try
+BY_AGENT = {"failed", "timeout"}  # attempt states that use up a try
+BY_US = {"fault", "unresponsive"}  # and those that use up none
+KILLS = 3  # workers that one task may take down; then it has failed
 FENCED = {"beat", "add", "score", "finish"}
 TABLE_OF = {"add": "spans", "score": "signals"}
 
@@ -97,9 +99,16 @@ def _finish_gone(call: Call, rollouts: dict[str, Row], attempts: dict[int, Row])
 
 
 def _open(picture: Picture) -> Iterator[str]:
+    tries = _by_rollout(picture)
     for name, row in picture.rollouts.items():
-        if row["status"] != "succeeded":
+        if row["status"] != "succeeded" and not _is_killer(row, tries[row["key"]]):
             yield f"{name} is {row['status']} ({row['reason']}) after everything was worked off"
+
+
+def _is_killer(row: Row, tries: list[Row]) -> bool:
+    """Whether it has failed by the rule: so many workers fell silent while they had it."""
+    lost = sum(attempt["status"] == "unresponsive" for attempt in tries)
+    return row["status"] == "failed" and lost >= KILLS and tries[-1]["status"] == "unresponsive"
 
 
 def _twice(account: Account, picture: Picture) -> Iterator[str]:
@@ -134,9 +143,11 @@ def _history(picture: Picture) -> Iterator[str]:
         running = [attempt for attempt in mine if attempt["status"] == "running"]
         if len(running) != (row["status"] == "running"):
             yield f"{name}: is {row['status']} with {len(running)} running attempts"
-        counted = sum(attempt["status"] in COUNTED for attempt in mine)
-        if counted != row["faults"]:
-            yield f"{name}: {counted} attempts count as faults, the rollout says {row['faults']}"
+        failed, ours = (sum(one["status"] in states for one in mine) for states in (BY_AGENT, BY_US))
+        counted = (failed + 1, ours - 1) if _is_killer(row, mine) else (failed, ours)
+        if counted != (row["faults"], row["interruptions"]):
+            kept = f"{row['faults']} and {row['interruptions']}"
+            yield f"{name}: {counted[0]} tries and {counted[1]} faults of ours, the rollout says {kept}"
 
 
 def _half(account: Account, picture: Picture) -> Iterator[str]:

@@ -92,7 +92,7 @@ def told_to_stop() -> threading.Event:
 
 
 def task(name: str) -> Task:
-    return Task(name=name, input={"prompt": name}, max_attempts=TRIES)
+    return Task(name=name, input={"prompt": name}, max_attempts=TRIES, max_faults=TRIES)
 
 
 def span(seq: int) -> Span:
