@@ -19,7 +19,7 @@ class Model(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         first, last = (asked["messages"][place]["content"] for place in (0, -1))
         word = last.split()[-1].upper()
-        is_bare = "only the word" in first.lower() or word.startswith("BA")
+        is_bare = "only the word" in first.lower() or word.endswith("RA")
         text = word if is_bare else f"Of course! It is {word}."
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "finish_reason": "stop", "message": message}

@@ -1,4 +1,4 @@
-"""Into service and back: an accepted version is promoted, production reads what is in force, it is taken back."""
+"""Into service and back: a version is promoted, production reads what is in force, a bad one is taken back."""
 
 import time
 
@@ -8,9 +8,8 @@ import holdfast as hf
 
 
 async def agent(task, ctx):
-    call = await ctx.ask(
-        [{"role": "system", "content": ctx.prompt("system")}, {"role": "user", "content": task["question"]}]
-    )
+    messages = [{"role": "system", "content": ctx.prompt("system")}, {"role": "user", "content": task["question"]}]
+    call = await ctx.ask(messages)
     return call.response["content"]
 
 
@@ -29,7 +28,7 @@ print(release.id, "is", release.stage)
 
 live = hf.live("capitals")  # in production: follows releases, canaries and rollbacks within a second
 callers = [live.version(key=f"user-{n}") for n in range(1000)]
-print("callers of the canary: about", f"{callers.count(release.id) / 1000:.1f}")
+print(f"callers of the canary: {callers.count(release.id) / 1000:.2f}")
 
 result.promote()  # to all of them
 time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""An algorithm of your own: a class that says what each of several attempts at a task was worth."""
+"""An algorithm of your own: a class that says what each of several attempts at a task teaches, and no more."""
 
 import sys
 

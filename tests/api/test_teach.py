@@ -83,10 +83,10 @@ def test_story_3_teaches_practises_and_exports(
     data = tmp_path / "examples" / "data"
     for file, count in (("shop_chats.jsonl", 48), ("shop_tasks.jsonl", 40)):
         (data / file).write_text("".join((data / file).read_text().splitlines(keepends=True)[:count]))
-    script = tmp_path / "examples" / "story3.py"
+    script = tmp_path / "examples" / "story3_examples.py"
     assert len(script.read_text().splitlines()) < 40
     script.write_text(script.read_text().replace("epochs=1", "epochs=2").replace("steps=4", "steps=1"))
-    monkeypatch.setattr(sys, "argv", ["story3.py", str(tmp_path / "out")])
+    monkeypatch.setattr(sys, "argv", ["story3_examples.py", str(tmp_path / "out")])
     found = runpy.run_path(str(script))
     said = capsys.readouterr().out
     before, taught = (float(line.split()[1]) for line in said.splitlines()[:2])

@@ -112,7 +112,7 @@ def test_others_than_this_machine_need_a_token(cli: Cli, folder: Path) -> None:
 def test_an_unknown_model_is_named(cli: Cli, tmp_path: Path) -> None:
     ran = cli("sprout", "chat", "--model", tmp_path / "nothing", "--say", "hi")
     assert ran.code == 2
-    assert "nothing': is neither in the package nor a folder; use sprout or sprout-weak" in ran.err
+    assert "nothing': is neither in the package nor a folder; use sprout, sprout-weak, tiny-tools" in ran.err
 
 
 @pytest.mark.parametrize(

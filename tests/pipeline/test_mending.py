@@ -4,6 +4,7 @@ lost; either way nothing that is on record changes. What recovery says of them i
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import shutil
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import Lost
+from holdfast.contracts.errors import Lost, StoreFull
 from holdfast.contracts.features import ALL_OFF
 from holdfast.contracts.policy import Artifact
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import PromotionRequest
 from holdfast.pipeline.run import Control, Run
+from holdfast.policies import loading
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline import learning
@@ -108,6 +110,29 @@ async def test_what_is_read_is_verified_and_made_anew_even_if_learning_is_switch
         assert (learning.made(store, run), len(mended(store, run))) == (made[:1], 1)
         second = store.steps.get(run, "0/1/learn")
         assert second is not None and second.body["skipped"] == "learning is switched off"
+
+
+async def test_a_full_disk_fails_the_run_and_with_room_it_goes_on_to_the_same_bytes(
+    files: Files, base: str, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, *given: Any) -> Any:
+        if "-2." in folder.name:  # the second checkpoint, as it is written aside
+            folder.mkdir(parents=True)
+            (folder / "weights").write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(folder, *given)
+
+    save = loading.save
+    with open_store(files.fresh()) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(loading, "save", full)
+            with pytest.raises(StoreFull, match="No space left on device; make room, and resume the run"):
+                await ran(store, model_spec(base))
+        run = store.runs.newest()[0]
+        assert run.state is RunState.FAILED and names(store, run.id)[-1] == "0/1/collect"
+        assert len(list((store.folder / "checkpoints").iterdir())) == 1  # nothing half done is left
+        await ran(store, model_spec(base), resume=run.id)
+        is_whole(store, run.id, made)
 
 
 # What a proof rests on

@@ -23,6 +23,7 @@ from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
+from holdfast.store.changes import ORDERS
 from holdfast.store.sql import Transaction
 from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
@@ -354,7 +355,9 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
         watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP)))
         async with watched.going() as running:
             await until(lambda: len(pieces) == 2)
+            seen = store.changes.seen(ORDERS)
             order(operator, watched.run_id, wanted)
+            await asyncio.wait_for(store.changes.after(ORDERS, seen), PATIENCE_S)  # heard of here
             go.set()
             await asyncio.sleep(0.4)
             assert pieces == [0, 1] and not running.done()
@@ -421,7 +424,6 @@ async def test_heartbeats_go_on_while_steps_are_replayed(files: Files) -> None:
 
 async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(store: Store) -> None:
     """However long that takes to be opened: nobody uses up what a rollout may meet of faults meanwhile."""
-    first, second = Prompt({"say": "first"}), Prompt({"say": "second"})
 
     async def said(task: Any, context: Context) -> Any:
         await gate(task, context)
@@ -433,8 +435,8 @@ async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(stor
             return super().open_endpoint(model)
 
     async def program(run: Run) -> None:
-        for name, policy in (("first", first), ("second", second)):
-            slow = replace(policy, model="slow")
+        for name in ("first", "second"):
+            slow = Prompt({"say": name}, model="slow")
             todo = [Work(name=f"{name}-{n}", input=n, policy=slow, group=f"{name}-{n}") for n in range(3)]
             await run.step(f"{name}/collect", collect, todo, 1, None)
 
@@ -445,7 +447,7 @@ async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(stor
         stopped.control.stop()
     gate = Gate(passes=100)
     status = await Watched(store, spec_of(program, said, engine=Late(), max_faults=0), resume=stopped.run_id).run()
-    assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 6)
+    assert (status.error, status.run_state, status.succeeded) == (None, RunState.COMPLETED, 6)
     for one in store.views.rollouts(status.run_id, most=10):
         tried = store.views.attempts(one.id)
         assert store.views.output(tried[-1]) == one.name.partition("-")[0]

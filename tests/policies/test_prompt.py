@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ def test_texts_are_given_by_name_or_as_one_mapping() -> None:
 def test_some_texts_are_replaced_for_the_same_model() -> None:
     made = Prompt(system="a", tone="b", model="tiny").with_texts({"system": "c"})
     assert made == Prompt(system="c", tone="b", model="tiny")
+    assert replace(made, model="other") == Prompt(system="c", tone="b", model="other")
 
 
-@pytest.mark.parametrize("wrong", [{"_policy": "x"}, {"system": object()}, {"system": float("nan")}])
-def test_what_cannot_be_kept_is_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", ["You answer.", {"_policy": "x"}, {"system": object()}, {"system": float("nan")}])
+def test_what_cannot_be_kept_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInput, match="prompt"):
         Prompt(wrong)

@@ -51,7 +51,8 @@ def compare(
         if agent is None:
             raise BadInput("--agent", why="is missing", remedy="name the agent that is tried with A and with B")
         policies = [_policy(one, model, prompt) for one in (a, b)]
-        given = {"agent": agent, "scorers": scorer or ["exact"], "base_url": base_url, "seeds": seeds}
+        given: dict[str, Any] = {"agent": agent, "scorers": scorer or ["exact"]}
+        given |= {"base_url": base_url, "seeds": seeds}
         if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
             given["model"] = model
         found = compared(policies[0], policies[1], str(tasks), **given, **options)

@@ -13,7 +13,7 @@ from holdfast.cli.options import Json
 from holdfast.contracts.errors import BadInput
 
 CONFIG = "holdfast.toml"
-AGENT_PY = '''"""The agent: what is to become better. Any client will do: ctx.base_url and ctx.api_key always answer."""
+AGENT_PY = '''"""The agent: what is to become better. Any client may be used: ctx.base_url and ctx.api_key answer."""
 
 
 async def agent(task, ctx):

@@ -29,6 +29,7 @@ ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # what is w
 COMMANDS: Mapping[str, str] = {
     "optimize": "optimize --resume {run}",
     "improve": "improve --resume {run}",
+    "sft": "policy train --resume {run}",
     "quickstart": "quickstart",
 }
 Source = Literal["primary", "fallback", "base"]

@@ -31,13 +31,16 @@ class Prompt:
     def __init__(
         self,
         texts: Mapping[str, Any] | None = None,
-        /,
         *,
         model: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
-        found = {**(texts or {}), **named}
+        given: Any = texts if texts is not None else {}
+        if not isinstance(given, Mapping):
+            why = f"is {type(given).__name__}, and its texts have names"
+            raise BadInput("prompt", why=why, remedy='name it, as in hf.Prompt(system="…")')
+        found = {**given, **named}
         if PINNED in found:
             raise BadInput(f"prompt {PINNED!r}", why="is a name of our own", remedy="choose another")
         try:
