@@ -159,7 +159,8 @@ def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path, cli
     ] * 2
     ids = [run["id"] for run in listed]
     assert first.lines[0].startswith(f"{ids[1]} completed in ")
-    assert first.lines[1:5] == [
+    assert first.lines[1:6] == [
+        "  outcome    9 right, 3 wrong, 0 failed",
         "  rollouts   12: 12 succeeded, 0 failed",
         "  rewards    train 0.750 (8 of 8), val 0.750 (4 of 4)",
         "  model      agent/holdfast.workloads.arithmetic:agent",
@@ -265,14 +266,14 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
     assert ran.code == 3
     why = "train-1: failed: ValueError: no idea (my_agents.py:23, in failing) (attempt 1 of 1)"
     assert ran.lines[0].endswith(f"(no rollout succeeded; {why})")
-    assert ran.lines[1] == "  rollouts   2: 0 succeeded, 2 failed"
+    assert ran.lines[1] == "  outcome    0 right, 0 wrong, 2 failed"
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
 
 
 def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi"] * 8, agent="my_agents:wandering")
     ran = cli.real("optimize", "--config", name, *STORE)
-    assert (ran.code, ran.lines[1]) == (0, "  rollouts   8: 8 succeeded, 0 failed")
+    assert (ran.code, ran.lines[1]) == (0, "  outcome    8 right, 0 wrong, 0 failed")
     assert status_in(folder).run_state is RunState.COMPLETED
 
 
@@ -280,7 +281,7 @@ def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder:
 def test_whatever_an_agent_throws_is_its_own_failure(folder: Path, cli: Cli, kind: str) -> None:
     name = config(folder, ["hi", "ho"], agent="my_agents:odd", max_attempts=1, worker_kind=kind)
     ran = cli.real("optimize", "--config", name, *STORE)
-    assert (ran.code, said(ran), ran.lines[1]) == (0, [], "  rollouts   2: 1 succeeded, 1 failed")
+    assert (ran.code, said(ran), ran.lines[1]) == (0, [], "  outcome    1 right, 0 wrong, 1 failed")
 
 
 def test_a_run_over_its_time_exits_with_4(folder: Path, cli: Cli) -> None:
@@ -410,15 +411,17 @@ def test_an_order_to_cancel_ends_it(folder: Path, cli: Cli) -> None:
     assert (refused.code, refused.err) == (5, f"holdfast: error: run {run}: was cancelled for good; start a new run\n")
 
 
-def test_a_completed_run_is_taken_up_again_for_what_was_queued_again(folder: Path, cli: Cli) -> None:
+def test_what_is_queued_again_after_its_step_was_over_is_not_run_and_says_so(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi", "ho"], agent="my_agents:moody", max_attempts=1)
     assert cli("optimize", "--config", name, *STORE).code == 0
     run = status_in(folder).run_id
     assert status_in(folder).failed == 1
     assert cli("requeue", f"{run}/train-2", *STORE).code == 0
     again = resumed(folder, cli, run)
-    assert (again.code, again.json["run_state"], again.json["succeeded"]) == (0, "completed", 2)
-    assert attempts_by_rollout(folder, run) == {"train-1": ["succeeded"], "train-2": ["failed", "succeeded"]}
+    assert (again.code, again.json["run_state"], again.json["cancelled"]) == (0, "completed", 1)
+    assert attempts_by_rollout(folder, run) == {"train-1": ["succeeded"], "train-2": ["failed"]}
+    with open_store(folder / "store.db") as store:
+        assert store.views.rollout(f"{run}/train-2").reason == "no step asks for it"
 
 
 def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path, cli: Cli) -> None:
