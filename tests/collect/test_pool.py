@@ -262,13 +262,15 @@ async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> No
     def broken(*arguments: Any) -> Any:
         raise ValueError("no judge")
 
-    bench.enqueue("a", max_attempts=2)
+    bench.enqueue("a", max_attempts=1, max_faults=1)  # it is no failure of the agent, and uses up none of its tries
     await bench.work_off(bench.pool(echo, score=broken))
     assert bench.states() == ["fault", "fault"]
     rollout = bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
     line = broken.__code__.co_firstlineno + 1
-    assert rollout.reason == f"fault: scoring: ValueError: no judge (test_pool.py:{line}, in broken) (attempt 2 of 2)"
+    assert (
+        rollout.reason == f"fault: scoring: ValueError: no judge (test_pool.py:{line}, in broken) (interrupted 2 times)"
+    )
 
 
 # Time
@@ -310,7 +312,7 @@ async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given
     assert gate.cancelled == ["t1:attempt-1", "t1:attempt-2"]
     assert bench.states() == ["timeout", "timeout"]
     rollout = bench.rollout()
-    assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
+    assert (rollout.status, rollout.outcome, rollout.reward) == (RolloutState.FAILED, "wrong", None)
     assert rollout.reason == "timeout: reached its wall-clock limit (attempt 2 of 2)"
 
 
