@@ -10,6 +10,7 @@ import pytest
 from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import AttemptState
 from holdfast.reward.adoption import Row
+from holdfast.workloads.tooluse.agent import agent
 from tests.cli.conftest import Cli
 from tests.reward.conversation import LOOKUP, lookup, talk, tool
 from tests.store.scene import Scene
@@ -89,7 +90,10 @@ def test_form_is_not_judged_where_nobody_says_what_it_should_be(cli: Cli, scene:
 
 
 def test_the_tools_of_the_embedded_workload_are_known(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
+    """Tasks name them, and the run has kept what its agent brought along."""
     tried(scene, "a", tool("calc", "4", expr="2+2"), tools=["calc"], needs=["calc"], world={}, form="calc")
+    tools = {"tools": list(agent.tools)}  # type: ignore[attr-defined]
+    scene.store.steps.add(scene.run, "begin", tools, function="begin", now=1.0).result()
     (row,) = (decode(Row, one) for one in cli("adoption", *at, "--json").json["rows"])
     assert (row.adoption.share, row.formed.share, row.worked.share) == (0.0, 0.0, 1.0)
 

@@ -139,7 +139,7 @@ def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(
     at = ("--store", "s.db")
     ran = cli("improve", config(tmp_path, stage="shadow"), "--policy", "tools", "--model", "local/sprout-weak", *at)
     assert ran.code == 0, ran.err
-    assert "holdfast prove more tools@2 --store s.db" in ran.out
+    assert "holdfast prove more tools@2 --tasks FILE --store s.db" in ran.out
     run = ran.lines[0].split()[0]
     Path("more.jsonl").write_text(lines([*items("test", 5), items("val", 1)[0]]))
     more = cli("prove", "more", "tools@2", "--tasks", "more.jsonl", *at)

@@ -101,7 +101,7 @@ def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
     one, other = Seats(rules, worlds=2), Seats(rules, worlds=2)
     view = one.reset(9)
     for _ in range(20):
-        view = one.step(as_planned(one.env, view)).view
+        view = one.step(as_planned(one.env, view)).observation
     again = other.restore(one.state())
     assert np.array_equal(again.values, view.values) and other.env.state.sha256() == one.env.state.sha256()
     for _ in range(20):
