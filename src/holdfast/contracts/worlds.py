@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
-State = dict[str, NDArray[Any]]
+    Floats = NDArray[np.float32]
+    Bools = NDArray[np.bool_]
+    State = dict[str, NDArray[Any]]
+else:  # a contract loads with nothing but the standard library
+    Floats = Bools = Any
+    State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,8 @@ class VectorEnv(Protocol):
 
 def packed(rng: np.random.Generator) -> NDArray[np.uint8]:
     """The state of a generator as bytes, so that it can lie in a file beside other arrays."""
+    import numpy as np
+
     return np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8).copy()
 
 
