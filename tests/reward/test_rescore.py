@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from time import process_time
 from typing import Any
 
 import pytest
@@ -102,16 +101,6 @@ def test_a_ranking_is_given_the_attempts_of_one_task_together() -> None:
     found = rescore(some, combine([Scorer(Longest())]))
     assert [one.reward for one in found] == [0.0, 1.0, 1.0, 0.0, None, 1.0]
     assert (found[4].error or "").startswith("ValueError: no (test_rescore.py:")
-
-
-def test_more_than_5000_rollouts_a_second_are_rescored() -> None:
-    records = [stored(n, str(n) if n % 3 else "x") for n in range(10_000)]
-    score = combine([Scorer(exact, gate=True), Scorer(lambda task, answer: len(answer) < 9, name="brief", weight=0.1)])
-    began = process_time()  # of this process alone: the machine may be busy with something else
-    found = rescore(records, score)
-    rate = len(found) / (process_time() - began)
-    assert sum(one.reward == pytest.approx(1.1) for one in found) == 6_666
-    assert rate > 5_000
 
 
 # Side by side

@@ -13,19 +13,17 @@ import difflib
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isawaitable
 from math import fsum, isfinite
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.loading import load_named
 from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Reward, Sheet, Signal
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
@@ -474,7 +472,7 @@ def load_scorer(reference: Any, *, connect: Connect | None = None) -> Scorer:
 
 
 def _own(named: str, about: dict[str, Any], options: dict[str, Any]) -> Scorer:
-    found = _imported(named)
+    found = load_named(named, "scorer")
     if isinstance(found, Scorer) and not options:
         return replace(found, **about) if about else found
     if not callable(found) or isinstance(found, Scorer):
@@ -510,41 +508,6 @@ def _reached(named: str, options: dict[str, Any], connect: Connect | None) -> di
         remedy = 'give "model" and "base_url"' if connect is not None else f"make it in Python: {named}(complete)"
         raise BadInput(f"scorer {named}", why="asks a model, and none is named", remedy=remedy)
     return {**options, "connect": connect(model, base_url)}
-
-
-def _imported(reference: str) -> Any:
-    """The object that `module:name` or `file.py:name` names; the file's folder, or the current one, is searched first.
-
-    A file is imported by its own name, so that other processes, which get the same path, find it again.
-    """
-    left, _, name = reference.rpartition(":")
-    path = Path(left).resolve() if left.endswith(".py") else None
-    if path is not None and not path.is_file():
-        raise BadInput(f"scorer {reference}", why=f"there is no file {left}", remedy="check the path")
-    module_name, folder = (left, Path.cwd()) if path is None else (path.stem, path.parent)
-    if not name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise BadInput(f"scorer {reference!r}", why="is not module:function", remedy="write it as in my_scores:right")
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        with redirect_stdout(sys.stderr):  # stdout is the report's
-            module = importlib.import_module(module_name)
-    except ImportError as error:
-        why = f"cannot import {module_name}: {error}"
-        raise BadInput(f"scorer {reference}", why=why, remedy="check the name and the folder") from error
-    except Exception as error:  # foreign code may raise anything
-        why = f"importing {module_name} failed: {type(error).__name__}: {error}"
-        raise BadInput(f"scorer {reference}", why=why) from error
-    if path is not None and Path(str(module.__file__)).resolve() != path:
-        why = f"another module called {module_name} is loaded, from {module.__file__}"
-        raise BadInput(f"scorer {reference}", why=why, remedy="rename the file")
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
-        raise BadInput(f"scorer {reference}", why=f"{module_name} has no {name}", remedy=f"it has: {public or 'none'}")
-    return found
 
 
 def score_from(

@@ -115,8 +115,7 @@ def _take(*conditions: Any) -> Any:
 MARK = "\n"  # around each of the versions that a worker can answer for, and in none of them
 _marked = _param("mark") + _r.version + _param("mark")
 TAKE = _take()
-TAKE_SQLITE = _take(func.instr(_param("versions"), _marked) > 0)
-TAKE_POSTGRES = _take(func.strpos(_param("versions"), _marked) > 0)
+TAKE_OF_VERSIONS = _take(func.replace(_param("versions"), _marked, "") != _param("versions"))
 START = (
     insert(schema.attempts)
     .values(

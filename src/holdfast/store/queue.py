@@ -96,8 +96,7 @@ class Queue:
             given |= {"versions": f"{moves.MARK}{moves.MARK.join(versions)}{moves.MARK}", "mark": moves.MARK}
 
         def operation(tx: Transaction) -> tuple[Claim, ...]:
-            of_versions = moves.TAKE_SQLITE if tx.is_sqlite else moves.TAKE_POSTGRES
-            take = moves.TAKE if versions is None else of_versions
+            take = moves.TAKE if versions is None else moves.TAKE_OF_VERSIONS
             tx.run(moves.RIPEN, {"run": key, "now": now})
             taken = tx.all(take, given)
             if not taken and tx.run(moves.RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:

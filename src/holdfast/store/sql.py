@@ -51,7 +51,9 @@ def plain_text(text: None) -> None: ...
 def plain_text(text: str | None) -> str | None: ...
 def plain_text(text: str | None) -> str | None:
     """Text as both engines can keep it: what Postgres cannot store, and what cannot be encoded, becomes U+FFFD."""
-    return None if text is None else _UNFIT.sub("\ufffd", text)
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return _UNFIT.sub("\ufffd", text)
 
 
 class Book(dict[Executable, str]):
