@@ -83,11 +83,13 @@ async def test_a_plain_agent_that_waits_for_its_client_ends_when_it_is_interrupt
     model = Script(waits=True)
     home = Home(agent, no_score, lambda version: model, time.time)
     sitting = Sitting(home.place())
-    running = asyncio.create_task(sitting.run())
-    await until(model.waiting.is_set)
-    sitting.seat.interrupt()
-    assert await running is None and home.left_behind == 0  # its connection was ended: it did not sleep on in C
-    home.close()
+    try:
+        running = asyncio.create_task(sitting.run())
+        await until(model.waiting.is_set)
+        sitting.seat.interrupt()
+        assert await running is None and home.left_behind == 0  # its connection was ended: it did not sleep on in C
+    finally:
+        home.close()
 
 
 async def test_a_stream_that_nobody_hears_to_its_end_is_kept_as_partial() -> None:

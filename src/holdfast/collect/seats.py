@@ -102,9 +102,11 @@ class Seat:
 
     async def _press(self, measures: Iterator[None], ended: asyncio.Future[Outcome | None]) -> None:
         await self._unwanted.wait()
-        for _ in measures:
-            await asyncio.sleep(GRACE_S)
-        _resolve(ended, None, None)
+        try:
+            for _ in measures:
+                await asyncio.sleep(GRACE_S)
+        finally:  # should a measure fail, nobody would end the wait for this attempt
+            _resolve(ended, None, None)
 
 
 _guest: ContextVar[Guest | None] = ContextVar("holdfast_guest", default=None)

@@ -31,9 +31,7 @@ def load_named(reference: str, what: str) -> Any:
         found = getattr(found, part, None)
     if found is None:
         public = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_"))
-        raise BadInput(
-            f"{what} {reference}", why=f"{source} has no {name}", remedy=f"it has: {public or 'none'}"
-        )
+        raise BadInput(f"{what} {reference}", why=f"{source} has no {name}", remedy=f"it has: {public or 'none'}")
     return found
 
 
