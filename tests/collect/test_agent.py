@@ -170,9 +170,9 @@ def test_a_reference_names_module_and_function(reference: str) -> None:
         ("mute:f", "importing mute failed: Mute: (its text cannot be had: ValueError)"),
         ("cancelled:f", "importing cancelled failed: CancelledError"),
         ("misspelt:f", "importing misspelt failed: SyntaxError: expected ':' (misspelt.py, line 1)"),
-        ("empty:f", "empty has no function f; it has: none"),
-        ("two:three", "two has no function three; it has: one, two"),
-        ("two:NUMBER", "two has no function NUMBER; it has: one, two"),
+        ("empty:f", "empty has no f; it has: none"),
+        ("two:three", "two has no three; it has: one, two"),
+        ("two:NUMBER", "cannot be called with (task, context): 4 is not a callable object"),
         ("narrow:f", "cannot be called with (task, context): too many positional arguments"),
     ],
 )

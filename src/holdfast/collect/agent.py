@@ -20,9 +20,9 @@ from holdfast.collect.budget import thinking_tokens
 from holdfast.collect.proxy import identity
 from holdfast.collect.purse import Purse, mode_of
 from holdfast.collect.thinking import hinted
-from holdfast.collect.tracer import Tracer, told
+from holdfast.collect.tracer import Tracer
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadInput, Fault, Interrupted
+from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
 from holdfast.contracts.features import Features
 from holdfast.contracts.loading import load_named
 from holdfast.contracts.policy import Complete

@@ -15,7 +15,7 @@ from pathlib import Path
 from traceback import FrameSummary, TracebackException, extract_tb
 from typing import Any
 
-from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.errors import told
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
@@ -96,17 +96,6 @@ class Tracer:
         encode(span)  # what no record can hold is refused here, where the agent learns of it
         self._record(span)
         self.spans.append(span)
-
-
-def told(error: BaseException) -> str:
-    """An exception in one line of text, even when its own text cannot be had."""
-    try:
-        text = str(error)
-    except Exception as second:
-        text = f"(its text cannot be had: {type(second).__name__})"
-    if isinstance(error, HoldfastError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def failure(error: BaseException) -> dict[str, str]:

@@ -100,6 +100,17 @@ class Interrupted(BaseException):
     """Raised inside an agent that was cancelled or ran out of time."""
 
 
+def told(error: BaseException) -> str:
+    """An exception in one line of text, even when its own text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"(its text cannot be had: {type(second).__name__})"
+    if isinstance(error, HoldfastError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 @contextmanager
 def boundary(kind: type[HoldfastError], where: str) -> Iterator[None]:
     """Name the place where a foreign exception crossed into ours; our own errors pass as they are."""

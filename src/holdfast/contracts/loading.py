@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.scorer import told_error
+from holdfast.contracts.errors import BadInput, told
 
 
 def load_named(reference: str, what: str) -> Any:
@@ -49,7 +48,7 @@ def _module(what: str, source: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything
-        raise BadInput(what, why=f"importing {source} failed: {told_error(error)}") from error
+        raise BadInput(what, why=f"importing {source} failed: {told(error)}") from error
 
 
 def _search_first(folder: Path) -> None:

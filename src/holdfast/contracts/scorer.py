@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from holdfast.contracts import adapt
 from holdfast.contracts.checks import Case
-from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.errors import BadInput, HoldfastError, told
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
 
@@ -109,10 +109,10 @@ def resolve(value: Any) -> Any:
 def told_error(error: BaseException) -> str:
     """An exception of a scorer in one line, with the file and line that raised it; our own errors say enough."""
     if isinstance(error, HoldfastError):
-        return str(error)
+        return told(error)
     frames = extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return told(error) + where
 
 
 # The kit for whoever writes a scorer

@@ -115,7 +115,7 @@ def _take(*conditions: Any) -> Any:
 MARK = "\n"  # around each of the versions that a worker can answer for, and in none of them
 _marked = _param("mark") + _r.version + _param("mark")
 TAKE = _take()
-TAKE_OF_VERSIONS = _take(func.replace(_param("versions"), _marked, "") != _param("versions"))
+TAKE_OF_VERSIONS = _take(func.replace(_param("versions"), _marked, _param("mark")) != _param("versions"))
 START = (
     insert(schema.attempts)
     .values(
