@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.episode import Step, begin
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.policy import Artifact, Checkpoint, Complete, Policy, lineage
+from holdfast.contracts.policy import Checkpoint, Policy, lineage
 from holdfast.contracts.trace import ModelCall
 
 SHA = "0123456789abcdef" * 4

@@ -74,8 +74,8 @@ def brisk(model: nn.Module) -> Trainer:
 
 def teach(learner: Learner, record: Record, phase: str = "a", *, number: int | None = None) -> Trainer:
     """One step as an algorithm takes it: have the weights, learn, save."""
-    learner.load(record.policies[-1], record.telling.folder)
-    trainer = learner.train(phase, brisk, record.telling.folder, is_new=record.phase != phase)
+    learner.load(record.policies[-1], record.telling.files)
+    trainer = learner.train(phase, brisk, record.telling.files, is_new=record.phase != phase)
     trainer.step(lesson(len(record.kept) if number is None else number))
     record.policies.append(learner.save(record.telling, algorithm="sft", mean_reward=0.5))
     record.phase = phase

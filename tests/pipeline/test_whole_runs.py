@@ -203,7 +203,7 @@ async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_an
         assert moved(Model("tiny-tools", checkpoint=checkpoint), store.folder)[0] > 0
         looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
         assert {one.version for one in looked} == {"local/tiny-tools@0", f"local/tiny-tools@{checkpoint}"}
-        engine = LocalEngine(folder=store.folder, slots=1)
+        engine = LocalEngine(files=store.files, slots=1)
         call = await engine.open_model(Model("tiny-tools", checkpoint=checkpoint))(
             [{"role": "user", "content": "hi"}], max_tokens=3
         )

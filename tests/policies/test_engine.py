@@ -16,6 +16,7 @@ from holdfast.contracts.errors import BadInput, Fault, Lost
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
+from holdfast.store.artifacts import FolderArtifacts
 from tests.workloads.scene import tiny
 
 ASKED: list[dict[str, str]] = [{"role": "user", "content": "1?"}]
@@ -25,7 +26,7 @@ ASKED: list[dict[str, str]] = [{"role": "user", "content": "1?"}]
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
     for seed in range(3):
         tiny(tmp_path / "checkpoints" / f"c-{seed}", seed)
-    made = LocalEngine(slots=4, deterministic=True, folder=tmp_path)
+    made = LocalEngine(slots=4, deterministic=True, files=FolderArtifacts(tmp_path))
     yield made
     made.close()
 

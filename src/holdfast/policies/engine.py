@@ -1,7 +1,7 @@
 """The engine in this process: models of ours, several versions at once, each loaded once.
 
 Whoever opens a version gets that version's answers, however many others are opened after it: one that was let go for
-others is loaded again. Weights are read from the store's folder. Models behind an address are somebody else's: who
+others is loaded again. Weights are read from the store's artifacts. Models behind an address are somebody else's: who
 connects to them is given.
 """
 
@@ -12,11 +12,11 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import Fault, Lost
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.loading import load
 from holdfast.policies.local import Local
@@ -40,10 +40,10 @@ class LocalEngine:
         slots: int = 64,
         seed: int = 0,
         deterministic: bool = False,
-        folder: Path | None = None,
+        files: Artifacts | None = None,
         endpoint: Callable[[str], Complete | None] = lambda model: None,
     ) -> None:
-        self.folder = folder  # the store's, once it is known
+        self.files = files  # the store's, once it is known
         self._slots, self._seed, self._deterministic = slots, seed, deterministic
         self._endpoint = endpoint
         self._loaded: dict[str, _Loaded] = {}  # by version, the one asked for last at the end
@@ -95,7 +95,7 @@ class LocalEngine:
 
     def _load(self, policy: Model) -> Local:
         """Those that nobody asks give their memory, whoever was asked longest ago first."""
-        model, _ = load(policy, self.folder or policy.home)
+        model, _ = load(policy, self.files or policy.home)
         version, name = policy.checkpoint or BASE, f"local/{policy.name}"
         found: Local | None = None
         for local in self._let_go():

@@ -261,8 +261,8 @@ class WarmUp:
     def _imitate(self, state: State, ctx: LearnContext, reward: float | None) -> tuple[dict[str, Any], Model]:
         settings = self.settings
         assert isinstance(state.policy, Model)
-        self.learner.load(state.policy, ctx.folder)
-        trainer = self.learner.train(WARM_UP, self._trainer, ctx.folder, is_new=state.data.get("trainer") != WARM_UP)
+        self.learner.load(state.policy, ctx.files)
+        trainer = self.learner.train(WARM_UP, self._trainer, ctx.files, is_new=state.data.get("trainer") != WARM_UP)
         first = settings.seed * 10**6 + 1000
         examples = sequences(zip(*corpus("strong", "train", first, 2000), strict=True))
         begun = state.step * settings.warm_up_updates
