@@ -60,8 +60,9 @@ class Learner:
             trainer = make(self.model)
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
+                saved = self._policy.folder(files) / TRAINER
                 with loading.found(self._policy.checkpoint):
-                    trainer.load(self._policy.folder(files) / TRAINER)
+                    trainer.load(saved)
             self.trainer, self._phase = trainer, phase
         return self.trainer
 

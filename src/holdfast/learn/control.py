@@ -164,8 +164,9 @@ class EnvPPO:
         net, envs = policy.load(ctx.files), self.make(self.envs)
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
         if state.step > 0 and state.candidate is not None:
+            saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
             with found(policy.checkpoint):
-                _restore(ppo, files_of(str(policy.checkpoint), ctx.files) / TRAINER, state.data["trainer"])
+                _restore(ppo, saved, state.data["trainer"])
         self.session.ppo = ppo
         return ppo
 

@@ -64,12 +64,14 @@ def load(policy: Weights, files: Artifacts | None) -> tuple[Transformer | Hub, s
         if policy.lora:
             what = f"model {policy.name}, lora = {policy.lora}"
             raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
+        folder = policy.folder(files)
         with found(policy.checkpoint):
-            model, manifest = weights.transformer(policy.folder(files))
+            model, manifest = weights.transformer(folder)
         return model, manifest.sha256
     if policy.checkpoint is not None:
+        folder = policy.folder(files)
         with found(policy.checkpoint):
-            return _over(policy.name, policy.lora, policy.folder(files))
+            return _over(policy.name, policy.lora, folder)
     foreign, sha256 = _foreign(origin)
     return (foreign if not policy.lora else _adapted(foreign, policy.lora)), sha256
 
