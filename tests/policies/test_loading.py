@@ -16,6 +16,7 @@ from holdfast.policies.hub import Hub
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from tests.policies.exported import SHOWN, check_same, taught
 
@@ -83,4 +84,4 @@ def test_a_checkpoint_needs_the_store_that_it_lies_in(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="lies in a store, and none is open"):
         load(Model("sprout", checkpoint="run-1-1-ab"), None)
     with pytest.raises(Lost, match="checkpoint run-1-1-ab: .*is missing"):
-        load(Model("tiny-tools", checkpoint="run-1-1-ab"), tmp_path)
+        load(Model("tiny-tools", checkpoint="run-1-1-ab"), FolderArtifacts(tmp_path))

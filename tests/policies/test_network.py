@@ -71,14 +71,14 @@ def test_a_checkpoint_has_the_weights_that_were_saved(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_damaged_checkpoint_is_lost_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(Lost, match="checkpoint run-9-1-ab: .*No such file"):
+    with pytest.raises(Lost, match="checkpoint run-9-1-ab: .*run-9-1-ab: is missing"):
         POLE.at("run-9-1-ab").load(FolderArtifacts(tmp_path))
     policy = saved(POLE, tmp_path)
     [file] = (tmp_path / FOLDER / "run-1-1-ab").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Lost, match="checkpoint run-1-1-ab: .*is damaged"):
         policy.load(FolderArtifacts(tmp_path))
-    with pytest.raises(BadInput, match="there is no store to find it in"):
+    with pytest.raises(BadInput, match="lies in a store, and none is open"):
         policy.open(engine())
 
 

@@ -37,6 +37,8 @@ class FolderArtifacts:
         at = self._at(uri)
         try:
             found = content_hash(at)
+        except FileNotFoundError as error:
+            why = f"{error.filename}: is missing"
         except (OSError, ValueError) as error:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"{at}: {error}"
         else:
