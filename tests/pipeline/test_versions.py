@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.artifacts import Artifact
-from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.policy import Checkpoint, policy_record
 from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.versions import (
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_found_by_its_id_and_must_be_what_was_recorded(store: St
     with pytest.raises(BadInput, match="were recorded"):
         resolve(store, "run-1-1-ab")
     shutil.rmtree(store.folder / "checkpoints/run-1-1-ab")
-    with pytest.raises(BadInput, match="neither in the package nor a folder"):
+    with pytest.raises(Lost, match="checkpoint run-1-1-ab: .* is missing; restore it from a copy"):
         resolve(store, "run-1-1-ab")
 
 

@@ -78,9 +78,10 @@ class Learner:
     def _write(self, folder: Path, step: int, now: float) -> str:
         assert self._policy is not None
         manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
+        saved = loading.save(folder, self.model, self._policy, manifest)
         if self.trainer is not None:
             self.trainer.save(folder / TRAINER, created_at=now)
-        return loading.save(folder, self.model, self._policy, manifest).sha256
+        return saved.sha256
 
 
 def save(

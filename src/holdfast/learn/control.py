@@ -181,8 +181,9 @@ class EnvPPO:
             shape, seeds = asdict(ppo.net.body), {"ppo": self.seed}
             net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes={"env": self.env})
             rest = Manifest(kind="trainer", shape=shape, step=step, seeds=seeds, created_at=now)
+            saved = weights.save(folder, ppo.net.state_dict(), net)
             trainer = weights.save(folder / TRAINER, ppo.state(), rest).sha256
-            return weights.save(folder, ppo.net.state_dict(), net).sha256
+            return saved.sha256
 
         identity, _ = save(
             ctx,
