@@ -324,7 +324,7 @@ async def _collect(setup: Setup, policy: Policy, run: Driven) -> None:
         for seed in range(options["seeds"])
     ]
     run.planned = len(work)
-    await run.step("collect", collect_step, work, 1, options["timeout_s"], title="rollouts")
+    await run.step("collect", collect_step, work, 1, options["timeout_s"], title="collecting")
 
 
 # Compare -------------------------------------------------------------------------------------------------------------
