@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/holdfast"
-MODULES = sorted(
     path.relative_to(PACKAGE)
     for path in PACKAGE.rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py") and "migrations" not in path.parts
@@ -37,13 +36,6 @@ def written_files() -> list[Path]:
 
 def sources(contract: str) -> set[str]:
     return set(FLOORS[f"importlinter:contract:{contract}"]["source_modules"].split())
-
-
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_has_a_test_of_the_same_name(module: Path) -> None:
-    mirror = Path("tests") / module.parent / f"test_{module.name}"
-    if not (ROOT / mirror).is_file():
-        pytest.fail(f"src/holdfast/{module} has no test: there is no {mirror}", pytrace=False)
 
 
 def test_the_contracts_import_nothing_and_the_door_opens_nothing_before_it_is_asked() -> None:
