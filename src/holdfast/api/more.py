@@ -76,6 +76,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         how=spec.prove.how,
         batch=spec.prove.batch,
         stop_early=True,
+        least=spec.prove.least,
         seed=options["seed"],
         workers=options["workers"],
         timeout_s=options["timeout_s"],
