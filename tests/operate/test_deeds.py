@@ -119,7 +119,9 @@ def test_a_rollout_whose_step_is_recorded_is_not_queued_again(either: Room) -> N
     assert store.views.rollout(f"{run.id}/t").status is RolloutState.CANCELLED
 
 
-def test_a_step_that_is_recorded_between_look_and_deed_still_refuses(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_recorded_between_look_and_deed_still_refuses(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = room.run()
     room.store.queue.enqueue(run.id, [Task(name="t", input=1, step="0/collect")], now=1.0).result()
     room.take("cancel_rollout", "run-1/t")

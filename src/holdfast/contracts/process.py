@@ -41,5 +41,5 @@ def _machine() -> str:
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     with suppress(OSError):
-        parts.append(os.readlink("/proc/self/ns/pid"))
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return " ".join(parts)

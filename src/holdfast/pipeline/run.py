@@ -312,9 +312,7 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.pace.lease_s, this_process()
-        return await store.runs.resume(
-            resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone
-        )
+        return await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
