@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/holdfast"
+MODULES = sorted(
     path.relative_to(PACKAGE)
     for path in PACKAGE.rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py") and "migrations" not in path.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import re
 import signal
@@ -122,6 +123,46 @@ def test_a_run_that_another_drives_is_not_taken_from_it(endpoint: Endpoint, at: 
     run.stop()
     with pytest.raises(hf.HoldfastError):
         run.wait()
+
+
+KILLED = """
+import asyncio
+
+import holdfast as hf
+from tests.api import scene
+
+is_slow = True
+
+async def agent(task, ctx):
+    if is_slow:
+        print("begun", flush=True)
+        await asyncio.sleep(600)
+    return await scene.agent(task, ctx)
+
+def call(url, store):
+    how = {"policy": hf.Prompt(system=scene.FAIR), "algorithm": hf.Candidates([scene.GOOD]), "workers": 2}
+    how |= {"model": "tiny", "base_url": url, "store": store}
+    return hf.start(agent, scene.questions(30), name="support", scorers=scene.correct, **how)
+"""
+
+
+def test_the_same_call_takes_over_at_once_from_a_process_that_was_killed(
+    endpoint: Endpoint, at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    killed: Any = importlib.import_module("killed")
+    line = [sys.executable, "-c", f"import killed; killed.call({endpoint.url!r}, {str(at)!r}).wait()"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])}
+    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "begun\n"
+        first.kill()
+    (run,) = hf.runs(store=at)
+    with run.place.open() as store:
+        store.runs.beat(run.id, driver=1, now=time.time()).result()  # however long the test took to come here
+    killed.is_slow = False
+    again = killed.call(endpoint.url, at)
+    assert (again.id, again.wait().release) == (run.id, "support@2")
 
 
 def test_an_agent_that_never_answers_rightly_ends_in_words(endpoint: Endpoint, at: Path) -> None:

@@ -178,7 +178,7 @@ def _improve_spec(
         algorithm=algorithm,
         tasks=[one.row() for one in setup.tasks.train],
         held_out=proving,
-        prove=_prove_config(options, how),
+        prove=replace(_prove_config(options, how), least=criteria.least),
         criteria=criteria,
         iterations=options["iterations"],
         stage=None if options["stage"] is None else Stage(options["stage"]),

@@ -20,6 +20,7 @@ from torch import nn
 from holdfast.contracts.algorithm import LearnContext
 from holdfast.contracts.errors import BadInput, StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Artifact, Checkpoint
+from holdfast.contracts.process import is_alive
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading, weights
 from holdfast.policies.model import Model
@@ -169,7 +170,7 @@ def _number(ctx: LearnContext, checkpoint: str | None) -> int:
 def _sweep(ctx: LearnContext, now_at: int) -> None:
     """Away with what killed processes left half done, but not with what another is writing right now."""
     for folder, step, pid in _folders(ctx, "."):
-        if step < now_at or (step == now_at and not (pid and _is_alive(int(pid)))):
+        if step < now_at or (step == now_at and not (pid and is_alive(int(pid)))):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -178,16 +179,6 @@ def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
     name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+|\.(\d{{1,9}}))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
     return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _holds(folder: Path, sha256: str) -> bool:
