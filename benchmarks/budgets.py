@@ -224,7 +224,7 @@ class Instant:
 async def work_off(store: Store, run: str) -> None:
     instant = Instant()
     home = Home(talker, lambda task, output, spans: (), lambda version: instant, time.time)
-    pool = Pool(store, run, lambda: Seat(home.place()), 8, clock=time.time, pace=Pace())
+    pool = Pool(store, run, lambda: Seat(home.executor()), 8, clock=time.time, pace=Pace())
     working = asyncio.create_task(pool.work())
     while not store.views.is_done(run):
         await store.changes.after(FINISHED, store.changes.seen(FINISHED))

@@ -87,7 +87,7 @@ def lap(path: Path, workers: int, rollouts: int) -> tuple[float, float]:
 
 async def work_off(store: Store, run: str, agent: Any, workers: int, total: int | None = None) -> None:
     home = Home(agent, lambda task, output, spans: (), no_model, time.time)
-    pool = Pool(store, run, lambda: Seat(home.place()), workers, clock=time.time, pace=Pace())
+    pool = Pool(store, run, lambda: Seat(home.executor()), workers, clock=time.time, pace=Pace())
     working = asyncio.create_task(pool.work())
     while not (store.views.is_done(run) and (total is None or sum(store.views.counts(run).values()) == total)):
         seen = store.changes.seen(FINISHED)

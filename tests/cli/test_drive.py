@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.drive import drive
-from holdfast.collect.agent import Agent, Context
+from holdfast.collect.agent import Context
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState

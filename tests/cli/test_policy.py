@@ -18,6 +18,7 @@ from holdfast.policies.loading import load
 from holdfast.policies.local import Local
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import open_store
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import generate, to_input
@@ -188,7 +189,7 @@ def test_a_folder_is_improved_compared_and_released(
 
 
 def opened(policy: Model, store: Path) -> Any:
-    net, _ = load(policy, store)
+    net, _ = load(policy, FolderArtifacts(store))
     assert isinstance(net, Hub)
     return Local(net, slots=4, seed=0)
 

@@ -15,9 +15,9 @@ import openai
 
 from holdfast.collect.agent import Context
 from holdfast.collect.seats import Home
-from holdfast.collect.worker import Outcome
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import Fault
-from holdfast.contracts.policy import Complete
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 from tests.collect.agents import no_score
 from tests.collect.scene import PATIENCE_S, Sitting
@@ -61,7 +61,7 @@ def ran(agent: Any, model: Complete | None, **how: Any) -> Iterator[Callable[...
     home = Home(agent, no_score, lambda version: model, time.time, **how)
 
     async def run(task: Any = "task", **fields: Any) -> tuple[Outcome | None, list[Span]]:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         return await sitting.run(task, **fields), sitting.spans
 
     try:

@@ -12,11 +12,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from holdfast.collect.agent import Agent, Assignment, Score
+from holdfast.collect.agent import Score
 from holdfast.collect.pool import Pace, Pool, Tally
-from holdfast.collect.seats import Home, Place, Seat
-from holdfast.collect.worker import Outcome
-from holdfast.contracts.policy import Complete
+from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.engine import Complete
+from holdfast.contracts.executor import Assignment, Executor, Outcome
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout, RolloutState, Task
 from holdfast.contracts.run import Wanted
 from holdfast.contracts.trace import Span
@@ -81,7 +82,7 @@ def home_of(agent: Agent, score: Score = no_score, model: Complete | None = None
 class Sitting:
     """One attempt on a seat, without a pool."""
 
-    place: Place
+    place: Executor
     spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,7 +131,7 @@ class Bench:
     ) -> Pool:
         home = Home(agent, score, lambda version: model, time.time)
         self.homes.append(home)
-        return self.pool_of(lambda: Seat(home.place()), size, pace=pace, seed=seed)
+        return self.pool_of(lambda: Seat(home.executor()), size, pace=pace, seed=seed)
 
     def pool_of(self, seats: Callable[[], Seat], size: int, *, pace: Pace = PACE, seed: int = 0) -> Pool:
         return Pool(self.store, self.run, seats, size, clock=time.time, seed=seed, pace=pace)

@@ -59,7 +59,7 @@ async def test_a_call_under_way_is_dropped_with_its_attempt(how: str) -> None:
 
     model = Script(waits=True)
     home = Home(agent, no_score, lambda version: model, time.time)
-    sitting = Sitting(home.place())
+    sitting = Sitting(home.executor())
     try:
         running = asyncio.create_task(sitting.run())
         await until(model.waiting.is_set)
@@ -82,7 +82,7 @@ async def test_a_plain_agent_that_waits_for_its_client_ends_when_it_is_interrupt
 
     model = Script(waits=True)
     home = Home(agent, no_score, lambda version: model, time.time)
-    sitting = Sitting(home.place())
+    sitting = Sitting(home.executor())
     try:
         running = asyncio.create_task(sitting.run())
         await until(model.waiting.is_set)

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, OneModel, is_async, load_agent
+from holdfast.collect.agent import Context, OneModel, load_agent
 from holdfast.collect.client import Client
 from holdfast.collect.purse import Purse
 from holdfast.collect.seats import LoopThread
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.trace import ModelCall, Span, SpanKind

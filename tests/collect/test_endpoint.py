@@ -19,8 +19,8 @@ import pytest
 from holdfast.collect.client import Client, ModelRefused
 from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
 from holdfast.collect.reply import Piece, spell_byte
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from holdfast.collect.episodes import EpisodePlayer, record
 from holdfast.collect.gym import vector_env
-from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import Wanted

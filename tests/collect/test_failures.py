@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Agent, Context, load_agent, no_model
-from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.collect.agent import Context, load_agent, no_model
+from holdfast.collect.processes import ProcessExecutor, Recipe
 from holdfast.collect.seats import Home
 from holdfast.collect.tracer import MAX_ERROR, MAX_TRACEBACK, failure
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.rollout import AttemptState
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import Sitting, home_of
@@ -61,7 +62,7 @@ def is_whole(text: str) -> bool:
 @pytest.mark.parametrize("name", ["plain", "later", "awaitable"])
 async def test_an_exception_leaves_its_place_and_its_traceback(mine: str, name: str) -> None:
     with home_of(load_agent(f"{mine}:{name}"), ones) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         ended = await sitting.run("task")
     assert ended is not None and (ended.state, ended.error) == (AttemptState.FAILED, PLACE)
     (span,) = sitting.spans
@@ -71,7 +72,7 @@ async def test_an_exception_leaves_its_place_and_its_traceback(mine: str, name: 
 
 @pytest.mark.parametrize("name", ["plain", "later"])
 async def test_so_does_one_in_a_process(mine: str, name: str) -> None:
-    sitting = Sitting(ProcessPlace(Recipe(f"{mine}:{name}", no_score, no_model)))
+    sitting = Sitting(ProcessExecutor(Recipe(f"{mine}:{name}", no_score, no_model)))
     try:
         await sitting.seat.prepare()
         ended = await sitting.run("task")
@@ -84,7 +85,7 @@ async def test_so_does_one_in_a_process(mine: str, name: str) -> None:
 async def test_so_does_one_in_a_scorer(mine: str) -> None:
     score: Any = load_agent(f"{mine}:plain").__globals__["score"]
     home = Home(lambda task, context: "fine", score, no_model, time.time)
-    sitting = Sitting(home.place())
+    sitting = Sitting(home.executor())
     ended = await sitting.run("task")
     home.close()
     assert ended is not None and (ended.state, ended.error) == (AttemptState.FAULT, f"scoring: {PLACE}")
@@ -94,7 +95,7 @@ async def test_so_does_one_in_a_scorer(mine: str) -> None:
 
 async def test_the_place_is_in_the_agents_own_code_and_the_library_is_in_the_traceback(mine: str) -> None:
     with home_of(load_agent(f"{mine}:reading")) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         ended = await sitting.run("task")
     assert ended is not None and ended.error is not None and ended.error.startswith("JSONDecodeError: Expecting")
     assert ended.error.endswith("(mine.py:17, in reading)")
@@ -107,7 +108,7 @@ async def test_an_exception_of_one_span_is_told_whole_once() -> None:
             raise ValueError("no")
 
     with home_of(agent) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         await sitting.run("task")
     inside, outside = sitting.spans
     assert set(inside.attributes) == {"error"} and "in agent" in outside.attributes["traceback"]

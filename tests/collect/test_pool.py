@@ -21,7 +21,7 @@ from holdfast.collect import pool as pool_module
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pool
-from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.collect.processes import ProcessExecutor, Recipe
 from holdfast.collect.seats import Home, Seat
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import Fault, StoreError
@@ -144,7 +144,7 @@ async def test_two_pools_share_a_run_and_do_nothing_twice(bench: Bench) -> None:
 async def test_processes_work_a_run_off_as_well(file_bench: Bench) -> None:
     file_bench.enqueue(*[{"do": "tell"}] * 6)
     recipe = Recipe("tests.collect.agents:do", no_score, no_model)
-    tally = await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 2))
+    tally = await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 2))
     assert tally.succeeded == 6
     assert len({file_bench.output(f"t{n}")["pid"] for n in range(1, 7)}) <= 2
     assert file_bench.rollout().reward == 1.0  # what the agent's world gave
@@ -629,7 +629,7 @@ async def test_however_soon_a_pool_is_ended_nothing_stays_claimed(
 async def test_a_pool_of_processes_that_is_ended_while_they_start_ends(file_bench: Bench) -> None:
     file_bench.enqueue({"do": "spin"})
     recipe = Recipe("tests.collect.agents:do", no_score, no_model)
-    pool = file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 2)
+    pool = file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 2)
     working = asyncio.create_task(pool.work())
     await asyncio.sleep(0.05)
     pool.stop()
@@ -719,7 +719,7 @@ async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(
     bench.enqueue("q", max_attempts=2)
     home = Home(unlucky, ones, lambda version: thinks, time.time, has_budgets=True)
     bench.homes.append(home)
-    await bench.work_off(bench.pool_of(lambda: Seat(home.place()), 1))
+    await bench.work_off(bench.pool_of(lambda: Seat(home.executor()), 1))
     assert bench.states() == ["fault", "succeeded"]
     first, second = (bench.store.budgets.get(attempt.token) for attempt in bench.attempts())
     assert first is not None and second is not None
@@ -739,7 +739,7 @@ async def test_budgets_of_agents_in_processes_come_back_to_the_store(file_bench:
         connect = OneModel(partial(Client, "tiny", endpoint.url))
         recipe = Recipe("tests.collect.agents:do_async", no_score, connect, has_budgets=True)
         file_bench.enqueue({"do": "ask"})
-        await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessPlace(recipe)), 1))
+        await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 1))
         assert endpoint.asked[0].body["thinking"] == 500
     (use,) = file_bench.store.budgets.of_run(file_bench.run)
     assert (use.budget.calls, use.budget.mode, use.budget.spent) == (1, Mode.PARAMETER, 0)

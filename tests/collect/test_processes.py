@@ -17,10 +17,10 @@ import pytest
 
 from holdfast.collect.agent import OneModel, no_model
 from holdfast.collect.client import Client
-from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.collect.processes import ProcessExecutor, Recipe
 from holdfast.collect.seats import Seat
-from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import Fault
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import PATIENCE_S, Bench, Sitting, until
@@ -55,7 +55,7 @@ def open_booth() -> Iterator[Callable[[Recipe], Booth]]:
     opened: list[Booth] = []
 
     def open_one(recipe: Recipe = PLAIN) -> Booth:
-        opened.append(Booth(ProcessPlace(recipe)))
+        opened.append(Booth(ProcessExecutor(recipe)))
         return opened[-1]
 
     yield open_one
@@ -211,7 +211,7 @@ async def test_a_process_that_dies_while_idle_is_replaced_before_it_is_needed(op
 
 async def test_a_crash_is_tried_again(file_bench: Bench) -> None:
     file_bench.enqueue({"do": "crash once"}, max_attempts=2)
-    pool = file_bench.pool_of(lambda: Seat(ProcessPlace(PLAIN)), 1)
+    pool = file_bench.pool_of(lambda: Seat(ProcessExecutor(PLAIN)), 1)
     await file_bench.work_off(pool)
     assert file_bench.states() == ["fault", "succeeded"]
     assert file_bench.attempts()[0].error == "the agent's process ended with exit code 9"
@@ -223,7 +223,7 @@ async def test_an_agent_whose_module_fails_in_the_child_stops_the_pool_with_a_re
 ) -> None:
     file_bench.enqueue({})
     pool = file_bench.pool_of(
-        lambda: Seat(ProcessPlace(Recipe("tests.collect.only_at_home:agent", no_score, no_model))), 1
+        lambda: Seat(ProcessExecutor(Recipe("tests.collect.only_at_home:agent", no_score, no_model))), 1
     )
     with pytest.raises(Fault) as caught:
         await asyncio.wait_for(pool.work(), PATIENCE_S)
@@ -255,11 +255,12 @@ async def test_an_agent_that_would_never_end_is_killed_and_the_seat_gets_another
 
 PARENT = """
 import multiprocessing, sys, time
-from holdfast.collect.agent import Assignment, no_model
-from holdfast.collect.processes import ProcessPlace, Recipe
+from holdfast.contracts.executor import Assignment
+from holdfast.collect.agent import no_model
+from holdfast.collect.processes import ProcessExecutor, Recipe
 from tests.collect.agents import no_score
 
-place = ProcessPlace(Recipe("tests.collect.agents:do", no_score, no_model))
+place = ProcessExecutor(Recipe("tests.collect.agents:do", no_score, no_model))
 place.prepare()
 (child,) = multiprocessing.active_children()
 print(child.pid, flush=True)

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Agent, Context
-from holdfast.collect.seats import Guest, Home, LoopPlace, ThreadPlace, break_into
-from holdfast.collect.worker import Outcome
+from holdfast.collect.agent import Context
+from holdfast.collect.seats import Guest, Home, LoopExecutor, ThreadExecutor, break_into
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import Fault
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.rollout import AttemptState
 from tests.collect.agents import ones
 from tests.collect.scene import PATIENCE_S, Block, Sitting, home_of, until
@@ -37,10 +38,10 @@ async def answering(task: Any, context: Context) -> Any:
 
 
 AGENTS: dict[str, tuple[Agent, type]] = {
-    "async": (answering, LoopPlace),
-    "object": (Async(), LoopPlace),
-    "plain": (lambda task, context: f"plain {task}", ThreadPlace),
-    "awaitable": (lambda task, context: answering(task, context), ThreadPlace),
+    "async": (answering, LoopExecutor),
+    "object": (Async(), LoopExecutor),
+    "plain": (lambda task, context: f"plain {task}", ThreadExecutor),
+    "awaitable": (lambda task, context: answering(task, context), ThreadExecutor),
 }
 
 
@@ -48,7 +49,7 @@ AGENTS: dict[str, tuple[Agent, type]] = {
 async def test_every_kind_of_agent_answers_and_is_scored(kind: str) -> None:
     agent, place = AGENTS[kind]
     with home_of(agent, ones) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         assert isinstance(sitting.place, place)
         for task in ("one", "two"):  # a seat is used again and again
             outcome = await sitting.run(task)
@@ -71,7 +72,7 @@ async def test_attempts_of_different_versions_run_side_by_side(kind: str) -> Non
     home = Home(naming if kind == "async" else lambda task, context: context.model, ones, named, time.time)
     try:
         versions = ["v1", "v2", None, "lost"]
-        ended = await asyncio.gather(*(Sitting(home.place()).run("who", version=version) for version in versions))
+        ended = await asyncio.gather(*(Sitting(home.executor()).run("who", version=version) for version in versions))
     finally:
         home.close()
     assert [one.output for one in ended if one] == ["model of v1", "model of v2", "model of None", None]
@@ -80,7 +81,7 @@ async def test_attempts_of_different_versions_run_side_by_side(kind: str) -> Non
 
 async def test_nothing_is_kept_of_an_attempt_that_is_over() -> None:
     with home_of(answering, ones) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         for number in range(20):
             await sitting.run(str(number))
         del sitting
@@ -95,7 +96,7 @@ async def test_an_async_scorer_is_awaited(agent: Agent) -> None:
         return ones(*arguments)
 
     with home_of(agent, score) as home:
-        outcome = await Sitting(home.place()).run("task")
+        outcome = await Sitting(home.executor()).run("task")
     assert outcome is not None
     assert outcome.reward == 1.0
 
@@ -112,7 +113,7 @@ async def test_an_agent_that_tries_to_leave_has_failed_and_the_next_one_runs(kin
         return plain(task, context)
 
     with home_of(leaving if kind == "async" else plain) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         first, second = await sitting.run("leave"), await sitting.run("stay")
     assert first is not None and second is not None
     assert first.state is AttemptState.FAILED
@@ -140,7 +141,7 @@ def interrupted_once(began: threading.Event | Block, sitting: Sitting) -> Iterat
 async def ends_when_interrupted(agent: Agent, began: threading.Event | Block) -> Home:
     """What every agent below must do; the home is as it was left."""
     with home_of(agent) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         with interrupted_once(began, sitting) as running:
             assert await running is None
         return home
@@ -174,7 +175,7 @@ async def test_an_async_agent_that_spins_is_broken_into() -> None:
         return "the loop goes on"
 
     with home_of(spinning) as home:
-        sitting, loop = Sitting(home.place()), home.current
+        sitting, loop = Sitting(home.executor()), home.current
         with interrupted_once(began, sitting) as running:
             assert await running is None
         outcome = await sitting.run("second")
@@ -208,7 +209,7 @@ async def test_a_loop_that_is_blocked_inside_c_is_left_behind_and_the_others_go_
         return f"{task} is done"
 
     with home_of(blocking) as home:
-        sitting, stuck = Sitting(home.place()), home.current
+        sitting, stuck = Sitting(home.executor()), home.current
         with interrupted_once(block, sitting) as running:
             assert await running is None
         assert home.left_behind == 1
@@ -233,9 +234,9 @@ async def test_those_who_shared_a_loop_that_is_left_behind_are_sent_away_at_once
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
-        others = [Sitting(home.place()) for _ in range(2)]
+        others = [Sitting(home.executor()) for _ in range(2)]
         running = [asyncio.create_task(other.run(f"other {n}")) for n, other in enumerate(others)]
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         with interrupted_once(block, sitting) as first:
             assert await first is None
         assert await asyncio.gather(*running) == [None, None]
@@ -258,7 +259,7 @@ async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> No
         return "never heard"
 
     with home_of(deaf) as home:
-        sitting, loop = Sitting(home.place()), home.current
+        sitting, loop = Sitting(home.executor()), home.current
         with interrupted_once(began, sitting) as running:
             assert await running is None
         outcome = await sitting.run("second")
@@ -365,7 +366,7 @@ async def test_what_an_agent_says_after_it_was_told_to_stop_is_no_answer() -> No
 
 async def test_interrupting_an_idle_seat_does_not_touch_what_runs_on_it_next() -> None:
     with home_of(answering) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         sitting.seat.interrupt()
         outcome = await sitting.run("task")
     assert outcome is not None
@@ -395,7 +396,7 @@ async def test_what_one_agent_throws_at_the_shared_loop_ends_nobody_else(
         return f"{task} is done"
 
     with caplog.at_level(logging.CRITICAL), home_of(agent) as home:
-        steady, wild = Sitting(home.place()), Sitting(home.place())
+        steady, wild = Sitting(home.executor()), Sitting(home.executor())
         running = asyncio.create_task(steady.run("steady"))
         await wild.run("wild", resources={"kept": []})
         outcome = await running
@@ -415,7 +416,7 @@ async def test_an_agent_kept_from_running_by_another_says_so_and_is_sent_away() 
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
-        victim, blocker = Sitting(home.place()), Sitting(home.place())
+        victim, blocker = Sitting(home.executor()), Sitting(home.executor())
         suffering = asyncio.create_task(victim.run("waiting"))
         await asyncio.sleep(0.05)
         blocking = asyncio.create_task(blocker.run("blocking"))
@@ -436,7 +437,7 @@ async def test_an_agent_that_just_takes_its_time_is_not_hindered() -> None:
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         running = asyncio.create_task(sitting.run())
         await asyncio.sleep(0.05)
         assert not await sitting.seat.is_hindered(0.5)
@@ -453,7 +454,7 @@ async def test_a_block_that_nobody_can_be_named_for_excuses_nobody() -> None:
         await asyncio.sleep(PATIENCE_S)
 
     with home_of(agent) as home:
-        sitting = Sitting(home.place())
+        sitting = Sitting(home.executor())
         running = asyncio.create_task(sitting.run())
         await until(block.is_on)
         assert not await sitting.seat.is_hindered(0.1)
@@ -507,7 +508,7 @@ async def test_nothing_can_begin_in_a_home_that_is_closed() -> None:
     with home_of(answering) as home:
         pass
     with pytest.raises(RuntimeError, match="closed"):
-        await Sitting(home.place()).run()
+        await Sitting(home.executor()).run()
 
 
 def test_a_break_in_finds_no_thread_that_has_ended() -> None:

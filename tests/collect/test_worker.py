@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import MAX_ERROR, Outcome, is_own, run_one
+from holdfast.collect.worker import MAX_ERROR, is_own, run_one
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span, SpanKind

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast.contracts.adapt import Triplet
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Tier, Traits, Trigger
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.evidence import (
@@ -37,7 +38,7 @@ from holdfast.contracts.judgement import (
     Standing,
 )
 from holdfast.contracts.orders import Alert, Command, Severity
-from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import MAX_TURN, Scoring, Sheet, Signal
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from holdfast.contracts.algorithm import Batch, State, Work
-from holdfast.contracts.rollout import Split
+import pytest
+
+from holdfast.collect.gym import describe, vector_env
+from holdfast.contracts.algorithm import Asked, Batch, LearnContext, State, Work, check_algorithm
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.rollout import Split, Task
+from holdfast.contracts.task import TaskItem
+from holdfast.learn.candidates import Candidates, Proposals
+from holdfast.learn.control import EnvPPO
+from holdfast.learn.ppo import Settings
+from holdfast.learn.practice import GRPO
+from holdfast.learn.stages import Stages
+from holdfast.policies.model import Model
+from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
+from tests.collect.environments import Signpost
+from tests.learn.telling import Telling
+from tests.workloads.scene import attempt, tiny
 
 BASE, BETTER = Prompt({"system": "a"}), Prompt({"system": "b"})
 
@@ -46,3 +69,167 @@ def test_work_is_known_by_what_is_asked_of_whom_and_not_by_how_a_policy_is_made(
         "split": "val",
         "seed": "s",
     }
+
+
+# The kit: algorithms of each kind pass, and each promise is broken once
+
+TASKS = [{"prompt": f"train {n}"} for n in range(4)]
+
+
+@dataclass(frozen=True)
+class Better:
+    """An algorithm as somebody writes one; the wrong ones below change one thing each."""
+
+    steps: int = 2
+
+    def start(self, base: Policy) -> State:
+        return State(base=base)
+
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        if state.step >= self.steps:
+            return ()
+        return [
+            Work(name=f"{state.step}-{n}", input=one, policy=state.policy, group="g") for n, one in enumerate(tasks)
+        ]
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        return state.next(candidate=Prompt(system=f"better {state.step}"), metrics={"rollouts": batch.count})
+
+
+class Begun(Better):
+    def start(self, base: Policy) -> State:
+        return State(base=base, candidate=BETTER)
+
+
+class Nothing(Better):
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        return ()
+
+
+class Drawing(Better):
+    """Takes its chance from nowhere."""
+
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        return [replace(one, name=os.urandom(4).hex()) for one in super().ask(state, tasks)]
+
+
+class Renamed(Better):
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        return [replace(one, name=one.name.partition("-")[2]) for one in super().ask(state, tasks)]
+
+
+class Endless(Better):
+    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+        return Better(10**9).ask(state, tasks)
+
+
+class Heaping(Better):
+    """Keeps what no record can hold."""
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        return state.next(metrics={}, seen={"a", "b"})
+
+
+class Uncounted(Better):
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        return replace(super().tell(state, batch, ctx), step=state.step)
+
+
+class Remembering(Better):
+    """Has in memory what it needs to go on."""
+
+    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+        vars(self)["told"] = vars(self).get("told", 0) + 1
+        return state.next(candidate=Prompt(system=f"better {vars(self)['told']}"), metrics={})
+
+
+WRONG: list[tuple[Any, str]] = [
+    (Begun, "not with the base and nothing learnt"),
+    (Nothing, "it asks for nothing"),
+    (Drawing, "step 0: asking changes what is asked"),
+    (Renamed, "step 1: asks for work under a name that is taken"),
+    (Endless, "it asks for more after 5 steps"),
+    (Heaping, "step 1: its state is not plain JSON"),
+    (Uncounted, "step 0: is followed by step 0"),
+    (Remembering, "step 2: a process that was killed goes on with .*, not"),
+]
+
+
+def without_store(line: str, work: Sequence[Asked]) -> Any:
+    return Telling(Path(line))
+
+
+@pytest.mark.parametrize(("kind", "says"), WRONG, ids=[kind.__name__ for kind, _ in WRONG])
+def test_an_algorithm_that_breaks_a_promise_fails_the_kit(kind: type[Better], says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        check_algorithm(kind, BASE, TASKS, without_store, most=5)
+
+
+def test_an_algorithm_of_somebodys_own_passes() -> None:
+    check_algorithm(Better, BASE, TASKS, without_store)
+
+
+class Worth(Telling):
+    """Attempts are worth more, the later they come in their group."""
+
+    work: Sequence[Asked] = ()
+
+    def experiences(self, batch: Batch) -> list[Experience]:
+        work = [one for one in self.work if isinstance(one, Work)]
+        tasks = [Task(name=one.name, input=0, split=one.split, metadata={"group": one.group}) for one in work]
+        return [
+            attempt(task, n, float(n % 2), version=one.policy.version, input=one.input)
+            for n, (task, one) in enumerate(zip(tasks, work, strict=True))
+        ]
+
+    def keep(self, value: Any) -> str:
+        KEPT[sha256 := hashlib.sha256(json.dumps(value).encode()).hexdigest()] = value
+        return sha256
+
+    def read(self, sha256: str) -> Any:
+        return KEPT[sha256]
+
+
+KEPT: dict[str, Any] = {}
+
+
+class Longer:
+    """Proposes as many prompts as are worth trying."""
+
+    def propose(self, history: Sequence[Any]) -> dict[str, str] | None:
+        return {"system": "b" * len(history)} if len(history) < 3 else None
+
+
+def pole(base: Network) -> EnvPPO:
+    small = EnvPPO(updates=3, step_updates=1, envs=4, settings=Settings(steps=8, minibatch=32, lr=1e-2))
+    return small.within("sign", partial(vector_env, Signpost), ())
+
+
+BUILT_IN: dict[str, tuple[Any, str]] = {
+    "candidates": (lambda: Candidates([Prompt(system=one) for one in "bcd"], rollouts=40), "prompt"),
+    "proposals": (lambda: Proposals(proposer=Longer(), tasks=2), "prompt"),
+    "grpo": (lambda: GRPO(tasks=2, samples=2, steps=2), "model"),
+    "stages": (
+        lambda: Stages([GRPO(tasks=2, samples=2, steps=1), GRPO(phase="more", tasks=1, samples=2, steps=2)]),
+        "model",
+    ),
+    "ppo": (lambda: pole(Network()), "network"),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_is_built_in_passes(name: str, tmp_path: Path) -> None:
+    make, kind = BUILT_IN[name]
+    base: Any = Prompt(system="a", model="tiny")
+    if kind == "model":
+        base = Model(tiny(tmp_path / "base"))
+    if kind == "network":
+        base = Network(width=8).fitted("sign", describe(Signpost).spaces)
+
+    def context(line: str, work: Sequence[Asked]) -> Any:
+        made = Worth(tmp_path / line)
+        made.work = work
+        return made
+
+    tasks = [TaskItem(id=f"t{n}", input=f"question {n}").row() for n in range(10)] if kind == "prompt" else TASKS
+    check_algorithm(make, base, tasks, context)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
+from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.episode import Step, begin
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.policy import Artifact, Checkpoint, Complete, Policy, lineage
+from holdfast.contracts.policy import Actor, Checkpoint, Policy, check_policy, lineage
 from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.worlds import Spaces
+from holdfast.pipeline.runtime import Endpoints
+from holdfast.policies.engine import LocalEngine
+from holdfast.policies.model import Model
+from holdfast.policies.network import Network
+from holdfast.policies.prompt import Prompt
 
 SHA = "0123456789abcdef" * 4
 
@@ -119,3 +129,119 @@ def test_something_that_decides_and_names_its_version_is_a_policy() -> None:
     policy: Policy = Parity()
     assert policy.version == "parity@1"
     assert policy.act(begin(0), key=3) == begin(0).act("left", -0.7)
+
+
+# The kit
+
+
+@dataclass(frozen=True)
+class Table:
+    """A policy as somebody writes one; the wrong ones below change one thing each."""
+
+    answers: Mapping[str, str]
+    note: str = ""
+
+    kind: ClassVar[str] = "prompt"
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return {"answers": dict(self.answers), "note": self.note}
+
+    @property
+    def version(self) -> str:
+        return f"table@{sorted(self.answers.items())}{self.note}"
+
+    @property
+    def source(self) -> str:
+        return f"resources:{self.version}"
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Table:
+        return cls(manifest["answers"], manifest["note"])
+
+    def open(self, engine: Engine) -> Actor:
+        return Actor(version=self.version)
+
+
+class Unnamed(Table):
+    version = " "  # type: ignore[assignment]
+
+
+drawn = count()
+
+
+class Drawn(Table):
+    @property
+    def version(self) -> str:
+        return f"table@{next(drawn)}"
+
+
+class Binary(Table):
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return {"answers": dict(self.answers), "note": b"bytes"}
+
+
+class Careless(Table):
+    """Not all that decides what it says is in its record."""
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Table:
+        return cls(manifest["answers"])
+
+
+class Own(Table):
+    """Hands out what it is made of."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return vars(self).setdefault("kept", {"answers": dict(self.answers), "note": self.note})
+
+
+class Other(Table):
+    def open(self, engine: Engine) -> Actor:
+        return Actor(version="table@other")
+
+
+class Aging(Table):
+    def open(self, engine: Engine) -> Actor:
+        actor = Actor(version=self.version)
+        object.__setattr__(self, "note", "opened")
+        return actor
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Table({"1?": "2"}, "a note"),
+        Prompt(system="Be brief.", model="m", sampling={"temperature": 0.0}),
+        Prompt(),
+        Network(width=4).fitted("sign", Spaces(observation=2, actions=3)),
+        Model("sprout", resources={"system": "Be brief."}),
+        Model("sprout", lora=0).at(None),
+    ],
+    ids=lambda policy: policy.version,
+)
+def test_a_policy_of_each_kind_passes_the_kit(policy: Policy) -> None:
+    engine = LocalEngine(slots=1) if policy.kind == "weights" else Endpoints()
+    try:
+        check_policy(policy, engine)
+    finally:
+        engine.close()
+
+
+WRONG: list[tuple[Any, str]] = [
+    (Unnamed, "has a blank version"),
+    (Drawn, "when it is asked again"),
+    (Binary, "its manifest is not plain JSON"),
+    (Careless, "comes back from its record as"),
+    (Own, "whoever changes its manifest changes the policy"),
+    (Other, "is opened as table@other"),
+    (Aging, "is another one after it was opened"),
+]
+
+
+@pytest.mark.parametrize(("kind", "says"), WRONG, ids=[kind.__name__ for kind, _ in WRONG])
+def test_a_policy_that_breaks_a_promise_fails_the_kit(kind: type[Table], says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        check_policy(kind({"1?": "2"}, "a note"), Endpoints())

@@ -53,7 +53,7 @@ def pool_worker(journal: Journal, url: str, run: str, work: Work) -> None:
 
 async def _pool(store: Witness, run: str, work: Work) -> None:
     home = Home(work.agent, agents.score, no_model, work.clock)
-    pool = Pool(store, run, lambda: Seat(home.place()), work.size, clock=work.clock, seed=work.seed, pace=work.pace)
+    pool = Pool(store, run, lambda: Seat(home.executor()), work.size, clock=work.clock, seed=work.seed, pace=work.pace)
     writing = asyncio.create_task(_keep_notes(store, run, pool.worker))
     try:
         await pool.work()

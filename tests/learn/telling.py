@@ -13,6 +13,7 @@ from holdfast.contracts.errors import Interrupted
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Checkpoint
+from holdfast.store.artifacts import FolderArtifacts
 from tests.workloads.scene import RUN
 
 
@@ -30,6 +31,10 @@ class Telling:
     blobs: list[Any] = field(default_factory=list)
     is_stopped: bool = False
     hook: Callable[[], None] = lambda: None
+
+    @property
+    def files(self) -> FolderArtifacts:
+        return FolderArtifacts(self.folder)
 
     def experiences(self, batch: Batch) -> list[Experience]:
         return list(self.given)

@@ -22,6 +22,7 @@ from holdfast.learn.train import Pace, Settings, Trainer
 from holdfast.policies.lm import Shape, Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest, read, save_transformer, transformer
+from holdfast.store.artifacts import FolderArtifacts
 from tests.learn.telling import Telling
 
 RUN = "run-1-ab"
@@ -74,8 +75,8 @@ def brisk(model: nn.Module) -> Trainer:
 
 def teach(learner: Learner, record: Record, phase: str = "a", *, number: int | None = None) -> Trainer:
     """One step as an algorithm takes it: have the weights, learn, save."""
-    learner.load(record.policies[-1], record.telling.folder)
-    trainer = learner.train(phase, brisk, record.telling.folder, is_new=record.phase != phase)
+    learner.load(record.policies[-1], record.telling.files)
+    trainer = learner.train(phase, brisk, record.telling.files, is_new=record.phase != phase)
     trainer.step(lesson(len(record.kept) if number is None else number))
     record.policies.append(learner.save(record.telling, algorithm="sft", mean_reward=0.5))
     record.phase = phase
@@ -124,16 +125,16 @@ def test_it_can_be_any_checkpoint_whichever_run_left_it(base: Path, tmp_path: Pa
     teach(first, record)
     other = Learner()
     for number in (0, 1, 0):
-        model = other.load(record.policies[number + 1], tmp_path)
+        model = other.load(record.policies[number + 1], FolderArtifacts(tmp_path))
         assert parameters(model) == parameters(transformer(record.where(number))[0])
-        assert other.load(record.policies[number + 1], tmp_path) is model  # nothing is loaded twice
-    assert other.train("a", brisk, tmp_path, is_new=True).steps == 0
+        assert other.load(record.policies[number + 1], FolderArtifacts(tmp_path)) is model  # nothing is loaded twice
+    assert other.train("a", brisk, FolderArtifacts(tmp_path), is_new=True).steps == 0
     another = Telling(tmp_path, run="run-2-cd")  # a run of its own that goes on from there
     assert other.save(another, algorithm="sft").checkpoint == f"run-2-cd-1-{read(record.where(0)).sha256[:8]}"
     assert another.checkpoints[0].parent == record.kept[0].id
-    assert parameters(other.load(record.policies[0], tmp_path)) == parameters(transformer(base)[0])
+    assert parameters(other.load(record.policies[0], FolderArtifacts(tmp_path))) == parameters(transformer(base)[0])
     with pytest.raises(Lost, match=r"^checkpoint run-0: .* is missing"):
-        other.load(Model(str(base), checkpoint="run-0"), tmp_path)
+        other.load(Model(str(base), checkpoint="run-0"), FolderArtifacts(tmp_path))
 
 
 def test_each_phase_has_a_trainer_of_its_own(base: Path, tmp_path: Path) -> None:
@@ -150,8 +151,10 @@ def test_what_was_given_up_on_the_way_is_forgotten(base: Path, tmp_path: Path) -
     teach(learner, record)
     learner.trainer.step(lesson(7))  # type: ignore[union-attr]
     learner.forget()
-    assert parameters(learner.load(record.policies[-1], tmp_path)) == parameters(transformer(record.where())[0])
-    assert learner.train("a", brisk, tmp_path, is_new=False).steps == 1
+    assert parameters(learner.load(record.policies[-1], FolderArtifacts(tmp_path))) == parameters(
+        transformer(record.where())[0]
+    )
+    assert learner.train("a", brisk, FolderArtifacts(tmp_path), is_new=False).steps == 1
 
 
 def test_weights_stay_and_only_the_last_two_can_be_trained_on(base: Path, tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_what_a_killed_try_left_is_in_nobodys_way(base: Path, tmp_path: Path) ->
 
 def test_once_the_run_is_stopped_nothing_more_is_kept(base: Path, tmp_path: Path) -> None:
     learner, record = Learner(), Record(base, tmp_path)
-    learner.load(record.policies[-1], tmp_path)
+    learner.load(record.policies[-1], FolderArtifacts(tmp_path))
     record.telling.is_stopped = True
     with pytest.raises(Interrupted):
         learner.save(record.telling, algorithm="sft")
@@ -199,7 +202,7 @@ def test_a_checkpoint_whose_files_are_gone_is_named(base: Path, tmp_path: Path) 
         rf"^checkpoint {record.kept[0].id}: .*/manifest.json: is missing; restore it from a copy, or begin a new run$"
     )
     with pytest.raises(Lost, match=said):
-        Learner().load(record.policies[-1], tmp_path)
+        Learner().load(record.policies[-1], FolderArtifacts(tmp_path))
 
 
 def test_a_trainer_that_should_be_there_is_not_replaced_by_a_new_one(base: Path, tmp_path: Path) -> None:
@@ -207,12 +210,12 @@ def test_a_trainer_that_should_be_there_is_not_replaced_by_a_new_one(base: Path,
     teach(Learner(), record)
     (record.where() / "trainer").rename(tmp_path / "elsewhere")
     again = Learner()
-    again.load(record.policies[-1], tmp_path)
+    again.load(record.policies[-1], FolderArtifacts(tmp_path))
     for _ in range(2):
         with pytest.raises(Lost, match=rf"^checkpoint {record.kept[0].id}: .*/trainer/manifest.json: is missing; "):
-            again.train("a", brisk, tmp_path, is_new=False)
+            again.train("a", brisk, FolderArtifacts(tmp_path), is_new=False)
     (tmp_path / "elsewhere").rename(record.where() / "trainer")
-    assert again.train("a", brisk, tmp_path, is_new=False).steps == 1
+    assert again.train("a", brisk, FolderArtifacts(tmp_path), is_new=False).steps == 1
 
 
 def test_one_that_slept_takes_nothing_from_the_one_that_took_its_run_up(base: Path, tmp_path: Path) -> None:
@@ -270,7 +273,7 @@ def test_a_folder_that_was_taken_away_is_one_line_unless_it_is_the_business_of_a
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(StoreError, match=r"^checkpoint 1 of run-1-ab in .*; see that the folder is there"):
         teach(learner, record)
-    learner.load(record.policies[-1], tmp_path)
+    learner.load(record.policies[-1], FolderArtifacts(tmp_path))
     record.telling.is_stopped = True
     with pytest.raises(Interrupted):
         learner.save(record.telling, algorithm="sft")
@@ -278,4 +281,4 @@ def test_a_folder_that_was_taken_away_is_one_line_unless_it_is_the_business_of_a
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="local model 'oak': is neither in the package nor a folder"):
-        Learner().load(Model("oak"), tmp_path)
+        Learner().load(Model("oak"), FolderArtifacts(tmp_path))

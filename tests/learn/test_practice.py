@@ -20,6 +20,7 @@ from holdfast.learn.practice import GRPO, mean_reward
 from holdfast.policies.loading import load
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.store.artifacts import FolderArtifacts
 from tests.learn.telling import Telling
 from tests.workloads.scene import RUN, attempt, tiny
 
@@ -46,7 +47,11 @@ def counts(state: State) -> dict[str, int]:
 
 
 def weights(policy: Any, folder: Path) -> list[float]:
-    return [float(number) for tensor in load(policy, folder)[0].parameters() for number in tensor.detach().flatten()]
+    return [
+        float(number)
+        for tensor in load(policy, FolderArtifacts(folder))[0].parameters()
+        for number in tensor.detach().flatten()
+    ]
 
 
 # What it asks for

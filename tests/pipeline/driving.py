@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.agent import Agent, Context, Score
+from holdfast.collect.agent import Context, Score
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.policy import Checkpoint, Policy
 from holdfast.contracts.reward import Signal
@@ -21,7 +23,7 @@ from holdfast.contracts.run import RunState, Status, Wanted
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, FeaturesAfter, Run, RunSpec, drive
-from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 from tests.collect.agents import no_score
@@ -61,7 +63,7 @@ def all_of(todo: Sequence[Work], *, max_attempts: int = 3) -> Program:
 
 
 def spec_of(
-    program: Program, agent: Agent = echo, score: Score = no_score, *, engine: Models | None = None, **fields: Any
+    program: Program, agent: Agent = echo, score: Score = no_score, *, engine: Engine | None = None, **fields: Any
 ) -> RunSpec:
     given: dict[str, Any] = {
         "kind": "optimize",

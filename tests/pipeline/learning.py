@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.collect.agent import Context
 from holdfast.contracts.algorithm import Batch, LearnContext, State, Work
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
@@ -33,7 +34,6 @@ from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
-from holdfast.pipeline.runtime import Models
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
@@ -71,7 +71,7 @@ def _spec(
     agent: Any,
     *,
     stage: Stage = Stage.LIVE,
-    engine: Models | None = None,
+    engine: Engine | None = None,
     **fields: Any,
 ) -> RunSpec:
     spec = Spec(

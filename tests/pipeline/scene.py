@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.agent import Agent, Context
+from holdfast.collect.agent import Context
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import ModelCall
 from holdfast.pipeline.run import Control, RunSpec, drive
-from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies import tokens
 from holdfast.store.store import Store
 from tests.collect.scene import PACE, PATIENCE_S
@@ -54,7 +56,7 @@ class Script:
     """An engine whose models say what was asked of them; each call carries the version that answered."""
 
     opened: list[str] = field(default_factory=list)
-    folder: Path | None = None
+    files: Artifacts | None = None
 
     def open_model(self, policy: Any) -> Complete:
         self.opened.append(policy.version)
@@ -95,7 +97,7 @@ def success(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
 
 
 def spec_of(
-    program: Callable[..., Any], agent: Agent = echo, score: Any = worth, engine: Models | None = None, **fields: Any
+    program: Callable[..., Any], agent: Agent = echo, score: Any = worth, engine: Engine | None = None, **fields: Any
 ) -> RunSpec:
     given: dict[str, Any] = {
         "kind": "test",

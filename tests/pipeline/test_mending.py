@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import Lost, StoreFull
 from holdfast.contracts.features import ALL_OFF
-from holdfast.contracts.policy import Artifact
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import PromotionRequest

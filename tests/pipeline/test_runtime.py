@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.collect.agent import no_model
-from holdfast.collect.processes import ProcessPlace, Recipe
-from holdfast.collect.seats import LoopPlace
+from holdfast.collect.processes import ProcessExecutor, Recipe
+from holdfast.collect.seats import LoopExecutor
 from holdfast.contracts.errors import Fault
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.store.artifacts import FolderArtifacts
 from tests.collect.agents import no_score
 from tests.pipeline.driving import echo
 
@@ -78,19 +80,23 @@ def test_weights_of_ours_are_out_of_place_behind_an_address(runtime: Runtime) ->
 def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_path: Path) -> None:
     engine = Connected()
     made = Runtime(echo, no_score, engine)
-    made.attach(tmp_path)
-    assert (engine.folder, engine.is_closed) == (tmp_path, False)
+    files = FolderArtifacts(tmp_path)
+    made.attach(files)
+    assert (engine.files, engine.is_closed) == (files, False)
     made.close()
     assert engine.is_closed
     assert not made._home.current.thread.is_alive()
 
 
 @pytest.mark.parametrize(
-    ("recipe", "place"),
-    [(None, LoopPlace), (Recipe("tests.collect.agents:do", no_score, no_model), ProcessPlace)],
+    ("executor", "kind"),
+    [
+        (None, LoopExecutor),
+        (partial(ProcessExecutor, Recipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
+    ],
     ids=["here", "in processes"],
 )
-def test_agents_run_here_or_in_processes_of_their_own(recipe: Recipe | None, place: type) -> None:
-    made = Runtime(echo, no_score, Connected(), recipe=recipe)
-    assert isinstance(made.seat()._place, place)
+def test_agents_run_here_or_in_processes_of_their_own(executor: Any, kind: type) -> None:
+    made = Runtime(echo, no_score, Connected(), executor=executor)
+    assert isinstance(made.seat()._executor, kind)
     made.close()

@@ -89,7 +89,7 @@ def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(store: S
     made = store.checkpoints.of_run(found.run)
     assert [one.id for one in made][-1] == found.policy.checkpoint and made[-1].parent == made[-2].id
     assert {one.algorithm for one in made} == {"sft"}
-    before, after = (loading.load(one, store.folder)[0].state_dict() for one in (model, found.policy))
+    before, after = (loading.load(one, store.files)[0].state_dict() for one in (model, found.policy))
     assert any(bool((before[name] != after[name]).any()) for name in before)
     assert store.runs.get(found.run).kind == "sft"
 

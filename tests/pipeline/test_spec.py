@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.questions import exact_match
-from holdfast.collect.worker import Outcome
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import Backoff, Split

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.policy import Artifact, Checkpoint, policy_record
+from holdfast.contracts.policy import Checkpoint, policy_record
 from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.versions import (
     Version,

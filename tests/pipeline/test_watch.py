@@ -7,11 +7,13 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.agent import Agent, Assignment, Context
+from holdfast.collect.agent import Context
 from holdfast.collect.questions import exact_match
 from holdfast.collect.seats import plainly
 from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import Outcome, run_one
+from holdfast.collect.worker import run_one
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.reward import Sheet
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.settings import SafetyReward, settings_from

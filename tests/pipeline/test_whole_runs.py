@@ -27,6 +27,7 @@ from holdfast.policies.engine import LocalEngine
 from holdfast.policies.loading import load
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.learn.telling import Telling
@@ -173,7 +174,7 @@ async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(s
 
 def moved(policy: Model, store: Path) -> tuple[int, int]:
     """How many tensors of the model the checkpoint changed, of how many that can be trained."""
-    before, after = load(policy.at(None), None)[0], load(policy, store)[0]
+    before, after = load(policy.at(None), None)[0], load(policy, FolderArtifacts(store))[0]
     pairs = zip(before.named_parameters(), after.parameters(), strict=True)
     trained = [(old, new) for (_, old), new in pairs if old.requires_grad]
     return sum(not bool(old.equal(new)) for old, new in trained), len(trained)
@@ -203,7 +204,7 @@ async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_an
         assert moved(Model("tiny-tools", checkpoint=checkpoint), store.folder)[0] > 0
         looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
         assert {one.version for one in looked} == {"local/tiny-tools@0", f"local/tiny-tools@{checkpoint}"}
-        engine = LocalEngine(folder=store.folder, slots=1)
+        engine = LocalEngine(files=store.files, slots=1)
         call = await engine.open_model(Model("tiny-tools", checkpoint=checkpoint))(
             [{"role": "user", "content": "hi"}], max_tokens=3
         )
@@ -230,7 +231,7 @@ async def test_adapters_alone_are_trained_and_the_checkpoint_holds_them_alone(fi
     assert kept and all("lora_" in name for name in kept)
     ids = torch.tensor([calls[0].prompt_ids])
     with torch.no_grad():
-        before, after = (load(one, tmp_path)[0](ids) for one in (base, state.policy))
+        before, after = (load(one, FolderArtifacts(tmp_path))[0](ids) for one in (base, state.policy))
     assert not before.equal(after)
 
 

@@ -78,10 +78,10 @@ def own_logprobs(model: Any, calls: Sequence[ModelCall]) -> list[float]:
 
 
 def check_same(policy: Model, store: Store | None, out: Path) -> None:
-    folder = None if store is None else store.folder
-    export(policy, folder, out)
+    files = None if store is None else store.files
+    export(policy, files, out)
     net = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
-    model, _ = load(policy, folder)
+    model, _ = load(policy, files)
     sampled = answers(model, temperature=1.0)
     assert len({call.completion_ids for call in sampled}) > COUNT // 2
     np.testing.assert_allclose(plain_logprobs(net, sampled), own_logprobs(model, sampled), atol=1e-4)

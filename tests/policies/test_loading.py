@@ -16,6 +16,7 @@ from holdfast.policies.hub import Hub
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from tests.policies.exported import SHOWN, check_same, taught
 
@@ -54,11 +55,11 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_a_model_by_its_folder_with_its_adapters_merged(store: Store, tmp_path: Path) -> None:
     policy = taught(store, Model("tiny-tools", lora=4), 8)
-    merged, _ = load(Model(str(policy.folder(store.folder))), None)
+    merged, _ = load(Model(str(policy.folder(store.files))), None)
     assert isinstance(merged, Hub) and not merged.is_adapted
     ids = torch.arange(40)[None]
     with torch.no_grad():
-        apart = (merged(ids) - load(policy, store.folder)[0](ids)).abs().max()
+        apart = (merged(ids) - load(policy, store.files)[0](ids)).abs().max()
         moved = (merged(ids) - load(Model("tiny-tools"), None)[0](ids)).abs().max()
     assert apart < 1e-4 < moved
 
@@ -67,11 +68,11 @@ def test_a_checkpoint_over_a_folder_that_changed_is_refused(store: Store, tmp_pa
     """The template, too, decides what the model is asked: another one would be another policy."""
     shutil.copytree(folder_of("tiny-tools"), tmp_path / "base")
     policy = taught(store, Model(str(tmp_path / "base"), lora=4), 8)
-    load(policy, store.folder)
+    load(policy, store.files)
     template = tmp_path / "base" / "chat_template.jinja"
     template.write_text(template.read_text() + " ")
     with pytest.raises(Lost, match="was trained from other files"):
-        load(policy, store.folder)
+        load(policy, store.files)
 
 
 def test_adapters_are_for_hugging_face_models_alone() -> None:
@@ -83,4 +84,4 @@ def test_a_checkpoint_needs_the_store_that_it_lies_in(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="lies in a store, and none is open"):
         load(Model("sprout", checkpoint="run-1-1-ab"), None)
     with pytest.raises(Lost, match="checkpoint run-1-1-ab: .*is missing"):
-        load(Model("tiny-tools", checkpoint="run-1-1-ab"), tmp_path)
+        load(Model("tiny-tools", checkpoint="run-1-1-ab"), FolderArtifacts(tmp_path))

@@ -12,6 +12,7 @@ from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.policies.loading import load
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
+from holdfast.store.artifacts import FolderArtifacts
 
 
 def test_a_model_by_its_folder_is_found_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +25,13 @@ def test_a_model_by_its_folder_is_found_wherever_one_stands(tmp_path: Path, monk
 
 
 def test_its_record_gives_an_equal_one_and_does_not_say_where_its_store_is() -> None:
-    policy = Model("tiny-tools", checkpoint="run-1-1-ab", lora=8, resources={"system": "Be brief."}, home=Path("/here"))
+    policy = Model(
+        "tiny-tools",
+        checkpoint="run-1-1-ab",
+        lora=8,
+        resources={"system": "Be brief."},
+        home=FolderArtifacts(Path("/here")),
+    )
     assert policy_from(policy_record(policy)) == policy and "home" not in policy.manifest
     assert (policy.version, policy.source) == ("local/tiny-tools@run-1-1-ab", "checkpoint:run-1-1-ab")
 

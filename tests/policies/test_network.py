@@ -21,6 +21,7 @@ from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies import weights
 from holdfast.policies.network import KIND, Network
 from holdfast.policies.weights import Manifest
+from holdfast.store.artifacts import FolderArtifacts
 from tests.collect.environments import Corridor, Fixed
 
 POLE = Network(width=8).fitted("CartPole-v1", Spaces(observation=4, actions=2))
@@ -32,7 +33,7 @@ def fitted(make: Any, **made: Any) -> Network:
 
 def engine(folder: Path | None = None) -> Endpoints:
     made = Endpoints()
-    made.folder = folder
+    made.files = None if folder is None else FolderArtifacts(folder)
     return made
 
 
@@ -65,19 +66,19 @@ def test_versions_differ_as_the_networks_do() -> None:
 
 def test_a_checkpoint_has_the_weights_that_were_saved(tmp_path: Path) -> None:
     policy = saved(POLE, tmp_path)
-    ours, theirs = policy.load(tmp_path).state_dict(), replace(POLE, seed=5).load(None).state_dict()
+    ours, theirs = policy.load(FolderArtifacts(tmp_path)).state_dict(), replace(POLE, seed=5).load(None).state_dict()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 def test_a_missing_or_damaged_checkpoint_is_lost_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(Lost, match="checkpoint run-9-1-ab: .*manifest.json: is missing"):
-        POLE.at("run-9-1-ab").load(tmp_path)
+    with pytest.raises(Lost, match="checkpoint run-9-1-ab: .*run-9-1-ab: is missing"):
+        POLE.at("run-9-1-ab").load(FolderArtifacts(tmp_path))
     policy = saved(POLE, tmp_path)
     [file] = (tmp_path / FOLDER / "run-1-1-ab").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Lost, match="checkpoint run-1-1-ab: .*is damaged"):
-        policy.load(tmp_path)
-    with pytest.raises(BadInput, match="there is no store to find it in"):
+        policy.load(FolderArtifacts(tmp_path))
+    with pytest.raises(BadInput, match="lies in a store, and none is open"):
         policy.open(engine())
 
 

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.orders import Alert, Severity
-from holdfast.contracts.policy import Artifact, Checkpoint
+from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trial import Served, Trial

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.policy import Artifact
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import Conflict, NotFound, StaleLease, StoreCorrupt
-from holdfast.contracts.policy import Artifact
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import begin, checkpoint

@@ -18,8 +18,9 @@ from importlib import import_module
 from math import isnan
 from typing import Any
 
-from holdfast.collect.agent import Agent, Context
+from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet, load
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import Trace, prompt_of

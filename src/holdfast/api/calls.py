@@ -31,8 +31,9 @@ from holdfast.api.more import prove_more
 from holdfast.api.results import WAIVED, Comparison, Result, compare_stored, comparison_of, result_of
 from holdfast.api.setup import Setup, launch, prepare
 from holdfast.api.stored import Place, Run, run_of
-from holdfast.collect.agent import Agent, Context, is_async
+from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
+from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.algorithm import Algorithm, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy

@@ -17,18 +17,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict
 
-from holdfast.collect.agent import Agent, Context, is_async, load_agent
+from holdfast.collect.agent import Context, load_agent
 from holdfast.collect.client import Client
 from holdfast.collect.tasks import TaskSet, load
+from holdfast.contracts.agent import Agent, is_async
+from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Complete, Policy, policy_record
+from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.episodes import SAFETY
 from holdfast.pipeline.prove import HeldOut
-from holdfast.pipeline.runtime import Endpoints, Models
+from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.weigh import Weighing
 from holdfast.reward import ready
@@ -293,7 +295,7 @@ def policy_from(given: Any, model: str | None) -> Policy:
     return found
 
 
-def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Models:
+def engine_for(policies: Sequence[Policy], base_url: str | None, options: Options) -> Engine:
     """Who answers for them: models of ours in this process, others at their address."""
     clients: dict[str, Complete] = {}
 

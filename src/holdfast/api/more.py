@@ -40,8 +40,8 @@ def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Res
     with setup.place.open() as store:
         evaluation = _evaluation(setup, spec, result, tasks, store)
         policies = policies_of(store, evaluation)
-        folder = store.folder
-    runtime = runtime_for(setup.agent, setup.score, policies, setup.base_url, setup.options, folder)
+        files = store.files
+    runtime = runtime_for(setup.agent, setup.score, policies, setup.base_url, setup.options, files)
     again = replace(setup, runtime=runtime, settings=evaluation.settings)
     made = run_spec(again, KIND, partial(compare, evaluation, policies), f"{result.release}, further tasks")
     return drive_spec(again, made, partial(_decided, setup, spec, result, evaluation)).wait()

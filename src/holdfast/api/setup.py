@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.api.driving import Started
 from holdfast.api.inputs import Options, Waived, agent_from, described, engine_for, score_from, task_set, unscored
 from holdfast.api.stored import Place, Run, who
-from holdfast.collect.agent import Agent
 from holdfast.collect.pool import Pace
 from holdfast.collect.tasks import TaskSet
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy
 from holdfast.pipeline.run import Run as Driven
@@ -96,14 +96,14 @@ def runtime_for(
     policies: Sequence[Policy],
     base_url: str | None,
     options: Options,
-    folder: Path | None = None,
+    files: Artifacts | None = None,
 ) -> Runtime:
-    """With every policy opened: what cannot be is found here, not by a worker. `folder` is the store's, if it is
+    """With every policy opened: what cannot be is found here, not by a worker. `files` are the store's, if it is
     known: checkpoints lie there."""
     runtime = Runtime(agent, score, engine_for(policies, base_url, options))
     try:
-        if folder is not None:
-            runtime.attach(folder)
+        if files is not None:
+            runtime.attach(files)
         for policy in policies:
             runtime.open(policy)
     except BaseException:

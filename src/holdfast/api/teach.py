@@ -80,7 +80,7 @@ def sft(
             opened.runs.get(name)  # it is there
         check_there(policy, opened)
         started: Started[Taught] = Started(place, opened, spec, lambda store, run: result_of(store, run.id))
-        home = opened.folder
+        home = opened.files
     except BaseException:
         opened.close()
         raise

@@ -14,6 +14,7 @@ import typer
 from holdfast.cli.onward import folded, left, near, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.cli.sprout import needing
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def export(
         write(named, None, folder)
     else:
         with _existing(store, project) as opened:
-            write(_policy(opened, version), opened.folder, folder)
+            write(_policy(opened, version), opened.files, folder)
     if json:
         from holdfast.cli.show import print_json
 
@@ -147,12 +148,12 @@ def show_(
 
     named = _by_itself(version)
     if named is not None:
-        told = _told(named, Path(), [])
+        told = _told(named, None, [])
     else:
         with _existing(store, project) as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
-            told = _told(policy, opened.folder, [one.id for one in line])
+            told = _told(policy, opened.files, [one.id for one in line])
     if json:
         print_json(told)
         return
@@ -273,11 +274,11 @@ def _print(store: Store, status: Status, found: Taught | None) -> None:
     print("\n".join(step(f"holdfast release add {found.policy.checkpoint} --policy NAME{at}", "into service")))
 
 
-def _told(policy: Model, folder: Path, line: list[str]) -> dict[str, Any]:
+def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, Any]:
     from holdfast.policies import loading
 
-    where = policy.folder(folder)
-    net, sha256 = loading.load(policy, None if policy.checkpoint is None else folder)
+    where = policy.folder(files)
+    net, sha256 = loading.load(policy, files)
     trained = sum(one.numel() for one in net.parameters() if one.requires_grad)
     return {
         "model": policy.name,

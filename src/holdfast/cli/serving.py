@@ -69,7 +69,7 @@ def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], Spe
         model = None if upstreams is None else endpoint_model(store, release)
         if upstreams is not None and model is not None:
             return Relay(upstreams, model, key=release.id)
-        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number, folder=store.folder)
+        return open_local(resolve(store, release.id), slots=SLOTS, seed=release.number, files=store.files)
 
     return load
 

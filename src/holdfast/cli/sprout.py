@@ -18,7 +18,7 @@ from holdfast.cli.options import Json
 if TYPE_CHECKING:
     from holdfast.cli.talk import Talk
     from holdfast.collect.reply import Spell
-    from holdfast.contracts.policy import Complete
+    from holdfast.contracts.engine import Complete
 
 PORT = 8377
 app = typer.Typer(help="The embedded model.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)

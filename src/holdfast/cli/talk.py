@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
 ROUNDS = 8  # answers to one question: a model that calls tools for ever is stopped

@@ -15,8 +15,8 @@ from contextlib import aclosing, suppress
 from typing import Any, Protocol, TypeVar
 
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import Fault, HoldfastError
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
 T = TypeVar("T")

@@ -1,12 +1,11 @@
-"""What an agent is, and what it is given: a function `agent(task, context)`, async or plain, and nothing to subclass.
+"""What an agent is given, and how it is found: `contracts.agent` says what one is, and there is nothing to subclass.
 
-It returns its answer (any JSON). An exception is a failed try, and is data; a `Fault` is our failure, and is retried.
+A `Fault` is our failure and not the agent's, and is retried.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -21,17 +20,18 @@ from holdfast.collect.proxy import identity
 from holdfast.collect.purse import Purse, mode_of
 from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.agent import Agent, refuse_uncallable
 from holdfast.contracts.budget import Mode
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
+from holdfast.contracts.executor import Assignment
 from holdfast.contracts.features import Features
 from holdfast.contracts.loading import load_named
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 
 T = TypeVar("T")
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
-Agent = Callable[[Any, "Context"], Any]
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
@@ -59,20 +59,6 @@ class OneModel:
 
     def __reduce__(self) -> tuple[type[OneModel], tuple[Callable[[], Complete | None]]]:
         return OneModel, (self._open,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One claim as the agent's side sees it: plain data, so that it can travel to another process."""
-
-    rollout: str
-    attempt: str
-    number: int  # which try this is: 1, 2, …
-    split: str | None
-    input: Any
-    resources: Mapping[str, Any]
-    seed: int  # this attempt's own random key
-    version: str | None = None  # of the policy that must answer; None: whichever is in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,19 +293,9 @@ def scored_by(
     return mark
 
 
-def is_async(agent: Agent) -> bool:
-    """Whether calling it gives a coroutine, so that it can share one event loop with others."""
-    return inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(getattr(agent, "__call__", None))  # noqa: B004
-
-
 def load_agent(reference: str) -> Agent:
     """The function that `module:function` or `path/to/file.py:function` names; the current folder is searched first."""
     found = load_named(reference, "agent")
-    try:
-        inspect.signature(found).bind({}, None)
-    except ValueError:
-        pass  # some of those written in C do not say what they take
-    except TypeError as error:
-        raise BadInput(f"agent {reference}", why=f"cannot be called with (task, context): {error}") from error
+    refuse_uncallable(found, reference)
     agent: Agent = found
     return agent

@@ -34,8 +34,8 @@ from holdfast.collect import forms
 from holdfast.collect.openapi import Place, described
 from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
 from holdfast.collect.request import KNOWN, Request, read_passing, read_request
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 
 OWNER = "holdfast"  # of the models here, as the list of models says

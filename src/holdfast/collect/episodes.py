@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.worker import Clock, Outcome
+from holdfast.collect.worker import Clock
 from holdfast.contracts.errors import BadInput, boundary
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.policy import Act
 from holdfast.contracts.reward import Signal, outcome_of
 from holdfast.contracts.rollout import AttemptState, Claim

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.agent import Assignment
 from holdfast.collect.seats import Seat
-from holdfast.collect.worker import Clock, Outcome
+from holdfast.collect.worker import Clock
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
+from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import Wanted

@@ -23,11 +23,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from holdfast.collect.agent import Assignment, Connect, Context, Score, is_async, load_agent
-from holdfast.collect.seats import Home, Record, Report, finish_now, plainly
-from holdfast.collect.worker import Outcome, run_one
+from holdfast.collect.agent import Connect, Context, Score, load_agent
+from holdfast.collect.seats import Home, finish_now, plainly
+from holdfast.collect.worker import run_one
+from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault
+from holdfast.contracts.executor import Assignment, Outcome, Record, Report
 from holdfast.contracts.records import dumps
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
@@ -48,7 +50,7 @@ class Recipe:
     has_budgets: bool = False  # for thinking
 
 
-class ProcessPlace:
+class ProcessExecutor:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._child: Any = None

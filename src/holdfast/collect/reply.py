@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.collect.request import Request
-from holdfast.contracts.policy import Complete
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 

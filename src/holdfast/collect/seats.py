@@ -1,4 +1,4 @@
-"""Places where an agent runs: a shared event loop for async agents, a thread for plain ones, a process of its own.
+"""The executors at hand: a shared event loop for async agents, a thread for plain ones, a process of its own.
 
 All keep the same promise: a seat's `run` gives the outcome, and `interrupt` makes it end, even when the agent blocks or
 spins. A loop or thread that cannot be interrupted (it sleeps inside C code) is left behind and replaced; a process is
@@ -14,52 +14,27 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import Agent, Assignment, Connect, Context, Score, is_async
+from holdfast.collect.agent import Connect, Context, Score
 from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.purse import Purse
 from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import Clock, Outcome, run_one
-from holdfast.contracts.budget import BudgetChange
+from holdfast.collect.worker import Clock, run_one
+from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.errors import Fault, Interrupted
+from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report
 from holdfast.contracts.rollout import AttemptState
-from holdfast.contracts.trace import Span
 
 GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
-Record = Callable[[Span | BudgetChange], None]
-Report = Callable[[Outcome | None, BaseException | None], None]  # may be called from any thread
-
-
-class Place(Protocol):
-    def is_ready(self) -> bool:
-        """Whether work can begin as it is."""
-        ...
-
-    def prepare(self) -> None:
-        """Get ready to begin; may take a while, and is called from a thread of its own."""
-        ...
-
-    def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
-        """Start the work; the iterator holds ever harder measures to end it, each step one of them."""
-        ...
-
-    def hindered(self) -> Callable[[], bool]:
-        """Start looking whether another agent keeps this one from running; a moment later the answer says so.
-
-        Then all whom that agent hinders are sent away: their work is reported as not done.
-        """
-        ...
-
-    def close(self) -> None: ...
 
 
 class Seat:
     """One slot of a pool: one attempt at a time."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._unwanted = asyncio.Event()
 
     async def run(self, assignment: Assignment, record: Record) -> Outcome | None:
@@ -73,7 +48,7 @@ class Seat:
                 here.call_soon_threadsafe(_resolve, ended, outcome, error)
 
         try:
-            measures = self._place.begin(assignment, record, report)
+            measures = self._executor.begin(assignment, record, report)
         except Fault as fault:  # nobody answers for its version: nothing was begun
             return Outcome(state=AttemptState.FAULT, error=str(fault))
         watch = asyncio.create_task(self._press(measures, ended))
@@ -84,12 +59,12 @@ class Seat:
         return None if self._unwanted.is_set() else outcome  # what it says once it was told to stop is no answer
 
     async def prepare(self) -> None:
-        if not self._place.is_ready():
-            await asyncio.to_thread(self._place.prepare)
+        if not self._executor.is_ready():
+            await asyncio.to_thread(self._executor.prepare)
 
     async def is_hindered(self, within_s: float) -> bool:
         """Whether it is another agent's fault that this one makes no progress; if so, `run` returns at once."""
-        answer = self._place.hindered()
+        answer = self._executor.hindered()
         await asyncio.sleep(within_s)
         return answer()
 
@@ -98,7 +73,7 @@ class Seat:
         self._unwanted.set()
 
     def close(self) -> None:
-        self._place.close()
+        self._executor.close()
 
     async def _press(self, measures: Iterator[None], ended: asyncio.Future[Outcome | None]) -> None:
         await self._unwanted.wait()
@@ -175,7 +150,7 @@ class LoopThread:
 
 
 class Home:
-    """What the in-process places of a pool share: the agent and the current agents' loop."""
+    """What the in-process executors of a pool share: the agent and the current agents' loop."""
 
     def __init__(
         self,
@@ -195,8 +170,8 @@ class Home:
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
 
-    def place(self) -> Place:
-        return LoopPlace(self) if is_async(self.agent) else ThreadPlace(self)
+    def executor(self) -> Executor:
+        return LoopExecutor(self) if is_async(self.agent) else ThreadExecutor(self)
 
     def context(self, assignment: Assignment, record: Record) -> Context:
         """What the agent of one attempt gets. A Fault where nobody answers for its version."""
@@ -231,7 +206,7 @@ class Home:
 
 
 class InProcess:
-    """What both kinds of place in this process have in common."""
+    """What both kinds of executor in this process have in common."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -249,7 +224,7 @@ class InProcess:
         """There is nothing of its own."""
 
 
-class LoopPlace(InProcess):
+class LoopExecutor(InProcess):
     """For async agents: a task on the shared loop."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
@@ -322,7 +297,7 @@ class Guest:
             self._host.call(self._host.wind_up)
 
 
-class ThreadPlace(InProcess):
+class ThreadExecutor(InProcess):
     """For plain agents: a thread per attempt."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:

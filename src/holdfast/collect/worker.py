@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from holdfast.collect.agent import Agent, Context, LastWord, Score
+from holdfast.collect.agent import Context, LastWord, Score
 from holdfast.collect.tracer import MAX_ERROR, failure
+from holdfast.contracts.agent import Agent, answer_of
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.reward import Sheet, Signal
 from holdfast.contracts.rollout import AttemptState
-from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 
 Clock = Callable[[], float]
 AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
 HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How an attempt ended, if it ended by itself."""
-
-    state: AttemptState  # succeeded, failed (the agent did) or fault (we did)
-    output: Any = None
-    signals: tuple[Signal, ...] = ()
-    error: str | None = None
-
-    @property
-    def reward(self) -> float | None:
-        return Sheet(signals=self.signals).total
 
 
 async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
@@ -50,7 +36,7 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
             output = agent(asked, context)
             if inspect.isawaitable(output):
                 output = await output
-            output = _as_json(output)
+            output = answer_of(output)
     except Fault as fault:
         return _ended(AttemptState.FAULT, str(fault))
     except BaseException as error:  # foreign code may throw anything
@@ -85,18 +71,6 @@ def shown(task: Any) -> Any:
 def _is_ours(error: BaseException, context: Context) -> bool:
     """Interrupted always is; a CancelledError is, when we asked for it."""
     return isinstance(error, Interrupted) or (isinstance(error, CancelledError) and context.cancelled.is_set())
-
-
-def _as_json(output: Any) -> Any:
-    """The answer as plain JSON data, which can then be stored."""
-    try:
-        plain = shape(Any).encode(output)
-        json.dumps(plain)
-    except Unfit as unfit:
-        raise BadRecord(f"the agent's answer{unfit.path}", why=unfit.why, remedy="return JSON") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a list within itself
-        raise BadRecord("the agent's answer", why=str(error), remedy="return JSON") from None
-    return plain
 
 
 def is_own(signal: Signal) -> bool:

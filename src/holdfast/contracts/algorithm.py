@@ -6,11 +6,15 @@ that is recorded. What work is run by, and how it is scored, is the pipeline's b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.checks import require
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint, Policy, policy_from, policy_record
@@ -146,7 +150,12 @@ class LearnContext(Protocol):
     def run(self) -> str: ...
     @property
     def folder(self) -> Path:
-        """The store's own: checkpoints lie in it."""
+        """The store's own, for what is written before it is put among the artifacts."""
+        ...
+
+    @property
+    def files(self) -> Artifacts:
+        """The store's artifacts: checkpoints are among them."""
         ...
 
     @property
@@ -197,3 +206,73 @@ class Algorithm(Protocol):
 
 
 SWITCHED_OFF = "learning is switched off"
+
+
+# The kit for whoever writes another one
+
+
+def check_algorithm(
+    make: Callable[[], Algorithm],
+    base: Policy,
+    tasks: Sequence[Any],
+    context: Callable[[str, Sequence[Asked]], LearnContext],
+    *,
+    most: int = 100,
+) -> None:
+    """It asks the same of the same state, comes to an end, and goes on from its record as if nothing had happened.
+
+    `context(line, work)` gives what it is told of this work with; each line of its two lines of steps has a folder of
+    its own. One line is made by one object; in the other every step is another process's, which knows the record only.
+    """
+    one = make()
+    whole = _line(lambda: one, base, tasks, partial(context, "whole"), most)
+    broken = _line(make, base, tasks, partial(context, "broken"), most)
+    require(len(whole) > 1, "it asks for nothing: nothing was checked")
+    for number, (at, resumed) in enumerate(zip(whole, broken, strict=False)):
+        require(
+            at == resumed, f"step {number}: a process that was killed goes on with {resumed!r:.120}, not {at!r:.120}"
+        )
+    require(len(whole) == len(broken), f"it takes {len(whole) - 1} steps, and {len(broken) - 1} where it is killed")
+
+
+def _line(
+    make: Callable[[], Algorithm],
+    base: Policy,
+    tasks: Sequence[Any],
+    context: Callable[[Sequence[Asked]], LearnContext],
+    most: int,
+) -> list[Any]:
+    """What it asks for at each step, and whom it has made by then."""
+    state, found, names = make().start(base), list[Any](), set[str]()
+    is_fresh = (state.base.version, state.candidate, state.step) == (base.version, None, 0)
+    require(is_fresh, f"it starts with {state!r:.120}, not with the base and nothing learnt")
+    while True:
+        state, algorithm = _again(state), make()
+        before = json.dumps(state.record())
+        work, again = ([one.record() for one in algorithm.ask(state, tasks)] for _ in range(2))
+        require(
+            work == again and json.dumps(state.record()) == before, f"step {state.step}: asking changes what is asked"
+        )
+        found.append((work, state.policy.version))
+        if not work:
+            return found
+        require(state.step < most, f"it asks for more after {most} steps")
+        asked = [one["name"] for one in work if "name" in one]
+        twice = len({*asked}) < len(asked) or not names.isdisjoint(asked)
+        require(not twice, f"step {state.step}: asks for work under a name that is taken")
+        names.update(asked)
+        given = algorithm.ask(state, tasks)
+        segment = next((one for one in given if isinstance(one, Segment)), None)
+        batch = Batch(run="kit", step=f"{state.step}", count=len(given), segment=segment)
+        told = algorithm.tell(state, batch, context(given))
+        is_next = (told.step, told.base.version) == (state.step + 1, state.base.version)
+        require(is_next, f"step {state.step}: is followed by step {told.step} from {told.base.version}")
+        state = told
+
+
+def _again(state: State) -> State:
+    """As a restart reads it."""
+    try:
+        return State.from_record(json.loads(json.dumps(state.record(), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"step {state.step}: its state is not plain JSON: {error}") from error

@@ -45,51 +45,52 @@ def check_reward(score: Score, cases: Sequence[Case], share: Share, *, outcome: 
 
     Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again.
     """
-    _require(bool(cases), "no cases: nothing was checked")
+    require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        _require(
+        require(
             bool(case.cheats), f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
         )
         gold = _sheet(score, case, case.gold)
         earned = gold.total or 0.0
-        _require(earned > 0.0, f"{case.name}: the gold answer {case.gold.name!r} earns {earned:g}")
-        _require(_outcome(gold, outcome, case, case.gold) == 1.0, f"{case.name}: the gold answer fails {outcome}")
-        _require(share(gold, gold) == 1.0, f"{case.name}: the gold answer's share is {share(gold, gold):g}, not 1")
+        require(earned > 0.0, f"{case.name}: the gold answer {case.gold.name!r} earns {earned:g}")
+        require(_outcome(gold, outcome, case, case.gold) == 1.0, f"{case.name}: the gold answer fails {outcome}")
+        require(share(gold, gold) == 1.0, f"{case.name}: the gold answer's share is {share(gold, gold):g}, not 1")
         for answer in case.plain:
             sheet = _sheet(score, case, answer)
             where = f"{case.name}: the right answer {answer.name!r}"
-            _require(_outcome(sheet, outcome, case, answer) == 1.0, f"{where} fails {outcome}")
-            _require(0.0 < share(sheet, gold) <= 1.0, f"{where} has a share of {share(sheet, gold):g}")
-            _require((sheet.total or 0.0) <= earned, f"{where} earns more than the gold one")
+            require(_outcome(sheet, outcome, case, answer) == 1.0, f"{where} fails {outcome}")
+            require(0.0 < share(sheet, gold) <= 1.0, f"{where} has a share of {share(sheet, gold):g}")
+            require((sheet.total or 0.0) <= earned, f"{where} earns more than the gold one")
         for answer in case.cheats:
             sheet = _sheet(score, case, answer)
             where = f"{case.name}: the cheat {answer.name!r}"
-            _require((sheet.total or 0.0) <= 0.0, f"{where} earns {sheet.total:g}")
-            _require(share(sheet, gold) == 0.0, f"{where} has a share of {share(sheet, gold):g}")
+            require((sheet.total or 0.0) <= 0.0, f"{where} earns {sheet.total:g}")
+            require(share(sheet, gold) == 0.0, f"{where} has a share of {share(sheet, gold):g}")
             is_gated = any(one.name == GATED and one.value > 0.0 for one in sheet.signals)
             has_passed = _outcome(sheet, outcome, case, answer) != 0.0
-            _require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
+            require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
 
 
 def _sheet(score: Score, case: Case, answer: Answer) -> Sheet:
     where = f"{case.name}: {answer.name!r}"
     before = deepcopy((case.task, answer.output, answer.spans))
     sheet, again = (Sheet(signals=tuple(score(case.task, answer.output, answer.spans))) for _ in range(2))
-    _require((case.task, answer.output, answer.spans) == before, f"{where}: the scorer changed what it was given")
-    _require(sheet == again, f"{where}: the scorer says something else each time")
-    _require(bool(sheet.signals), f"{where}: nothing was measured")
+    require((case.task, answer.output, answer.spans) == before, f"{where}: the scorer changed what it was given")
+    require(sheet == again, f"{where}: the scorer says something else each time")
+    require(bool(sheet.signals), f"{where}: nothing was measured")
     recomputed = fsum(one.value * one.weight for one in sheet.signals)
-    _require(isclose(sheet.total or 0.0, recomputed, abs_tol=1e-9), f"{where}: the total cannot be computed again")
+    require(isclose(sheet.total or 0.0, recomputed, abs_tol=1e-9), f"{where}: the total cannot be computed again")
     return sheet
 
 
 def _outcome(sheet: Sheet, name: str, case: Case, answer: Answer) -> float:
     found = [one.value for one in sheet.signals if one.name == name]
-    _require(len(found) == 1, f"{case.name}: {answer.name!r} has {len(found)} signals called {name}, not one")
-    _require(found[0] in (0.0, 1.0), f"{case.name}: {name} of {answer.name!r} is {found[0]:g}, neither 0 nor 1")
+    require(len(found) == 1, f"{case.name}: {answer.name!r} has {len(found)} signals called {name}, not one")
+    require(found[0] in (0.0, 1.0), f"{case.name}: {name} of {answer.name!r} is {found[0]:g}, neither 0 nor 1")
     return found[0]
 
 
-def _require(is_so: bool, says: str) -> None:
+def require(is_so: bool, says: str) -> None:
+    """A promise of a kit; what breaks it is an AssertionError that says so."""
     if not is_so:  # no assert: a kit that -O leaves nothing of would pass everything
         raise AssertionError(says)

@@ -6,25 +6,36 @@ Resources (prompts and the like) are versioned in `run`; weights are files, and 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.artifacts import Artifact, Artifacts
+from holdfast.contracts.checks import require
+from holdfast.contracts.engine import Complete, Engine
+from holdfast.contracts.errors import BadInput, BadRecord, Lost
 
 if TYPE_CHECKING:  # numpy, which most of those who read policies have no use for
     from holdfast.contracts.worlds import Choose
 
-FOLDER = "checkpoints"  # of a store: one folder for each checkpoint, by its id
+FOLDER = "checkpoints"  # among the artifacts of a store: one folder for each checkpoint, by its id
 
 
-class Complete(Protocol):
-    """Something that answers messages: an endpoint, our own model, a script. What it returns is what was sampled."""
-
-    def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> Awaitable[ModelCall]: ...
+def files_of(checkpoint: str | Checkpoint, files: Artifacts | None) -> Path:
+    """Where the files of a checkpoint, or of the one with this id, can be read, verified; Lost by its name where they
+    are missing or damaged."""
+    known = None if isinstance(checkpoint, str) else checkpoint.artifact
+    identity = checkpoint if isinstance(checkpoint, str) else checkpoint.id
+    what = f"checkpoint {identity}"
+    if files is None:
+        raise BadInput(what, why="lies in a store, and none is open", remedy="open the store of its run")
+    try:
+        return files.get(known or f"{FOLDER}/{identity}")
+    except Lost as lost:
+        raise Lost(what, why=lost.why, remedy="restore it from a copy, or begin a new run") from lost
 
 
 class Act(Protocol):
@@ -85,23 +96,6 @@ class Actor:
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts and the like
 
 
-class Engine(Protocol):
-    """Who answers for policies, several versions at once."""
-
-    @property
-    def folder(self) -> Path | None:
-        """The store's own, which holds the checkpoints of policies; None: there is no store."""
-        ...
-
-    def open_model(self, policy: Any) -> Complete:
-        """Weights of ours, loaded; a version that is loaded already is not loaded again."""
-        ...
-
-    def open_endpoint(self, model: str) -> Complete | None:
-        """A model behind an address; None where the run has none."""
-        ...
-
-
 def policy_record(policy: Policy) -> dict[str, Any]:
     kind = type(policy)
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "manifest": dict(policy.manifest)}
@@ -121,18 +115,30 @@ def policy_from(record: Mapping[str, Any]) -> Policy:
     return policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
-    """Where the bytes lie, and the hash that proves them."""
+# The kit for whoever writes another kind
 
-    uri: str
-    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
 
-    def __post_init__(self) -> None:
-        if not self.uri.strip():
-            raise BadRecord("artifact", why="the uri must not be blank")
-        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
-            raise BadRecord(f"artifact {self.uri}: sha256 = {self.sha256!r}", why="must be 64 lower-case hex digits")
+def check_policy(policy: Policy, engine: Engine) -> None:
+    """It comes back from its record as the same version, is changed by nobody, and acts as the version that it says.
+
+    What fails is an AssertionError that says which promise was broken.
+    """
+    version = policy.version
+    require(bool(version.strip()) and bool(policy.kind.strip()), f"{policy!r:.60}: has a blank version or kind")
+    require(policy.version == version, f"{version}: its version is {policy.version} when it is asked again")
+    try:
+        record = json.dumps(policy_record(policy), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"{version}: its manifest is not plain JSON: {error}") from error
+    again = policy_from(json.loads(record))
+    same = (again.kind, again.version, again.source) == (policy.kind, version, policy.source)
+    require(same and again == policy, f"{version}: comes back from its record as {again!r:.120}")
+    if isinstance(own := policy.manifest, dict):
+        own["kit"] = "changed"
+    require(json.dumps(policy_record(policy)) == record, f"{version}: whoever changes its manifest changes the policy")
+    actor = policy.open(engine)
+    require(actor.version == version, f"{version}: is opened as {actor.version}")
+    require(json.dumps(policy_record(policy)) == record, f"{version}: is another one after it was opened")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from traceback import extract_tb
 from typing import Any, Literal, Protocol
 
 from holdfast.contracts import adapt
-from holdfast.contracts.checks import Case
+from holdfast.contracts.checks import Case, require
 from holdfast.contracts.errors import BadInput, HoldfastError, told
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
@@ -123,25 +123,20 @@ def check_scorer(scorer: Scorer, cases: Sequence[Case]) -> None:
 
     What fails is an AssertionError that names case and answer.
     """
-    _require(bool(cases), "no cases: nothing was checked")
+    require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        _require(
+        require(
             bool(case.cheats), f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
         )
         for answer in (case.gold, *case.plain, *case.cheats):
             where = f"{case.name}: {answer.name!r}"
             before = deepcopy((case.task, answer.output))
             first, again = (resolve(scorer(case.task, answer.output, Trace(answer.spans))) for _ in range(2))
-            _require(isinstance(first, Reward), f"{where}: gives {type(first).__name__}, not a Reward")
-            _require(first == again, f"{where}: the scorer says something else each time")
-            _require((case.task, answer.output) == before, f"{where}: the scorer changed what it was given")
+            require(isinstance(first, Reward), f"{where}: gives {type(first).__name__}, not a Reward")
+            require(first == again, f"{where}: the scorer says something else each time")
+            require((case.task, answer.output) == before, f"{where}: the scorer changed what it was given")
             low, high = (1.0, 1.0) if answer is case.gold else (0.0, 0.0) if answer in case.cheats else (0.0, 1.0)
-            _require(low <= first.value <= high, f"{where}: earns {first.value:g}")
-
-
-def _require(is_so: bool, says: str) -> None:
-    if not is_so:  # no assert: a kit that -O leaves nothing of would pass everything
-        raise AssertionError(says)
+            require(low <= first.value <= high, f"{where}: earns {first.value:g}")
 
 
 # The check before a run

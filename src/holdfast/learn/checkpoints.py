@@ -11,23 +11,24 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from holdfast.contracts.algorithm import LearnContext
-from holdfast.contracts.errors import BadInput, StoreError, StoreFull
-from holdfast.contracts.policy import FOLDER, Artifact, Checkpoint
+from holdfast.contracts.artifacts import Artifact, Artifacts
+from holdfast.contracts.errors import StoreError, StoreFull
+from holdfast.contracts.policy import FOLDER, Checkpoint
 from holdfast.contracts.process import is_alive
 from holdfast.learn.train import Trainer
-from holdfast.policies import loading, weights
+from holdfast.policies import loading
 from holdfast.policies.model import Model
-from holdfast.policies.weights import Manifest, sync
+from holdfast.policies.weights import Manifest
 
 TRAINER = "trainer"
-Parts = Mapping[str, str]  # by folder within a checkpoint, the hash of what lies there; "" has the weights
+Write = Callable[[Path, int, float], str]  # into a folder, as this step, at this time; the hash of the weights there
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -41,11 +42,11 @@ class Learner:
         self.model: Any = None
         self.trainer: Trainer | None = None
 
-    def load(self, policy: Model, folder: Path) -> Any:
+    def load(self, policy: Model, files: Artifacts) -> Any:
         """Have the weights of this policy; Lost where a checkpoint is missing or damaged."""
         if policy != self._policy:
             self.forget()
-            self.model, self._sha256 = loading.load(policy, folder)
+            self.model, self._sha256 = loading.load(policy, files)
             self._policy = policy
         return self.model
 
@@ -53,15 +54,16 @@ class Learner:
         """What is in memory is not what is recorded: a step was given up on the way."""
         self._policy, self.model, self.trainer, self._phase = None, None, None, ""
 
-    def train(self, phase: str, make: Callable[[nn.Module], Trainer], folder: Path, *, is_new: bool) -> Trainer:
+    def train(self, phase: str, make: Callable[[nn.Module], Trainer], files: Artifacts, *, is_new: bool) -> Trainer:
         """A new trainer where the phase begins, else the one at work, or the one that was saved with the checkpoint."""
         assert self._policy is not None
         if is_new or self.trainer is None or self._phase != phase:
             trainer = make(self.model)
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
+                saved = self._policy.folder(files) / TRAINER
                 with loading.found(self._policy.checkpoint):
-                    trainer.load(self._policy.folder(folder) / TRAINER)
+                    trainer.load(saved)
             self.trainer, self._phase = trainer, phase
         return self.trainer
 
@@ -74,18 +76,17 @@ class Learner:
         _give_back()
         return self._policy
 
-    def _write(self, folder: Path, step: int, now: float) -> Parts:
+    def _write(self, folder: Path, step: int, now: float) -> str:
         assert self._policy is not None
         manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
-        parts = {"": loading.save(folder, self.model, self._policy, manifest).sha256}
         if self.trainer is not None:
-            parts[TRAINER] = self.trainer.save(folder / TRAINER, created_at=now).sha256
-        return parts
+            self.trainer.save(folder / TRAINER, created_at=now)
+        return loading.save(folder, self.model, self._policy, manifest).sha256
 
 
 def save(
     ctx: LearnContext,
-    write: Callable[[Path, int, float], Parts],  # into a folder, as this step, at this time
+    write: Write,
     *,
     parent: str | None,
     algorithm: str,
@@ -96,7 +97,7 @@ def save(
     ctx.check()  # once stopped, the run may be another's, and so is its folder
     now, step = ctx.now(), _number(ctx, parent) + 1  # follows from the parent alone: made anew, it has the same name
     try:
-        identity, sha256 = _put(ctx, write, step, now)
+        identity, artifact = _put(ctx, write, step, now)
         _forget(ctx, parent)
     except OSError as error:
         ctx.check()
@@ -109,32 +110,25 @@ def save(
             global_step=step,
             episode_count=episodes,
             mean_reward=mean_reward,
-            artifact=Artifact(uri=f"{FOLDER}/{identity}", sha256=sha256),
+            artifact=artifact,
             parent=parent,
             created_at=now,
         )
     )
-    return identity, sha256
+    return identity, artifact.sha256
 
 
-def _put(ctx: LearnContext, write: Callable[[Path, int, float], Parts], step: int, now: float) -> tuple[str, str]:
-    """All of it under another name, then in place; its id, and the hash of its weights."""
+def _put(ctx: LearnContext, write: Write, step: int, now: float) -> tuple[str, Artifact]:
+    """All of it under another name, then among the artifacts; its id, and what proves it."""
     _sweep(ctx, step)
     aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        parts = write(aside, step, now)
-        identity = f"{ctx.run}-{step}-{parts[''][:8]}"
-        folder = ctx.folder / FOLDER / identity
+        identity = f"{ctx.run}-{step}-{write(aside, step, now)[:8]}"
         ctx.check()  # saving takes its time
-        # Left by a try that was killed before it was recorded, or made by who took the run up: not to be torn.
-        if not all(_holds(folder / part, sha256) for part, sha256 in parts.items()):
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
-        sync(folder.parent)
+        return identity, ctx.files.put(aside, f"{FOLDER}/{identity}")
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return identity, parts[""]
 
 
 def _give_back() -> None:
@@ -176,13 +170,6 @@ def _sweep(ctx: LearnContext, now_at: int) -> None:
 
 def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
     """Of this run, with their steps; `mark` is what those that are not in place begin with."""
-    name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+|\.(\d{{1,9}}))?")
+    name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
     return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
-
-
-def _holds(folder: Path, sha256: str) -> bool:
-    try:
-        return weights.load(folder)[1].sha256 == sha256
-    except (BadInput, OSError):
-        return False

@@ -18,10 +18,10 @@ import numpy as np
 from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, Segment, State
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
-from holdfast.contracts.policy import FOLDER, Policy
+from holdfast.contracts.policy import Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.contracts.worlds import VectorEnv
-from holdfast.learn.checkpoints import TRAINER, Parts, save
+from holdfast.learn.checkpoints import TRAINER, save
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.loading import found
@@ -161,11 +161,12 @@ class EnvPPO:
         if self.session.ppo is not None and self.session.at == (policy, phase):
             return self.session.ppo
         seed = int(np.random.SeedSequence([self.seed, state.iteration]).generate_state(1)[0])
-        net, envs = policy.load(ctx.folder), self.make(self.envs)
+        net, envs = policy.load(ctx.files), self.make(self.envs)
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
         if state.step > 0 and state.candidate is not None:
+            saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
             with found(policy.checkpoint):
-                _restore(ppo, ctx.folder / FOLDER / str(policy.checkpoint) / TRAINER, state.data["trainer"])
+                _restore(ppo, saved, state.data["trainer"])
         self.session.ppo = ppo
         return ppo
 
@@ -173,18 +174,15 @@ class EnvPPO:
         """The candidate that it is now, and the hash of what its learner needs to go on."""
         policy = state.policy
         assert isinstance(policy, Network)
-        parts: Parts = {}
+        trainer = ""
 
-        def write(folder: Path, step: int, now: float) -> Parts:
-            nonlocal parts
+        def write(folder: Path, step: int, now: float) -> str:
+            nonlocal trainer
             shape, seeds = asdict(ppo.net.body), {"ppo": self.seed}
             net = Manifest(kind=KIND, shape=shape, step=step, seeds=seeds, created_at=now, notes={"env": self.env})
             rest = Manifest(kind="trainer", shape=shape, step=step, seeds=seeds, created_at=now)
-            parts = {
-                "": weights.save(folder, ppo.net.state_dict(), net).sha256,
-                TRAINER: weights.save(folder / TRAINER, ppo.state(), rest).sha256,
-            }
-            return parts
+            trainer = weights.save(folder / TRAINER, ppo.state(), rest).sha256
+            return weights.save(folder, ppo.net.state_dict(), net).sha256
 
         identity, _ = save(
             ctx,
@@ -194,7 +192,7 @@ class EnvPPO:
             mean_reward=last.mean_return,
             episodes=last.episodes,
         )
-        return policy.at(identity), parts[TRAINER]
+        return policy.at(identity), trainer
 
     def _audit(self, segment: Segment, updates: Sequence[Update]) -> list[Finding]:
         """What the gate asks of data that was learnt from."""

@@ -105,8 +105,8 @@ class GRPO:
         if not ctx.features.learning:
             return state.next(metrics={**told, "skipped": SWITCHED_OFF})
         assert isinstance(state.policy, Model)
-        model = self.learner.load(state.policy, ctx.folder)
-        trainer = self.learner.train(phase, self._trainer, ctx.folder, is_new=state.data.get("trainer") != phase)
+        model = self.learner.load(state.policy, ctx.files)
+        trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
         trainer.between = ctx.check
         intake = fitted(Intake(run=ctx.run, versions=(state.policy.version,)), model)
         held = price = None

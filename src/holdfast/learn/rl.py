@@ -82,7 +82,7 @@ class TurnPPO:
     def _learn(
         self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
     ) -> tuple[dict[str, Any], Policy | None, Any]:
-        model = self.learner.load(policy, ctx.folder) if isinstance(policy, Model) else None
+        model = self.learner.load(policy, ctx.files) if isinstance(policy, Model) else None
         held: tuple[Constraint, Multiplier] | None = None
         if self.constraint is not None:
             held = self.constraint, from_dict(multiplier)

@@ -79,7 +79,7 @@ class SFT:
 
     def voice(self, policy: Model, ctx: LearnContext) -> tuple[Voice, int, int]:
         """How the model writes a conversation, and how many tokens it can read and has."""
-        model = self.learner.load(policy, ctx.folder)
+        model = self.learner.load(policy, ctx.files)
         shape = model.shape if isinstance(model, Transformer) else model
         voice = ByteVoice() if isinstance(model, Transformer) else model.voice
         return voice, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
@@ -103,9 +103,9 @@ class SFT:
         count = len(data.train)
         every, total = self._every(count), self.updates(count)
         assert isinstance(state.policy, Model)
-        self.learner.load(state.policy, ctx.folder)
+        self.learner.load(state.policy, ctx.files)
         is_new = state.data.get("trainer") != PHASE
-        trainer = self.learner.train(PHASE, lambda model: self._trainer(model, total), ctx.folder, is_new=is_new)
+        trainer = self.learner.train(PHASE, lambda model: self._trainer(model, total), ctx.files, is_new=is_new)
         trainer.between = ctx.check
         first = state.step * every
         losses: list[float] = []
@@ -156,7 +156,7 @@ class SFT:
         return Trainer(model, Settings(pace=pace), seed=self.seed)
 
     def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:
-        model = self.learner.load(policy, ctx.folder)
+        model = self.learner.load(policy, ctx.files)
         reader = Trainer(model, Settings(), seed=self.seed)
         reader.between = ctx.check
         return _mean_loss(reader, held_out)

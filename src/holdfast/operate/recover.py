@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from holdfast.contracts.artifacts import manifest_of
 from holdfast.contracts.errors import IllegalMove, StoreCorrupt
 from holdfast.contracts.orders import WANTS
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.contracts.run import Run, RunState, Wanted
-from holdfast.store.checkpoints import damage_of, manifest_of
+from holdfast.store.checkpoints import damage_of
 from holdfast.store.store import Store
 
 UNDRIVEN = frozenset({"otlp"})  # kinds of runs that show no signs of life: who reports to them comes and goes
@@ -154,7 +155,7 @@ def last_sound(store: Store, run: Run) -> Found:
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
         return Found(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))
-    damage = damage_of(last, store.folder)
+    damage = damage_of(last, store.files)
     if damage is None:
         return Found(
             source="primary", checkpoint=last, optimizer_step=_optimizer_step(store.folder, last), diagnostics=()
@@ -165,7 +166,7 @@ def last_sound(store: Store, run: Run) -> Found:
         before = f"it grew from the weights that the model came with; {again}"
         return Found(source="base", checkpoint=None, optimizer_step=None, diagnostics=(told, before))
     parent = store.checkpoints.get(last.parent)  # a checkpoint is kept only where its parent is
-    if (deeper := damage_of(parent, store.folder)) is not None:
+    if (deeper := damage_of(parent, store.files)) is not None:
         raise StoreCorrupt(
             f"run {run.id}",
             why=f"{told}; and the one before, {last.parent}: {deeper}",

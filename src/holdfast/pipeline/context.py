@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from holdfast.collect.episodes import EpisodePlayer, record
-from holdfast.collect.worker import Outcome
 from holdfast.contracts.algorithm import Batch, Work
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.executor import Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Actor, Checkpoint
@@ -86,6 +87,10 @@ class StepContext:
     @property
     def folder(self) -> Path:
         return self._run.store.folder
+
+    @property
+    def files(self) -> Artifacts:
+        return self._run.store.files
 
     @property
     def seed(self) -> int:

@@ -325,7 +325,7 @@ def spec_of_improve(store: Store, evaluation: PairedEvaluation, features: Featur
     """With the agent, the scorers and the pace of the run that made the candidate."""
     settings = _settings(store, store.runs.get(str(evaluation.source["root"])))
     policies = policies_of(store, evaluation)
-    return evaluation_spec(settings, features, evaluation, policies, folder=store.folder)
+    return evaluation_spec(settings, features, evaluation, policies, files=store.files)
 
 
 # The gate, once more -------------------------------------------------------------------------------------------------

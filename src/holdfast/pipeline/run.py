@@ -23,7 +23,7 @@ from holdfast.collect.pool import Pace, Pool, Tally
 from holdfast.collect.seats import Seat
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.policy import Policy, policy_record
+from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.process import is_gone, this_process
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
@@ -32,7 +32,6 @@ from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.changes import ORDERS
-from holdfast.store.checkpoints import damage_of
 from holdfast.store.orders import HELD, Orders
 from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
@@ -165,9 +164,8 @@ class Run:
         if known.name != last:
             return
         for one in self.store.checkpoints.of_run(self.id):
-            why = damage_of(one, self.store.folder, with_trainer=False) if one.id == known.body["checkpoint"] else None
-            if why is not None:
-                raise Lost(f"checkpoint {one.id}", why=why, remedy="restore it from a copy, or begin a new run")
+            if one.id == known.body["checkpoint"] and one.artifact is not None:
+                files_of(one, self.store.files)
 
     async def _mending(self, call: Callable[[], Awaitable[T]]) -> T:
         """Compute; where an artifact of an earlier step is damaged, that one is made anew before it goes on."""
@@ -286,7 +284,7 @@ async def drive(
     """
     async with _closing(spec.runtime):
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
-        spec.runtime.attach(store.folder)
+        spec.runtime.attach(store.files)
         run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
         try:
             state, error = await _work_through(run, control)

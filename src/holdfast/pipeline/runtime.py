@@ -9,32 +9,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.collect.agent import Agent, Score
+from holdfast.collect.agent import Score
 from holdfast.collect.episodes import EpisodePlayer
-from holdfast.collect.processes import ProcessPlace, Recipe
 from holdfast.collect.seats import Home, Seat
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import Fault
-from holdfast.contracts.policy import Actor, Complete, Policy
-
-
-class Models(Protocol):
-    """The engine of a run: it opens policies, and is closed with the run."""
-
-    folder: Path | None
-
-    def open_model(self, policy: Any) -> Complete: ...
-    def open_endpoint(self, model: str) -> Complete | None: ...
-    def close(self) -> None: ...
+from holdfast.contracts.executor import Executor
+from holdfast.contracts.policy import Actor, Policy
 
 
 class Endpoints:
     """The engine of runs whose models are all behind an address: nothing of ours is loaded."""
 
     def __init__(self, connect: Callable[[str], Complete | None] = lambda model: None) -> None:
-        self.folder: Path | None = None
+        self.files: Artifacts | None = None
         self._connect = connect
 
     def open_model(self, policy: Any) -> Complete:
@@ -54,22 +46,23 @@ class Runtime:
         self,
         agent: Agent,
         score: Score,
-        engine: Models,
+        engine: Engine,
         *,
-        recipe: Recipe | None = None,  # agents run in processes of their own, which make all they need from it
+        executor: Callable[[], Executor] | None = None,  # makes one; None: agents run in this process
         proxy_url: str | None = None,
         has_budgets: bool = False,
         player: EpisodePlayer | None = None,  # policies that act in environments play there
     ) -> None:
-        self.engine, self.score, self._recipe, self.player = engine, score, recipe, player
+        self.engine, self.score, self.player = engine, score, player
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
         self._home = Home(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)
+        self._executor = executor or self._home.executor
 
-    def attach(self, folder: Path) -> None:
-        """The store's folder, which holds the checkpoints of policies."""
-        self.engine.folder = folder
+    def attach(self, files: Artifacts) -> None:
+        """The store's artifacts, among which are the checkpoints of policies."""
+        self.engine.files = files
 
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act: attempts of its version find it from now on."""
@@ -94,7 +87,7 @@ class Runtime:
             return self._actors[version].complete
 
     def seat(self) -> Seat:
-        return Seat(self._home.place() if self._recipe is None else ProcessPlace(self._recipe))
+        return Seat(self._executor())
 
     def close(self) -> None:
         self._home.close()

@@ -8,20 +8,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.pool import Pace
-from holdfast.collect.processes import Recipe
+from holdfast.collect.processes import ProcessExecutor, Recipe
 from holdfast.collect.tasks import load
 from holdfast.contracts.algorithm import Algorithm, Batch, Work
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
+from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.policy import Complete, Policy
+from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
@@ -31,7 +32,7 @@ from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Run, RunSpec
-from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, Spread
@@ -115,14 +116,14 @@ def evaluation_spec(
     evaluation: PairedEvaluation,
     policies: tuple[Policy, Policy],
     *,
-    folder: Path,
+    files: Artifacts,
 ) -> RunSpec:
-    """Two versions measured by the agent and the scorers of these settings; `folder` is the store's."""
+    """Two versions measured by the agent and the scorers of these settings; `files` are the store's."""
     from holdfast.pipeline.paired import KIND, compare
 
     asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
     program = partial(compare, evaluation, policies)
-    made = _spec(asked, features, KIND, program, *policies, folder=folder)
+    made = _spec(asked, features, KIND, program, *policies, files=files)
     model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
     return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
 
@@ -174,7 +175,7 @@ def _spec(
     kind: str,
     program: Any,
     *policies: Policy,
-    folder: Path | None = None,  # of the store, where policies have checkpoints
+    files: Artifacts | None = None,  # the store's, where policies have checkpoints
 ) -> RunSpec:
     reference = settings.agent or ASK_THE_MODEL
     if settings.agent is None and settings.model is None:
@@ -186,12 +187,13 @@ def _spec(
     agent = load_agent(reference)
     score = score_for(settings, agent, features)
     engine, connect = _engine(settings, policies[0])
-    recipe, has_budgets = None, settings.thinking_budgets and features.budgets
+    executor, has_budgets = None, settings.thinking_budgets and features.budgets
     if settings.worker_kind == "processes":
         recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
-    runtime = Runtime(agent, score, engine, recipe=recipe, proxy_url=settings.proxy_url, has_budgets=has_budgets)
-    if folder is not None:
-        runtime.attach(folder)
+        executor = partial(ProcessExecutor, recipe)
+    runtime = Runtime(agent, score, engine, executor=executor, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    if files is not None:
+        runtime.attach(files)
     for policy in policies:
         runtime.open(policy)  # what cannot be opened is found here, not by a worker
     return RunSpec(
@@ -214,7 +216,7 @@ def _spec(
     )
 
 
-def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Models, Connect]:
+def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
     """Who answers for policies in this process, and how another process reaches the model."""
     if isinstance(policy, Prompt):
         connect = connection(settings)

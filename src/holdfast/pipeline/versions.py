@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.policy import FOLDER, Policy, policy_from, policy_record
+from holdfast.contracts.policy import Policy, files_of, policy_from, policy_record
 from holdfast.contracts.release import Release
 from holdfast.policies import registry, weights
 from holdfast.policies.loading import HUB, is_hub, load, sha256_of
@@ -89,22 +90,22 @@ def policy_for(store: Store, version: Version) -> Policy:
     """The policy that a version is, with its resources. What lies there must still be what was resolved."""
     policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
     if isinstance(policy, Model):
-        _check_same(version, _sha256(policy.folder(store.folder)))
+        _check_same(version, _sha256(policy.folder(store.files)))
         if version.resources is not None:
             policy = replace(policy, resources=store.versions.get(version.resources).resources)
     return policy
 
 
 def open_local(
-    version: Version, *, slots: int, seed: int, deterministic: bool = False, folder: Path | None = None
+    version: Version, *, slots: int, seed: int, deterministic: bool = False, files: Artifacts | None = None
 ) -> Local:
-    """The model, ready to answer; `folder` is the store's. What lies there must still be what was resolved."""
+    """The model, ready to answer; `files` are the store's. What lies there must still be what was resolved."""
     policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
     if not isinstance(policy, Model):
         why = f"its model {policy.manifest.get('model')} answers from an address"
         remedy = f"holdfast release serve {version.name.rpartition('@')[0]} --upstream URL"
         raise BadInput(f"release {version.name}", why=why, remedy=remedy)
-    model, sha256 = load(policy, folder)
+    model, sha256 = load(policy, files)
     _check_same(version, sha256)
     return Local(
         model,
@@ -151,7 +152,7 @@ def _checkpoint(store: Store, name: str, identity: str) -> Version:
         why = "is no model of the package, no folder, no checkpoint and no release"
         remedy = f"use {' or '.join(registry.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
         raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
-    folder = registry.folder_of(str((store.folder / FOLDER / found.id).absolute()))
+    folder = files_of(found.id, store.files).absolute()
     manifest = weights.read(folder)
     if manifest.kind == HUB:  # what was trained, over the Hugging Face folder that it came from
         policy = Model(str(manifest.shape["base"]), checkpoint=found.id, lora=int(manifest.shape["lora"]))

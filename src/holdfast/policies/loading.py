@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.policies import hub, llama, registry, weights
 from holdfast.policies.hub import Hub, Lora
@@ -45,7 +46,7 @@ class Weights(Protocol):
     def checkpoint(self) -> str | None: ...
     @property
     def lora(self) -> int: ...
-    def folder(self, store: Path, /) -> Path: ...
+    def folder(self, files: Artifacts | None, /) -> Path: ...
 
 
 def is_hub(folder: Path) -> bool:
@@ -53,24 +54,24 @@ def is_hub(folder: Path) -> bool:
     return (folder / "config.json").is_file() and not (folder / weights.MANIFEST).is_file()
 
 
-def load(policy: Weights, store: Path | None) -> tuple[Transformer | Hub, str]:
-    """The model of a policy, and the hash of its weights; `store` is the folder that holds its checkpoint.
+def load(policy: Weights, files: Artifacts | None) -> tuple[Transformer | Hub, str]:
+    """The model of a policy, and the hash of its weights; its checkpoint is among the files.
 
     Lost where a checkpoint is missing or damaged: whoever made it can make it anew.
     """
     origin = registry.folder_of(policy.name)
-    if policy.checkpoint is not None and store is None:
-        raise BadInput(f"checkpoint {policy.checkpoint}", why="lies in a store, and none is open")
     if not is_foreign(origin):
         if policy.lora:
             what = f"model {policy.name}, lora = {policy.lora}"
             raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
+        folder = policy.folder(files)
         with found(policy.checkpoint):
-            model, manifest = weights.transformer(origin if store is None else policy.folder(store))
+            model, manifest = weights.transformer(folder)
         return model, manifest.sha256
-    if policy.checkpoint is not None and store is not None:
+    if policy.checkpoint is not None:
+        folder = policy.folder(files)
         with found(policy.checkpoint):
-            return _over(policy.name, policy.lora, policy.folder(store))
+            return _over(policy.name, policy.lora, folder)
     foreign, sha256 = _foreign(origin)
     return (foreign if not policy.lora else _adapted(foreign, policy.lora)), sha256
 
@@ -129,11 +130,11 @@ def save(folder: Path, model: nn.Module, policy: Weights, manifest: Manifest) ->
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
-def export(policy: Weights, store: Path | None, folder: Path) -> Path:
+def export(policy: Weights, files: Artifacts | None, folder: Path) -> Path:
     """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
-    model, _ = load(policy, store)
+    model, _ = load(policy, files)
     if isinstance(model, Transformer):
         return llama.save(model, folder)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import FOLDER, Actor, Engine
+from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
 from holdfast.policies import registry
 
@@ -25,7 +27,7 @@ class Model:
     checkpoint: str | None = None  # id, in the store's folder; None: as the model came
     lora: int = 0  # rank of the adapters that are trained; 0: all weights are
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts that go with it
-    home: Path | None = field(default=None, compare=False, repr=False)  # of the store with its checkpoint, if known
+    home: Artifacts | None = field(default=None, compare=False, repr=False)  # with its checkpoint, if known
 
     def __post_init__(self) -> None:
         if self.lora < 0:
@@ -67,9 +69,9 @@ class Model:
         """The same model with other weights."""
         return replace(self, checkpoint=checkpoint)
 
-    def folder(self, store: Path) -> Path:
-        """Where its weights lie."""
-        return registry.folder_of(self.name) if self.checkpoint is None else store / FOLDER / self.checkpoint
+    def folder(self, files: Artifacts | None) -> Path:
+        """Where its weights lie; Lost where its checkpoint is missing or damaged."""
+        return registry.folder_of(self.name) if self.checkpoint is None else files_of(self.checkpoint, files)
 
     def export(self, folder: str | Path) -> Path:
         """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""

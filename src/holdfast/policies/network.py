@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.contracts.artifacts import Artifacts
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput, Lost
-from holdfast.contracts.policy import FOLDER, Actor, Engine
+from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.worlds import Spaces
 
@@ -93,7 +94,7 @@ class Network:
             memory=self.memory,
         )
 
-    def load(self, store: Path | None) -> ActorCritic:
+    def load(self, files: Artifacts | None) -> ActorCritic:
         """The network with its weights; Lost where its checkpoint is missing or damaged."""
         from holdfast.policies.nets import ActorCritic
         from holdfast.policies.weights import fit, load
@@ -102,10 +103,9 @@ class Network:
         if self.checkpoint is None:
             return net
         what = f"checkpoint {self.checkpoint}"
-        if store is None:
-            raise BadInput(what, why="there is no store to find it in", remedy="open the store of its run")
+        folder = files_of(self.checkpoint, files)
         try:
-            tensors, manifest = load(store / FOLDER / self.checkpoint)
+            tensors, manifest = load(folder)
             if manifest.kind != KIND:
                 raise BadInput(what, why=f"holds weights of kind {manifest.kind}")
             fit(net, tensors, what=what)
@@ -117,6 +117,6 @@ class Network:
     def open(self, engine: Engine) -> Actor:
         from holdfast.policies.nets import Acting
 
-        net = self.load(engine.folder)
+        net = self.load(engine.files)
         assert self.spaces is not None
         return Actor(version=self.version, act=Acting(net, self.spaces))

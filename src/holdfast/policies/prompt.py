@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Actor, Engine
+from holdfast.contracts.policy import Actor
 from holdfast.contracts.release import PolicyKind
 
 PINNED = "_policy"  # in the resources of a version: the model and the sampling that the texts are proved with

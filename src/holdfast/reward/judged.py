@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Artefact, Grade
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import label_of, prompt_of
 from holdfast.reward.judges import bias

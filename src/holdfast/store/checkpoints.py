@@ -1,17 +1,15 @@
-"""Checkpoints: which policies were saved, in which run, and which grew from which. Their bytes are `blobs`."""
+"""Checkpoints: which policies were saved, in which run, and which grew from which. Their bytes are `artifacts`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.errors import Conflict, NotFound, StoreCorrupt
+from holdfast.contracts.artifacts import Artifacts, content_hash
+from holdfast.contracts.errors import Conflict, Lost, NotFound, StoreCorrupt
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import dumps
 from holdfast.store import rows, schema
@@ -117,34 +115,17 @@ class Checkpoints:
         return NotFound(f"checkpoint {checkpoint_id}", why=why, remedy=remedy)
 
 
-def damage_of(checkpoint: Checkpoint, folder: Path, *, with_trainer: bool = True) -> str | None:
-    """Why its files in the store's folder are not what was recorded; None: they are, or it has none of its own."""
+def damage_of(checkpoint: Checkpoint, files: Artifacts) -> str | None:
+    """Why its files are not what was recorded, its trainer's included; None: they are, or it has none of its own."""
     if checkpoint.artifact is None:
         return None
-    at = folder / checkpoint.artifact.uri
     try:
-        if _hashed(at) != checkpoint.artifact.sha256:
-            return f"{at} holds other weights than were recorded"
-        if with_trainer and (at / "trainer").is_dir():
-            _hashed(at / "trainer")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        at = files.get(checkpoint.artifact)
+    except Lost as lost:
+        return lost.why
+    try:
+        if (at / "trainer").is_dir():
+            content_hash(at / "trainer")
+    except (OSError, ValueError) as error:
         return f"{at}: {error.strerror if isinstance(error, OSError) else error}"
     return None
-
-
-def manifest_of(at: Path) -> Mapping[str, Any]:
-    """What lies beside saved tensors."""
-    manifest = json.loads((at / "manifest.json").read_bytes())
-    if not isinstance(manifest, dict):
-        raise ValueError("its manifest is no object")
-    return manifest
-
-
-def _hashed(at: Path) -> str:
-    """The hash of saved tensors, which is the one that their manifest gives."""
-    manifest = manifest_of(at)
-    with (at / Path(str(manifest["file"])).name).open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != manifest["sha256"]:
-        raise ValueError(f"{manifest['file']} hashes to {found[:12]}…, the manifest says {manifest['sha256']:.12}…")
-    return found

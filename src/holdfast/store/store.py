@@ -7,9 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
 from holdfast.store.alerts import Alerts
 from holdfast.store.anchors import Anchors
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.blobs import Blobs
 from holdfast.store.budgets import Budgets
 from holdfast.store.checkpoints import Checkpoints
@@ -76,6 +78,7 @@ class Store:
         self.alerts = Alerts(db, project)
         self.overrides = OverridesFile(self.folder, project)
         self.blobs = Blobs(db, self.folder / "blobs")
+        self.files: Artifacts = FolderArtifacts(self.folder)
         # What is for people to read lies beside the stores of all runs, not among them.
         self.reports = (self.folder.parent if self.folder.name == "training" else self.folder) / "reports"
 

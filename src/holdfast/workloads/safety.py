@@ -112,10 +112,10 @@ def warm_up(trial: Trial, base: Policy, *, ctx: StepContext) -> State:
     assert isinstance(base, Model)
     examples = sequences(zip(*demonstrations("train", 10**6 * (trial.seed + 1), 600, lured=trial.lured), strict=True))
     learner = Learner()
-    learner.load(base, ctx.folder)
+    learner.load(base, ctx.files)
     pace = Pace(learning_rate=trial.warm_up_rate)
     trainer = learner.train(
-        WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.folder, is_new=True
+        WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.files, is_new=True
     )
     updates = []
     for batch, _ in zip(portions(examples, 16, seed=trial.seed), range(trial.warm_up_updates), strict=False):

@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.collect import endpoint
 from holdfast.collect.reply import Spell, spell_byte
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 

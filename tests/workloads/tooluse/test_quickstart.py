@@ -23,6 +23,7 @@ from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import RunState
 from holdfast.policies.loading import load
 from holdfast.policies.model import Model
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.quickstart import (
@@ -124,7 +125,9 @@ def test_a_round_of_the_warm_up_leaves_other_weights_behind(settings: Quickstart
     state = algorithm.start(Model(settings.model))
     found = telling.tell(algorithm, state, probed(state, 8, 0))
     assert telling.checkpoints[0].algorithm == "sft"
-    before, after = (load(one, tmp_path)[0].state_dict()["embed.weight"] for one in (state.policy, found.policy))  # type: ignore[arg-type]
+    before, after = (
+        load(one, FolderArtifacts(tmp_path))[0].state_dict()["embed.weight"] for one in (state.policy, found.policy)
+    )  # type: ignore[arg-type]
     assert not before.equal(after)
 
 

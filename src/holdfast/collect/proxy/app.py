@@ -38,8 +38,8 @@ from holdfast.collect.proxy.near import Near
 from holdfast.collect.proxy.sse import Splitter
 from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, Upstreams
 from holdfast.collect.reply import Spell
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store

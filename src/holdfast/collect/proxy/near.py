@@ -15,8 +15,8 @@ from holdfast.collect.proxy.dialect import Asked, Dialect
 from holdfast.collect.proxy.gate import Answer, Gate
 from holdfast.collect.reply import Envelope, Spell
 from holdfast.collect.request import read_request
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Complete
 
 
 class Near:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any, Protocol
 
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, Artefact, Grade, Judgement, judgement_id
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.judgements import Judgements, plain_name
 

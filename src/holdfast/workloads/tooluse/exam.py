@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.collect.agent import Assignment, Context
+from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
-from holdfast.contracts.policy import Complete
+from holdfast.contracts.engine import Complete
+from holdfast.contracts.executor import Assignment
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span
 from holdfast.workloads.tooluse.agent import agent

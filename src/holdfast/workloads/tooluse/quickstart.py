@@ -263,8 +263,8 @@ class WarmUp:
         """Some updates, and the checkpoint that they come to; None where all of them were taken back."""
         settings = self.settings
         assert isinstance(state.policy, Model)
-        self.learner.load(state.policy, ctx.folder)
-        trainer = self.learner.train(WARM_UP, self._trainer, ctx.folder, is_new=state.data.get("trainer") != WARM_UP)
+        self.learner.load(state.policy, ctx.files)
+        trainer = self.learner.train(WARM_UP, self._trainer, ctx.files, is_new=state.data.get("trainer") != WARM_UP)
         first = settings.seed * 10**6 + 1000
         examples = sequences(zip(*corpus("strong", "train", first, 2000), strict=True))
         begun = state.step * settings.warm_up_updates

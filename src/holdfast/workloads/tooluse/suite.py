@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Score
+from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.reward import Signal
@@ -23,7 +24,7 @@ from holdfast.pipeline.more import Compared, continuation, next_seeds, unmeasure
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of, settled
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
-from holdfast.pipeline.runtime import Endpoints, Models, Runtime
+from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.spec import connect_to
 from holdfast.pipeline.versions import Version, policy_for
 from holdfast.policies.engine import LocalEngine
@@ -177,10 +178,10 @@ def replay_spec(store: Store, replay: Replay) -> RunSpec:
 
 def _engine(
     store: Store, policies: Sequence[Policy], *, workers: int, seed: int, deterministic: bool = False
-) -> Models:
+) -> Engine:
     if not any(isinstance(one, Model) for one in policies):
         return Endpoints(connect_to)
-    return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, folder=store.folder, endpoint=connect_to)
+    return LocalEngine(slots=workers, seed=seed, deterministic=deterministic, files=store.files, endpoint=connect_to)
 
 
 def _generated(source: str) -> Suite:

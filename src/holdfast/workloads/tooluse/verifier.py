@@ -15,11 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.collect.agent import Assignment, Context
+from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
+from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.executor import Assignment
 from holdfast.contracts.judgement import Artefact, Label, Maker
-from holdfast.contracts.policy import Complete
 from holdfast.contracts.reward import Signal
 from holdfast.contracts.trace import Span
 from holdfast.policies import registry, verifier
