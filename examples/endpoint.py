@@ -14,6 +14,7 @@ QUESTIONS = [{"question": f"In capitals, please: {word}", "expected": word.upper
 
 class Model(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    log_message = staticmethod(lambda *args: None)  # nothing is printed for a request
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -21,8 +22,7 @@ class Model(BaseHTTPRequestHandler):
         word = last.split()[-1].upper()
         is_bare = "only the word" in first.lower() or word.endswith("RA")
         text = word if is_bare else f"Of course! It is {word}."
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "choices": [choice]}
         data = json.dumps(body).encode()
         self.send_response(200)
@@ -31,12 +31,9 @@ class Model(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *args: object) -> None:
-        """Nothing is printed for a request."""
-
 
 def serve() -> str:
-    """Starts it for as long as the program runs; its address."""
+    """Starts it for as long as the program runs, and returns its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}/v1"

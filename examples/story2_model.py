@@ -18,15 +18,19 @@ async def agent(task, ctx):
     return reply.choices[0].message.content or ""
 
 
-rows = [{"question": f"Please write {word}.", "expected": word} for word in WORDS]
-result = hf.improve(
-    agent,
-    hf.tasks(rows[:40] if QUICK else rows, held_out=0.5),
-    name="words",
-    scorers="exact",
-    policy=hf.Model("tiny-tools"),  # or a folder in Hugging Face's format
-    algorithm=hf.GRPO(lr=3e-4, steps=2 if QUICK else 8, tasks=8, samples=8),
-)
-print(result)
-print("parameters moved:", result.candidate is not None and result.candidate.checkpoint is not None)
-print("held-out success:", f"{result.proof.comparisons['success'].difference:+.2f}")
+def learn(agent, name):
+    rows = [{"question": f"Please write {word}.", "expected": word} for word in WORDS]
+    tasks = hf.tasks(rows[:24] if QUICK else rows, held_out=0.5)
+    base = hf.Model("tiny-tools")  # or a folder in Hugging Face's format
+    grpo = hf.GRPO(lr=3e-4, steps=1 if QUICK else 8, tasks=4 if QUICK else 8, samples=8)
+    result = hf.improve(agent, tasks, name=name, scorers="exact", policy=base, algorithm=grpo)
+    print(result)
+    if result.candidate is not None:  # else it said why nothing was learnt
+        print("parameters moved:", result.candidate.version)
+        for title, policy in (("before", base), ("after", result.candidate)):
+            tried = result.run.rollouts(f"split == 'val' and version == '{policy.version}'")
+            print(f"held-out success {title}: {sum(row['outcome'] == 'right' for row in tried) / len(tried):.2f}")
+
+
+if __name__ == "__main__":
+    learn(agent, "openai")

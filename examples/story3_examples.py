@@ -6,7 +6,8 @@ from pathlib import Path
 
 import holdfast as hf
 
-DATA, OUT = Path(__file__).parent / "data", Path(sys.argv[1] if len(sys.argv) > 1 else "story3")
+QUICK = "--quick" in sys.argv  # shows that it runs; too short to learn much
+DATA, OUT = Path(__file__).parent / "data", Path("story3")
 CALC = {"name": "calc", "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}}}
 
 
@@ -27,10 +28,10 @@ async def agent(task, ctx):
 
 
 here = {"store": OUT / "store.sqlite", "workers": 64}
-tasks = hf.tasks(DATA / "shop_tasks.jsonl", held_out=0.5, seed=0)
+tasks = hf.tasks(DATA / "shop_tasks.jsonl", held_out=0.5, seed=0).take(20 if QUICK else 500)
 base = hf.Model("tiny-tools")
 taught = hf.sft(base, DATA / "shop_chats.jsonl", lr=6e-4, epochs=1, store=here["store"])
-how = hf.GRPO(lr=1e-3, steps=4, tasks=16, samples=6)
+how = hf.GRPO(lr=1e-3, steps=1 if QUICK else 4, tasks=16, samples=6)
 result = hf.improve(agent, tasks, name="shop", scorers="exact", policy=taught, algorithm=how, seeds=1, **here)
 for name, policy in (("before", base), ("taught", taught), ("practised", result.candidate)):
     rows = hf.collect(agent, tasks.held_out, scorers="exact", policy=policy, **here).rollouts()

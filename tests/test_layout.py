@@ -39,13 +39,6 @@ def sources(contract: str) -> set[str]:
     return set(FLOORS[f"importlinter:contract:{contract}"]["source_modules"].split())
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_has_a_test_of_the_same_name(module: Path) -> None:
-    mirror = Path("tests") / module.parent / f"test_{module.name}"
-    if not (ROOT / mirror).is_file():
-        pytest.fail(f"src/holdfast/{module} has no test: there is no {mirror}", pytrace=False)
-
-
 def test_the_contracts_import_nothing_and_the_door_opens_nothing_before_it_is_asked() -> None:
     tree = ast.parse((PACKAGE / "contracts/__init__.py").read_text(encoding="utf-8"))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]

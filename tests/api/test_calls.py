@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,25 @@ def test_an_agent_with_an_sdk_of_its_own_is_improved_as_it_is(endpoint: Endpoint
     rows = result.run.rollouts()
     assert {row["outcome"] for row in rows} == {"right", "wrong"}
     assert any(row["feedback"] and row["feedback"].startswith("said") for row in rows)
+
+
+def test_the_same_call_once_more_is_another_try_and_is_believed_half_as_easily(endpoint: Endpoint, at: Path) -> None:
+    """Or whoever repeats a call until the gate opens would get a bad candidate through, sooner or later."""
+    call = short(endpoint, at)
+    found = [hf.improve(scene.agent, scene.questions(90), **call) for _ in range(3)]
+    assert [one.release for one in found] == ["support@2"] * 3 and len({one.run.id for one in found}) == 3
+    with open_store(at, create=False) as store:
+        kept = [json.loads(store.blobs.get(str(one.proof.evidence.samples))) for one in found if one.proof]
+    assert [one["weighing"]["alpha"] for one in kept] == [0.05, 0.025, 0.0125]
+    assert [one["criteria"]["max_p_value"] for one in kept] == [0.05, 0.025, 0.0125]
+    assert [one.proof.evidence.manifest.get("tries") for one in found if one.proof] == [None, 2, 3]
+    more = found[2].prove(scene.questions(230).select(ids=[f"t{n}" for n in range(90, 230)]))
+    with open_store(at, create=False) as store:
+        assert more.proof is not None
+        last = json.loads(store.blobs.get(str(more.proof.evidence.samples)))
+    assert last["weighing"]["alpha"] == 0.0125  # further tasks are the same try
+    other = hf.improve(scene.agent, scene.questions(90), **{**call, "policy": hf.Prompt(system=scene.POOR)})
+    assert other.proof is not None and "tries" not in other.proof.evidence.manifest  # against another base
 
 
 def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(endpoint: Endpoint, at: Path) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as hf
-from holdfast.api.driving import QUIET_S, Progress
+from holdfast.api.driving import LINE_S, QUIET_S, Progress
 from holdfast.contracts.run import RunState, Status
 from tests.api import scene
 from tests.api.scene import short
 from tests.endpoint import Endpoint
+from tests.store.children import unmeasured
 
 
 async def test_it_works_inside_a_running_event_loop(endpoint: Endpoint, at: Path) -> None:
@@ -61,27 +68,47 @@ def test_another_call_is_another_run(endpoint: Endpoint, at: Path) -> None:
     assert other.run.id != run.id
 
 
-def test_ctrl_c_stops_the_run_and_loses_nothing(
-    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done: list[str] = []
+INTERRUPTED = """
+import asyncio, signal, sys
+from pathlib import Path
+import holdfast as hf
+from tests.api import scene
+from tests.endpoint import Endpoint
 
-    async def agent(task: Any, ctx: hf.Context) -> str:
-        done.append(ctx.assignment.rollout)
-        if len(done) == 20:
-            _thread.interrupt_main()
-        await asyncio.sleep(0.2 if len(done) >= 20 else 0.0)
-        return await scene.agent(task, ctx)
+at, url, begun, is_again = Path(sys.argv[1]), sys.argv[2], [], len(sys.argv) > 3
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
 
-    with pytest.raises(KeyboardInterrupt):
-        hf.improve(agent, scene.questions(30), **short(endpoint, at))
+async def agent(task, ctx):
+    begun.append(ctx.assignment.rollout)
+    print(begun[-1], flush=True)
+    if len(begun) > 20 and not is_again:
+        await asyncio.sleep(60)
+    return await scene.agent(task, ctx)
+
+result = hf.improve(agent, scene.questions(30), **scene.short(Endpoint(url=url), at))
+print("done", result.run.id)
+"""
+
+
+def test_ctrl_c_stops_the_run_and_loses_nothing(endpoint: Endpoint, at: Path, tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(INTERRUPTED, encoding="utf-8")
+    env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command, pipe = [sys.executable, str(script), str(at), endpoint.url], subprocess.PIPE
+    with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as child:
+        assert child.stdout is not None
+        for _ in range(21):
+            assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode != 0 and "the same call goes on from there" in err and "KeyboardInterrupt" in err, err
     (stopped,) = hf.runs(store=at)
     kept = {row["id"] for row in stopped.rollouts("status == 'succeeded'")}
-    assert stopped.state == "cancelled" and kept and "the same call goes on from there" in capsys.readouterr().err
-    done[:] = done[:20]
-    done.append("so that nobody interrupts again")
-    result = hf.improve(agent, scene.questions(30), **short(endpoint, at))
-    assert result.run.id == stopped.id and not kept & set(done[21:])  # what was there was not run again
+    assert stopped.state == "cancelled" and kept
+    again = subprocess.run([*command, "again"], env=env, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    *ran, last = again.stdout.splitlines()
+    assert last == f"done {stopped.id}" and ran and not kept & set(ran)  # what was there was not run again
 
 
 def test_a_run_that_another_drives_is_not_taken_from_it(endpoint: Endpoint, at: Path) -> None:
@@ -98,6 +125,46 @@ def test_a_run_that_another_drives_is_not_taken_from_it(endpoint: Endpoint, at: 
         run.wait()
 
 
+KILLED = """
+import asyncio
+
+import holdfast as hf
+from tests.api import scene
+
+is_slow = True
+
+async def agent(task, ctx):
+    if is_slow:
+        print("begun", flush=True)
+        await asyncio.sleep(600)
+    return await scene.agent(task, ctx)
+
+def call(url, store):
+    how = {"policy": hf.Prompt(system=scene.FAIR), "algorithm": hf.Candidates([scene.GOOD]), "workers": 2}
+    how |= {"model": "tiny", "base_url": url, "store": store}
+    return hf.start(agent, scene.questions(30), name="support", scorers=scene.correct, **how)
+"""
+
+
+def test_the_same_call_takes_over_at_once_from_a_process_that_was_killed(
+    endpoint: Endpoint, at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    killed: Any = importlib.import_module("killed")
+    line = [sys.executable, "-c", f"import killed; killed.call({endpoint.url!r}, {str(at)!r}).wait()"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])}
+    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "begun\n"
+        first.kill()
+    (run,) = hf.runs(store=at)
+    with run.place.open() as store:
+        store.runs.beat(run.id, driver=1, now=time.time()).result()  # however long the test took to come here
+    killed.is_slow = False
+    again = killed.call(endpoint.url, at)
+    assert (again.id, again.wait().release) == (run.id, "support@2")
+
+
 def test_an_agent_that_never_answers_rightly_ends_in_words(endpoint: Endpoint, at: Path) -> None:
     def agent(task: Any, ctx: hf.Context) -> str:
         raise KeyError("nope")
@@ -105,6 +172,21 @@ def test_an_agent_that_never_answers_rightly_ends_in_words(endpoint: Endpoint, a
     with pytest.raises(hf.HoldfastError, match="no rollout succeeded"):
         hf.improve(agent, scene.questions(30), **short(endpoint, at))
     assert all("nope" in row["error"] for row in hf.runs(store=at)[0].rollouts())
+
+
+def test_a_collection_says_how_many_rollouts_it_has(
+    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(task: Any, ctx: hf.Context) -> str:
+        await asyncio.sleep(0.5)
+        return await scene.agent(task, ctx)
+
+    monkeypatch.setattr("holdfast.api.driving.QUIET_S", 0.0)
+    monkeypatch.setattr("holdfast.api.driving.LINE_S", 0.0)
+    tasks, prompt = scene.questions(3, held_out=None), hf.Prompt(system="x")
+    hf.collect(slow, tasks, policy=prompt, model="tiny", base_url=endpoint.url, store=at, workers=1)
+    err = capsys.readouterr().err
+    assert re.search(r"^run-1-\w+: [012] of 3 rollouts, collecting$", err, re.M), err
 
 
 def test_what_is_quick_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,4 +214,7 @@ def test_what_is_quick_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> 
         assert capsys.readouterr().err == ""
         progress._since = progress._said = time.monotonic() - QUIET_S - 1.0
         progress.show(status)
-        assert capsys.readouterr().err == "run-1: 3 of 9 rollouts look 1 of 2\n"
+        assert capsys.readouterr().err == "run-1: 3 of 9 rollouts, look 1 of 2\n"
+        progress._said = time.monotonic() - LINE_S - 1.0
+        progress.show(replace(status, total_rollouts=0, succeeded=0))  # an environment has no rollouts to count
+        assert capsys.readouterr().err == "run-1: look 1 of 2\n"

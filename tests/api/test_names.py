@@ -43,3 +43,8 @@ def test_collect_is_a_call_and_still_the_room_of_that_name() -> None:
     code = "import holdfast.collect.agent, holdfast; print(callable(holdfast.collect), holdfast.collect.agent.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["True", "holdfast.collect.agent"]
+
+
+def test_start_takes_what_improve_takes() -> None:
+    improved, started = (inspect.signature(call).parameters for call in (hf.improve, hf.start))
+    assert list(improved.values()) == list(started.values())

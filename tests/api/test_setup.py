@@ -27,10 +27,24 @@ def test_a_waiver_is_in_the_ledger_and_on_every_page(endpoint: Endpoint, at: Pat
 def test_the_report_on_the_tasks_is_shown_before_a_run_that_has_warnings(
     endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = scene.questions(6, held_out=None)
+    tasks = scene.questions(30)
     assert capsys.readouterr().err == ""
-    hf.collect(scene.agent, tasks, policy=hf.Prompt(system="x"), model="tiny", base_url=endpoint.url, store=at)
-    assert "held-out tasks" in capsys.readouterr().err
+    hf.improve(scene.agent, tasks, **short(endpoint, at))
+    assert "held-out tasks: a proof needs many" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_proves_nothing_by_a_split_does_not_ask_for_one(
+    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"scorers": scene.correct, "model": "tiny", "base_url": endpoint.url, "store": at}
+    tasks = scene.questions(6, held_out=None)
+    fair, good = hf.Prompt(system=scene.FAIR), hf.Prompt(system=scene.GOOD)
+    hf.collect(scene.agent, tasks, policy=fair, **given)
+    hf.compare(fair, good, tasks, agent=scene.agent, **given)
+    assert "held-out" not in capsys.readouterr().err
+    twice = hf.tasks([{"question": "Twice 1?", "expected": "2"}, {"question": "Twice 1?", "expected": "2"}])
+    hf.collect(scene.agent, twice, policy=fair, **given)
+    assert "! Dropped 1 duplicates" in capsys.readouterr().err  # what concerns every run is still said
 
 
 def test_settings_of_a_run_hold_no_task_and_no_key(accepted: Improved) -> None:

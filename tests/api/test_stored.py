@@ -90,6 +90,15 @@ def test_a_changed_scorer_scores_stored_rollouts_and_both_scorings_stand_side_by
     assert "became right" in str(again)
 
 
+def test_one_function_alone_is_the_gate_of_a_rescoring_as_of_a_run(endpoint: Endpoint, at: Path) -> None:
+    run = collected(endpoint, at, scene.FAIR, count=20)
+    said = hf.rescore(run, [hf.Scorer(scene.lenient, gate=True)]).comparison
+    for given in (scene.lenient, [scene.lenient]):
+        assert hf.rescore(run, given).comparison == said
+    unsaid = hf.rescore(run, [hf.Scorer(scene.lenient)]).comparison  # an object says for itself what it is
+    assert (said.became_right, unsaid.became_right) == (12, 0)
+
+
 def test_rescoring_a_proof_says_what_the_verdict_would_have_been(improved: Improved) -> None:
     again = hf.rescore(improved.result, scorers=[hf.Scorer(scene.lenient, gate=True)], store=improved.store)
     assert again.comparison.arms is not None

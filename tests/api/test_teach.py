@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,8 @@ import transformers
 
 import holdfast as hf
 from holdfast.policies.lm import Shape, Transformer
-from holdfast.policies.loading import load
 from holdfast.policies.weights import Manifest, save_transformer
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"question": f"{n} and one?", "answer": f"{n + 1}."} for n in range(24)]
 HOW: dict[str, Any] = {"lr": 1e-2, "epochs": 1, "batch": 4}
 
@@ -73,27 +68,3 @@ def test_what_is_wrong_is_said_before_anything_begins(model: hf.Model, tmp_path:
     taught = hf.sft(model, ROWS, store=at, **HOW)
     with pytest.raises(hf.BadInput, match="is not in the store .*other.sqlite; give the store that it was trained in"):
         hf.collect(lambda task, ctx: "", ROWS, policy=taught, store=tmp_path / "other.sqlite")
-
-
-def test_story_3_teaches_practises_and_exports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As written, with fewer examples, tasks and steps: the figures of the whole are in the documentation."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    data = tmp_path / "examples" / "data"
-    for file, count in (("shop_chats.jsonl", 48), ("shop_tasks.jsonl", 40)):
-        (data / file).write_text("".join((data / file).read_text().splitlines(keepends=True)[:count]))
-    script = tmp_path / "examples" / "story3_examples.py"
-    assert len(script.read_text().splitlines()) < 40
-    script.write_text(script.read_text().replace("epochs=1", "epochs=2").replace("steps=4", "steps=1"))
-    monkeypatch.setattr(sys, "argv", ["story3_examples.py", str(tmp_path / "out")])
-    found = runpy.run_path(str(script))
-    said = capsys.readouterr().out
-    before, taught = (float(line.split()[1]) for line in said.splitlines()[:2])
-    assert before < 0.1 < taught
-    result = found["result"]
-    assert result.candidate.checkpoint != found["taught"].checkpoint
-    exported, _ = load(hf.Model(str(tmp_path / "out" / "model")), None)
-    trained, _ = load(result.candidate, tmp_path / "out")
-    ours = dict(trained.named_parameters())
-    assert all(bool((value == ours[name]).all()) for name, value in exported.named_parameters())

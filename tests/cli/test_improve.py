@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.improve import _found
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.run import RunState
+from holdfast.contracts.settings import load_settings
 from holdfast.operate.status import read_status
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
@@ -76,6 +78,19 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     command = ran.lines[-1].strip()
     assert command == "holdfast release explain tools@2 --store s.db --project mine"
     assert cli(*shlex.split(command)[1:]).code == 0
+
+    # A candidate is what another run may begin with, by any name that it is shown under.
+    made = here / "checkpoints" / body["candidate"]["manifest"]["checkpoint"]
+    for name in (made.name, f"sprout-weak@{made.name}", "tools@2"):
+        again = load_settings(config(here)).model_copy(update={"model": f"local/{name}"})
+        assert _found(again, "s.db", "mine").model == f"local/{made}"
+    words = ("--policy", "more", "--model", f"local/{made.name}", "--store", "s.db", "--project", "mine")
+    ran = cli("improve", config(here), *words)
+    assert ran.code == 0, ran.err
+    with open_store(here / "s.db", project="mine") as store:
+        assert store.releases.get("more@1").source == f"weights:{made}"
+    refused = cli("improve", config(here), "--model", "local/nobody", "--store", "s.db")
+    assert refused.code == 2 and "a folder of weights, a checkpoint's id, or policy@number" in refused.err
 
 
 def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cli, here: Path) -> None:

@@ -20,6 +20,8 @@ import pytest
 
 from holdfast.cli.quickstart import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
+from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.records import loads
 from holdfast.contracts.run import LESSON, RunState, Wanted
 from holdfast.operate.status import read_status
 from holdfast.policies.registry import load
@@ -84,6 +86,20 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     for command in [commands[0], *commands[2:]]:
         done = cli(*shlex.split(command)[1:])
         assert done.code == 0, f"{command}\n{done.err}"
+
+    at = ("--store", "a b/s.db", "--project", "mine")
+    more = cli("prove", "more", f"{run}@2", *at)
+    assert more.code == 2 and "is of the kind quickstart, whose proof cannot be added to" in more.err
+    versions = f"--baseline {run}@1 --candidate {run}@2"
+    assert f"'holdfast prove run SUITE {versions}', then 'holdfast release decide'" in more.err
+    proof = cli("prove", "run", "tooluse:4:1", *versions.split(), *at)
+    assert proof.code == 0, proof.err
+    decided = cli("release", "decide", f"{run}@2", "--run", proof.lines[0].split()[0], "--json", *at)
+    assert decided.code == 1, decided.err
+    with open_store(tmp_path / "a b/s.db", project="mine") as store:
+        evidence = loads(Evidence, store.blobs.get(str(store.releases.get(f"{run}@2").evidence)))
+        kept = json.loads(store.blobs.get(str(evidence.samples)))
+    assert kept["weighing"]["alpha"] == 0.025  # the second time that the two were measured
 
 
 @contextmanager

@@ -105,6 +105,32 @@ def test_a_rollout_of_a_run_that_ended_is_queued_for_whoever_takes_it_up(room: R
     assert room.take("requeue", "run-1/t")["note"].startswith("its run is failed: nobody claims it until")
 
 
+def test_a_rollout_whose_step_is_recorded_is_not_queued_again(either: Room) -> None:
+    """Whoever resumed the run would not run it, and it would be cancelled at the end."""
+    store, run = either.store, either.run()
+    store.queue.enqueue(run.id, [Task(name="t", input=1, step="0/collect")], now=1.0).result()
+    either.take("cancel_rollout", "run-1/t")
+    assert either.look("requeue", "run-1/t")["refused"] is None
+    store.steps.add(run.id, "0/collect", {}, function="collect", now=2.0).result()
+    seen = either.look("requeue", "run-1/t")["refused"]
+    assert seen["why"] == "its step 0/collect is recorded, and a recorded step is not run again"
+    with pytest.raises(IllegalMove, match="is recorded, .*; begin a new run with its task"):
+        either.take("requeue", "run-1/t")
+    assert store.views.rollout(f"{run.id}/t").status is RolloutState.CANCELLED
+
+
+def test_a_step_that_is_recorded_between_look_and_deed_still_refuses(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = room.run()
+    room.store.queue.enqueue(run.id, [Task(name="t", input=1, step="0/collect")], now=1.0).result()
+    room.take("cancel_rollout", "run-1/t")
+    room.store.steps.add(run.id, "0/collect", {}, function="collect", now=2.0).result()
+    monkeypatch.setattr(room.store.steps, "get", lambda run, name: None)  # as it was before
+    with pytest.raises(IllegalMove, match="a recorded step is not run again"):
+        room.take("requeue", "run-1/t")
+
+
 def test_a_rollback_makes_the_known_good_version_live(either: Room) -> None:
     for number, stage in ((1, Stage.LIVE), (2, Stage.LIVE), (3, Stage.CANARY), (4, Stage.CANDIDATE)):
         release(either.store, number, stage)

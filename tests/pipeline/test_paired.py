@@ -20,10 +20,13 @@ from holdfast.pipeline.paired import (
     episodes_of_run,
     looked,
     measured,
+    settled,
     shown_looks,
     weighed,
 )
 from holdfast.pipeline.prove import ARMS, Look
+from holdfast.promote.gate import Criteria
+from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
@@ -115,6 +118,20 @@ def test_only_who_wants_it_stops_at_a_verdict(store: Store) -> None:
     assert rejected.verdict is not None and rejected.verdict.outcome is Outcome.REJECT
     held = looks(store, compared(store, replace(many, baseline=replace(many.candidate, name="old", sha256="0" * 64))))
     assert [one.verdict and one.verdict.outcome for one in held] == [Outcome.HOLD, Outcome.HOLD]
+
+
+def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for(store: Store) -> None:
+    """A verdict after fewer would stand, and the gate stay closed."""
+    sure = Weighing(alpha=0.2, max_safety_regression=0.9)
+    made = evaluation(tasks=tasks(40), seeds=(1, 2), batch=10, stop_early=True, how=sure)
+    first, second = looks(store, compared(store, made))
+    assert first.verdict is not None and first.verdict.outcome is Outcome.PROMOTE
+    assert (first.tasks, second.tasks) == (10, Criteria().min_episodes)
+    worse = replace(made, baseline=made.candidate, candidate=made.baseline)
+    assert [one.tasks for one in looks(store, compared(store, worse))] == [10]  # no gate would open for it
+    before = replace(made, least=0)
+    assert "least" not in before.settings  # as runs that older versions began have them
+    assert settled(before.settings)["least"] == 0 and settled(made.settings)["least"] == made.least
 
 
 def test_a_single_task_has_no_verdict_yet(store: Store) -> None:

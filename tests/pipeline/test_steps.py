@@ -338,12 +338,14 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
     files: Files, wanted: Wanted
 ) -> None:
     pieces: list[int] = []
+    checks: list[int] = []
     go = threading.Event()
 
     def long(*, ctx: StepContext) -> float:
         for piece in range(3):
             pieces.append(piece)
             assert piece != 1 or go.wait(PATIENCE_S)
+            checks.append(piece)
             ctx.check()
         return ctx.held_s
 
@@ -359,11 +361,12 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
             order(operator, watched.run_id, wanted)
             await asyncio.wait_for(store.changes.after(ORDERS, seen), PATIENCE_S)  # heard of here
             go.set()
+            await until(lambda: len(checks) == 2)  # on a busy machine the thread may come to it late
             await asyncio.sleep(0.4)
             assert pieces == [0, 1] and not running.done()
             order(operator, watched.run_id, Wanted.RUNNING)
         assert watched.ended() == (RunState.COMPLETED, None)
-    assert held[0] > 0.3
+    assert held[0] > 0.2
 
 
 async def test_no_step_begins_while_the_run_is_paused(files: Files) -> None:

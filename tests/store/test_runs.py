@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
+from holdfast.contracts.process import Process
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -197,10 +198,33 @@ def test_a_run_whose_process_died_is_taken_up_once_it_has_been_silent(store: Sto
         resume(store, run, clock)
     assert str(refused.value) == (
         f"run {run}: another process drives it (last sign of life 9.9 s ago); "
-        "stop that process, or wait 10 s if it is dead"
+        "stop that process, or wait 1 s if it is dead"
     )
     clock.advance(0.1)
     assert resume(store, run, clock).beat_at == clock.now
+
+
+def test_a_run_whose_process_is_known_to_be_gone_is_taken_up_at_once(store: Store, clock: Clock) -> None:
+    first, second = (Process(machine="here", pid=pid) for pid in (1001, 1002))
+    begun = {"kind": "optimize", "model_ref": "m", "settings": {}, "salt": "a", "who": "op"}
+    run = store.runs.begin(**begun, now=clock.now, process=first).result().id  # type: ignore[arg-type]
+    gone: list[Process] = []
+
+    def take_up() -> Run:
+        clock.advance(1)
+        again = {"who": "op", "now": clock.now, "silent_s": 10.0, "process": second, "is_gone": gone.__contains__}
+        return store.runs.resume(run, **again).result()  # type: ignore[arg-type]
+
+    with pytest.raises(IllegalMove, match="or wait 9 s if it is dead"):
+        take_up()
+    gone.append(first)
+    assert take_up().driver == 2
+    assert bodies(store, run)[-1][2]["process"] == {"machine": "here", "pid": 1002}
+    with pytest.raises(IllegalMove, match="another process drives it"):
+        take_up()  # it is the second one's now, which lives
+    unnoted = begin(store, clock, salt="b")
+    with pytest.raises(IllegalMove, match="another process drives it"):
+        store.runs.resume(unnoted, who="op", now=clock.now, silent_s=10.0, is_gone=lambda process: True).result()
 
 
 def test_who_slept_while_another_took_the_run_up_neither_beats_nor_ends_it(store: Store, clock: Clock) -> None:

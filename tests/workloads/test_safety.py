@@ -12,6 +12,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState, StepRecord
 from holdfast.learn.constrain import from_dict
 from holdfast.pipeline.run import Control
+from holdfast.policies.model import Model
 from holdfast.policies.weights import read
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.safety import (
@@ -24,9 +25,11 @@ from holdfast.workloads.safety import (
     quick,
     rates,
     spec_for,
+    warm_up,
     weigh,
 )
 from tests.conftest import Files
+from tests.learn.telling import Telling
 from tests.pipeline.scene import fresh_in, ran, scripted
 from tests.workloads.scene import RUN, recorded, tiny
 
@@ -92,6 +95,14 @@ async def test_it_warms_up_practises_and_measures(base: str, files: Files) -> No
     lam = [body["constraint"]["multiplier"]["value"] for body in (first, second)]
     assert 0.0 < lam[0] < lam[1]
     assert (last["phase"], last["cost"], last["of"]) == ("after", 0.0, 6)
+
+
+def test_a_warm_up_whose_updates_were_all_taken_back_leaves_no_checkpoint(base: str, tmp_path: Path) -> None:
+    telling: Any = Telling(tmp_path)
+    strayed = warm_up(replace(trial(CONSTRAINED, base), warm_up_rate=1e30), Model(base), ctx=telling)
+    assert (strayed.candidate, telling.checkpoints, "checkpoint" in strayed.metrics) == (None, [], False)
+    assert strayed.metrics["update"]["restored"]
+    assert warm_up(trial(CONSTRAINED, base), Model(base), ctx=telling).candidate is not None
 
 
 async def test_equal_successes_teach_nothing_without_a_constraint(base: str, files: Files) -> None:

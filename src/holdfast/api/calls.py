@@ -179,7 +179,7 @@ def _improve_spec(
         algorithm=algorithm,
         tasks=[one.row() for one in setup.tasks.train],
         held_out=proving,
-        prove=_prove_config(options, how),
+        prove=replace(_prove_config(options, how), least=criteria.least),
         criteria=criteria,
         iterations=options["iterations"],
         stage=None if options["stage"] is None else Stage(options["stage"]),
@@ -325,7 +325,7 @@ async def _collect(setup: Setup, policy: Policy, run: Driven) -> None:
         for seed in range(options["seeds"])
     ]
     run.planned = len(work)
-    await run.step("collect", collect_step, work, 1, options["timeout_s"], title="rollouts")
+    await run.step("collect", collect_step, work, 1, options["timeout_s"], title="collecting")
 
 
 # Compare -------------------------------------------------------------------------------------------------------------

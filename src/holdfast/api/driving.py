@@ -219,7 +219,9 @@ class Progress:
             if now - self._said > LINE_S or self._said == self._since:
                 self._said = now
                 of = f" of {status.total_rollouts}" if status.total_rollouts > done else ""
-                print(f"{status.run_id}: {done}{of} rollouts {note}".rstrip(), file=sys.stderr)
+                counted = f"{done}{of} rollouts" if status.total_rollouts else ""  # in an environment there are none
+                message = ", ".join(filter(None, (counted, note))) or "starting"
+                print(f"{status.run_id}: {message}", file=sys.stderr)
             return
         total = status.total_rollouts if status.total_rollouts >= done else None
         self._bar.update(self._task, description=status.run_id, completed=done, total=total, note=note)

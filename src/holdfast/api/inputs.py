@@ -216,13 +216,19 @@ def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]
     return ()
 
 
+def scorers_from(given: Any) -> list[Scorer]:
+    """One function alone, or one name, is the gate."""
+    if isinstance(given, str | Mapping) or callable(given) or not isinstance(given, Sequence):
+        given = [given]
+    made = [load_scorer(one) for one in given]
+    if len(made) == 1 and not isinstance(given[0], Scorer | Mapping) and not made[0].is_group:
+        return [replace(made[0], gate=True)]
+    return made
+
+
 def score_from(scorers: Any, safety: Any, tasks: Sequence[TaskItem]) -> TaskScore:
-    """Tried on the tasks' own expected answers. One function alone is the gate."""
-    if isinstance(scorers, str | Mapping) or callable(scorers) or not isinstance(scorers, Sequence):
-        scorers = [scorers]
-    made = [load_scorer(one) for one in scorers]
-    if len(made) == 1 and not isinstance(scorers[0], Scorer | Mapping) and not made[0].is_group:
-        made = [replace(made[0], gate=True)]
+    """Tried on the tasks' own expected answers."""
+    made = scorers_from(scorers)
     for one in made:
         if one.is_group:
             why = "compares the attempts at a task with one another, which a worker cannot"

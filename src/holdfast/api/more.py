@@ -29,7 +29,7 @@ from holdfast.pipeline import improve as loop
 from holdfast.pipeline.more import proofs, samples_of
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, compare, measured, policies_of
 from holdfast.pipeline.promote import promote
-from holdfast.pipeline.proof import Candidate, PromotionRequest
+from holdfast.pipeline.proof import Candidate, PromotionRequest, criteria_from, weighing_from
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.versions import resolve
 from holdfast.store.store import Store
@@ -73,9 +73,10 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         suite=suite,
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
-        how=spec.prove.how,
+        how=weighing_from(kept["weighing"]),  # as it was judged: stricter than asked, if it was not the first try
         batch=spec.prove.batch,
         stop_early=True,
+        least=spec.prove.least,
         seed=options["seed"],
         workers=options["workers"],
         timeout_s=options["timeout_s"],
@@ -130,7 +131,7 @@ def _decided(
     assert result.release is not None
     last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
     release, baseline = store.releases.get(result.release), store.releases.get(last.baseline)
-    found = measured(store, run.id)
+    found, kept = measured(store, run.id), samples_of(store, release) or {}
     request = PromotionRequest(
         candidate=Candidate(
             run=run.id,
@@ -148,8 +149,8 @@ def _decided(
             manifest=release.manifest,
             baseline_manifest=baseline.manifest,
         ),
-        how=spec.prove.how,
-        criteria=spec.criteria,
+        how=evaluation.how,
+        criteria=criteria_from(kept["criteria"]),
         reports=store.reports,
         now=time.time(),
         to=spec.stage,

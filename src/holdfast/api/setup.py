@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -115,8 +115,9 @@ def runtime_for(
 def launch(
     setup: Setup, kind: str, program: Callable[[Driven], Any], read: Callable[[Store, Run], T], model_ref: str
 ) -> Started[T]:
-    if setup.tasks.report.warnings:
-        print(setup.tasks.report, file=sys.stderr)
+    report = replace(setup.tasks.report, is_proof=kind == "improve")
+    if report.warnings:
+        print(report, file=sys.stderr)
     return drive_spec(setup, run_spec(setup, kind, program, model_ref), read)
 
 

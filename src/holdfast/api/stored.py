@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from holdfast.api.inputs import TaskScore, default_store, described
+from holdfast.api.inputs import TaskScore, default_store, described, scorers_from
 from holdfast.api.show import Block, Grid, Shown
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Verdict
@@ -30,7 +30,7 @@ from holdfast.pipeline.prove import judged
 from holdfast.prove.weigh import Weighing
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again
-from holdfast.reward.scorers import combine, load_scorer
+from holdfast.reward.scorers import combine
 from holdfast.store.store import Store, open_store
 
 PAGE = 500
@@ -374,11 +374,11 @@ def rescore(
 ) -> Rescoring:
     """Score the stored rollouts of a run by other scorers, without running the agent again.
 
-    Both scorings are kept: the rollouts keep their rewards, the new scoring lies beside them under its name.
+    One function alone is the gate, as in `improve`. Both scorings are kept: the rollouts keep their rewards, the new
+    scoring lies beside them under its name.
     """
     found = run_of(run, Place.of(store, project))
-    given = scorers if isinstance(scorers, Sequence) and not isinstance(scorers, str | Mapping) else [scorers]
-    made = [load_scorer(one) for one in given]
+    made = scorers_from(scorers)
     score = TaskScore(combine(made, safety=safety))
     with found.place.open() as opened:
         taken = {one.name for one in opened.scorings.of_run(found.id)}

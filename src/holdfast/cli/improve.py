@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli.init import CONFIG
 from holdfast.cli.onward import left, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def improve(
     reward_range: Annotated[
         tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="All that an episode of it can return.")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="local/NAME", help="The model to begin with.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
+    ] = None,
     agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
     iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
@@ -68,6 +70,7 @@ def improve(
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
     _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
+    settings = None if settings is None else _found(settings, store, project)
     salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
@@ -113,6 +116,23 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
 
     block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
     return override(settings, model=model, agent=agent, improve=block)
+
+
+def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
+    """The same with the folder of the weights, where the model is a checkpoint or a release of this store."""
+    from holdfast.contracts.errors import NotFound
+    from holdfast.pipeline.spec import LOCAL
+    from holdfast.pipeline.versions import weights_of
+
+    provider, _, name = (settings.model or "").partition("/")
+    if provider != LOCAL or Path(name).is_dir():
+        return settings
+    try:
+        opened = existing(store, project)
+    except NotFound:  # there is none yet, so it holds no weights
+        return settings
+    with opened:
+        return settings.model_copy(update={"model": f"{LOCAL}/{weights_of(opened, name)}"})
 
 
 def _check(

@@ -80,6 +80,7 @@ class TaskReport:
     near_leaks: tuple[Leak, ...] = ()  # the same but for case, spaces and digits
     without_expected: tuple[str, ...] = ()  # ids
     gold_in_sight: tuple[str, ...] = ()  # keys of the input that seem to hold the expected answer
+    is_proof: bool = True  # one split is learnt from, the other proves it; else the size of neither matters
 
     @property
     def dropped(self) -> int:
@@ -148,6 +149,8 @@ def _expected_warning(report: TaskReport) -> Iterator[str]:
 
 
 def _size_warning(report: TaskReport) -> Iterator[str]:
+    if not report.is_proof:
+        return
     if not report.held_out:
         yield "No held-out tasks: nothing can be proved. Give held_out, as in held_out=0.4, or a split column."
     elif report.held_out < FEW:

@@ -21,6 +21,7 @@ from holdfast.contracts.algorithm import LearnContext
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
+from holdfast.contracts.process import is_alive
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading
 from holdfast.policies.model import Model
@@ -164,7 +165,7 @@ def _number(ctx: LearnContext, checkpoint: str | None) -> int:
 def _sweep(ctx: LearnContext, now_at: int) -> None:
     """Away with what killed processes left half done, but not with what another is writing right now."""
     for folder, step, pid in _folders(ctx, "."):
-        if step < now_at or (step == now_at and not (pid and _is_alive(int(pid)))):
+        if step < now_at or (step == now_at and not (pid and is_alive(int(pid)))):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -173,13 +174,3 @@ def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
     name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
     return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -16,7 +16,7 @@ from holdfast.contracts.evidence import Reason
 from holdfast.contracts.orders import WANTS, Alert, Command, guarded
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.operate import recover, steps
 from holdfast.store.find import find_policy, find_rollout
@@ -159,10 +159,12 @@ def _of_rollout(store: Store, command: Command) -> Plan:
     if is_again and run.wanted is Wanted.CANCELLED:
         notes["note"] = "its run was cancelled for good: nobody claims it"
     elif is_again and run.state is not RunState.RUNNING:
-        notes["note"] = f"its run is {run.state}: nobody claims it until 'holdfast optimize --resume {run.id}'"
+        until = "" if (taken_up := recover.command_of(run)) is None else f" until '{taken_up}'"
+        notes["note"] = f"its run is {run.state}: nobody claims it{until}"
 
     def act(tx: Transaction) -> Mapping[str, Any]:
         if is_again:
+            _check_step(rollout, store.steps.is_recorded_in(tx, rollout.run, rollout.step))
             moved = store.queue.requeue_in(tx, rollout.id, now=command.at)
         else:
             moved = store.queue.cancel_in(tx, rollout.id, now=command.at, why=command.why)
@@ -170,6 +172,8 @@ def _of_rollout(store: Store, command: Command) -> Plan:
 
     to = RolloutState.QUEUING if is_again else RolloutState.CANCELLED
     ordered(rollout.id, rollout.status, to)
+    if is_again and rollout.step is not None:
+        _check_step(rollout, store.steps.get(rollout.run, rollout.step) is not None)
     return Plan(
         subject=rollout.id,
         run=rollout.run,
@@ -178,6 +182,13 @@ def _of_rollout(store: Store, command: Command) -> Plan:
         affected=lambda: {"attempts": rollout.attempt_count, "reason": rollout.reason, **notes},
         act=act,
     )
+
+
+def _check_step(rollout: Rollout, is_recorded: bool) -> None:
+    """Nobody claims a rollout of a step that is recorded, whoever resumes its run: it would be cancelled later."""
+    if is_recorded:
+        why = f"its step {rollout.step} is recorded, and a recorded step is not run again"
+        raise IllegalMove(f"rollout {rollout.id}", why=why, remedy="begin a new run with its task")
 
 
 # Policies, flags and alerts ------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # what is w
 COMMANDS: Mapping[str, str] = {
     "optimize": "optimize --resume {run}",
     "improve": "improve --resume {run}",
+    "prove": "prove run --resume {run}",
     "sft": "policy train --resume {run}",
     "quickstart": "quickstart",
 }
@@ -130,7 +131,7 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float, silent
         requeued=requeued,
         held=held,
         diagnostics=tuple(diagnostics),
-        resume=_command(after),
+        resume=command_of(after),
         **_named(store, run, found),
     )
     if is_crashed:
@@ -201,7 +202,7 @@ def _taken_from(store: Store, run: Run, *, who: str, why: str, now: float, silen
     return after, len(left) - held, held
 
 
-def _command(run: Run) -> str | None:
+def command_of(run: Run) -> str | None:
     if run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED or run.kind not in COMMANDS:
         return None
     return f"holdfast {COMMANDS[run.kind]}".format(run=run.id)

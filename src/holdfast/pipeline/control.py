@@ -223,7 +223,8 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
 
 def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
     """One try at each seed: what a network takes for best, in an environment with the same seed, is always the same."""
-    return ProveConfig(how=weighing_of(proof, reward_range), seeds=(0,), batch=proof.batch, timeout_s=None)
+    how, least = weighing_of(proof, reward_range), _criteria(proof, reward_range).least
+    return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 
 
 def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:

@@ -27,7 +27,7 @@ from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.episodes import is_checked
-from holdfast.pipeline.promote import promote
+from holdfast.pipeline.promote import promote, tries
 from holdfast.pipeline.proof import Candidate, PromotionRequest, summed
 from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, prove
 from holdfast.pipeline.run import Run
@@ -65,9 +65,10 @@ async def improve(run: Run, spec: Spec) -> Decided | None:
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
-        live: Version = await run.step(f"{n}/live", partial(current_version, spec))
-        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, spec.prove, iteration=n)
-        decided = await run.step(f"{n}/decide", partial(decide, spec, run.done), live, state, found)
+        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate))
+        strict = stricter(spec, live.tries)
+        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, strict.prove, iteration=n)
+        decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
 
@@ -90,13 +91,16 @@ class Version:
 
     policy: Policy
     release: str | None = None
+    tries: int = 0  # proofs of the candidate against it that a gate has decided about before
 
     def record(self) -> dict[str, Any]:
-        return {"policy": policy_record(self.policy), "release": self.release}
+        told = {"policy": policy_record(self.policy), "release": self.release}
+        return {**told, "tries": self.tries} if self.tries else told
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Version:
-        return cls(policy=policy_from(record["policy"]), release=record["release"])
+        tries = record.get("tries", 0)
+        return cls(policy=policy_from(record["policy"]), release=record["release"], tries=tries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +139,26 @@ class Decided:
         )
 
 
-def current_version(spec: Spec, *, ctx: StepContext) -> Version:
-    """What is live of the line; where nothing is, what the caller began with."""
+def current_version(spec: Spec, *, candidate: Policy | None = None, ctx: StepContext) -> Version:
+    """What is live of the line; where nothing is, what the caller began with. With how often the candidate was proved
+    against it."""
     live = ctx.store.releases.live(spec.line)
-    if live is None:
-        return Version(policy=spec.policy)
-    return Version(policy=policy_of(live, spec.policy), release=live.id)
+    policy = spec.policy if live is None else policy_of(live, spec.policy)
+    before = 0 if candidate is None else tries(ctx.store, spec.line, policy.source, candidate.source)
+    return Version(policy=policy, release=None if live is None else live.id, tries=before)
+
+
+def stricter(spec: Spec, tries: int) -> Spec:
+    """The same with half the error rate for every earlier try, so that it holds over all of them together."""
+    if not tries:
+        return spec
+    times, how, criteria = 2**tries, spec.prove.how, spec.criteria
+    return replace(
+        spec,
+        prove=replace(spec.prove, how=replace(how, alpha=how.alpha / times)),
+        criteria=replace(criteria, max_p_value=criteria.max_p_value / times),
+        manifest={**spec.manifest, "tries": tries + 1},
+    )
 
 
 def policy_of(release: Release, like: Policy) -> Policy:

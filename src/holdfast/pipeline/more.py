@@ -34,6 +34,7 @@ from holdfast.pipeline.paired import (
     policies_of,
     settled,
 )
+from holdfast.pipeline.promote import weighed_about
 from holdfast.pipeline.proof import Candidate, PromotionRequest, criteria_from, summed, weighing_from
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
@@ -86,8 +87,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
     if runs[-1].kind == KIND:
         return _by_prove(store, runs, suites)
     if runs[-1].kind != IMPROVE:
-        why, remedy = f"is of the kind {runs[-1].kind}, and compared nothing", "'holdfast runs' lists them"
-        raise BadInput(f"run {runs[-1].id}", why=why, remedy=remedy)
+        raise _not_continued(store, runs[-1])
     body = decided_in(store, runs[-1], candidate)
     evidence = loads(Evidence, store.blobs.get(str(body["evidence"])))
     kept = json.loads(store.blobs.get(str(evidence.samples)))
@@ -103,6 +103,19 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
     )
+
+
+def _not_continued(store: Store, run: Run) -> BadInput:
+    """Of a run that compared nothing, or of a workload that kept no settings to measure further tasks by."""
+    about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
+    if about is None:
+        why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast runs' lists them"
+        return BadInput(f"run {run.id}", why=why, remedy=remedy)
+    evidence = loads(Evidence, store.blobs.get(str(about["evidence"])))
+    versions = f"--baseline {evidence.baseline} --candidate {evidence.candidate}"
+    why = f"is of the kind {run.kind}, whose proof cannot be added to"
+    remedy = f"measure anew: 'holdfast prove run SUITE {versions}', then 'holdfast release decide'"
+    return BadInput(f"run {run.id}", why=why, remedy=remedy)
 
 
 def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
@@ -194,16 +207,9 @@ def tries(store: Store, found: Compared, release: Release) -> int:
         sides = [from_record(one.settings[arm]).behaviour for arm in ("baseline", "candidate")]
         if sides == pair and one.settings.get("continues") is None:
             roots.add(one.id)
-    made_by = release.manifest.get("run")
-    if made_by is not None and _has_decided(store, str(made_by), release.id):
-        roots.add(str(made_by))
+    for evidence in weighed_about(store, release.policy, {release.id}):
+        roots.add(_back_from(store, store.runs.get(str(evidence.manifest["run"])))[0].id)
     return len(roots) + found.repeats
-
-
-def _has_decided(store: Store, run: str, release: str) -> bool:
-    found = store.runs.get(run)
-    steps = store.steps.of_run(run) if found.kind == IMPROVE else []
-    return any(one.body.get("decision") and one.body.get("release") == release for one in steps)
 
 
 # What is measured next -----------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_i
 from holdfast.pipeline.run import Run, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
+from holdfast.promote.gate import Criteria
 from holdfast.prove.matrix import pairs
 from holdfast.prove.weigh import Weighed, Weighing, weigh
 from holdfast.store.store import Store
@@ -62,6 +63,7 @@ class PairedEvaluation:
     is_null: bool = False  # the same version twice: each arm has a chance of its own
     batch: int = 250  # tasks between two looks
     stop_early: bool = False  # at the first verdict
+    least: int = Criteria().least  # tasks before a better candidate ends it; 0: of a run before this was asked
     seed: int = 0
     workers: int = 64
     timeout_s: float | None = TIMEOUT_S  # of one episode
@@ -90,6 +92,7 @@ class PairedEvaluation:
             seeds=self.seeds,
             batch=self.batch,
             stop_early=self.stop_early,
+            least=self.least,
             split=Split.TEST,
             chance=str(self.seed),
             is_null=self.is_null,
@@ -105,6 +108,7 @@ class PairedEvaluation:
             "candidate": to_record(self.candidate),
             **{name: getattr(self, name) for name in NAMES},
             "how": asdict(self.how),
+            **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
         }
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
@@ -117,6 +121,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "candidate": from_record(settings["candidate"]),
         **{name: settings[name] for name in NAMES},
         "how": how_of(settings),
+        "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
     }
 

@@ -6,12 +6,12 @@ What is brought before it, and how it is judged, is a `PromotionRequest`; when, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.contracts.errors import Conflict
+from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.evidence import Decision, Evidence, Reason
-from holdfast.contracts.records import dumps, encode
+from holdfast.contracts.records import dumps, encode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.pipeline.proof import PromotionRequest
 from holdfast.store.sql import Transaction
@@ -66,6 +66,50 @@ async def promote(
             candidate = releases.get(candidate.id)
             continue
         return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
+
+
+def tries(store: Store, policy: str, baseline: str, candidate: str) -> int:
+    """How often these two sources were brought before the gate: whoever proves again and again must not pick the best.
+
+    A run that continues another is the same try, unless it measured the same tasks with further seeds.
+    """
+    known = store.releases.of_policy(policy)
+    old, new = ({one.id for one in known if _is_same(store, one.source, source)} for source in (baseline, candidate))
+    runs = {str(one.manifest["run"]) for one in weighed_about(store, policy, new) if one.baseline in old}
+    return sum(_tries_in(store, run, new) for run in runs)
+
+
+def weighed_about(store: Store, policy: str, releases: Collection[str]) -> list[Evidence]:
+    """All that a gate has decided on about these releases of a policy."""
+    blobs = {entry.body.get("evidence") for entry in store.releases.history(policy)} - {None}
+    found = (loads(Evidence, store.blobs.get(str(blob))) for blob in blobs)
+    return [one for one in found if one.candidate in releases and "run" in one.manifest]
+
+
+def _is_same(store: Store, one: str, other: str) -> bool:
+    return one == other or _bytes(store, one) == _bytes(store, other)
+
+
+def _bytes(store: Store, source: str) -> str:
+    """The hash of a checkpoint's weights: learnt again by another run, they have another name."""
+    kind, _, name = source.partition(":")
+    try:
+        artifact = store.checkpoints.get(name).artifact if kind == "checkpoint" else None
+    except NotFound:  # pruned
+        artifact = None
+    return source if artifact is None else artifact.sha256
+
+
+def _tries_in(store: Store, run: str, releases: Collection[str]) -> int:
+    """One for each iteration that decided about them; a proof of its own is one."""
+    try:
+        continues = store.runs.get(run).settings.get("continues")
+    except NotFound:  # pruned
+        return 1
+    if continues is not None:
+        return int(continues["is_repeat"])
+    bodies = (one.body for one in store.steps.of_run(run))
+    return sum(bool(body.get("decision")) and body.get("release") in releases for body in bodies) or 1
 
 
 async def _act(

@@ -24,6 +24,7 @@ from holdfast.collect.seats import Seat
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy, files_of, policy_record
+from holdfast.contracts.process import is_gone, this_process
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import Run as RunRecord
@@ -308,7 +309,8 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         known = store.steps.get(resume, BEGIN)
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
-        return await store.runs.resume(resume, who=who, now=clock(), silent_s=spec.pace.lease_s)
+        silent_s, by = spec.pace.lease_s, this_process()
+        return await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
@@ -317,6 +319,7 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         who=who,
         now=clock(),
         queue_limit=spec.queue_limit,
+        process=this_process(),
     )
 
 

@@ -357,7 +357,7 @@ def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = T
         how=weighing(how),
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
-        least=max(criteria(how).min_tasks, criteria(how).min_episodes),
+        least=criteria(how).least,
         timeout_s=timeout_s,
         is_timed=is_timed,
     )

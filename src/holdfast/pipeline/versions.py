@@ -49,11 +49,21 @@ def resolve(store: Store, name: str) -> Version:
     """The version, found and readable; its weights are hashed when they are loaded."""
     if name in registry.NAMES:
         return _at(name, name)
-    if "@" in name and not Path(name).is_dir():
-        return _release(store, store.releases.get(name))
     if Path(name).is_dir():
         return _at(name, str(Path(name).absolute()))
-    return _checkpoint(store, name, name)
+    _, mark, place = name.rpartition("@")
+    if mark and place.isdecimal():
+        return _release(store, store.releases.get(name))
+    return _checkpoint(store, name, place)  # also as calls name it: model@checkpoint
+
+
+def weights_of(store: Store, name: str) -> str:
+    """What settings call the weights of a version: a model of the package, or the folder that they lie in."""
+    version = resolve(store, name)
+    if version.resources is not None or version.policy is not None:
+        why = "is more than a folder of weights"
+        raise BadInput(f"model local/{name}", why=why, remedy="'holdfast policy export' writes one: name that folder")
+    return version.weights
 
 
 def endpoint_model(store: Store, release: Release) -> str | None:

@@ -92,6 +92,11 @@ class Criteria:
             if getattr(self, name) < 1:
                 raise BadInput(f"criteria: {name} = {getattr(self, name)}", why="must be at least 1")
 
+    @property
+    def least(self) -> int:
+        """Tasks that a proof has to measure: with fewer the gate stays closed, however clear the verdict."""
+        return max(self.min_tasks, self.min_episodes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import ceil
 from typing import Any
 
 from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.orders import WANTS, guarded
+from holdfast.contracts.process import Process
 from holdfast.contracts.run import Run, RunState, Wanted
 from holdfast.store import changes, ledger, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, plain_text, to_json
 from holdfast.store.writer import Pending
 
 _c = schema.runs.c
@@ -72,6 +75,13 @@ RESUME = (
         state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"), driver=_c.driver + 1
     )
 )
+# What begins a run and takes it up notes by which process; an end notes none.
+DRIVEN_BY = (
+    select(schema.ledger.c.body)
+    .where(schema.ledger.c.run == bindparam("run"), schema.ledger.c.kind == "run")
+    .order_by(schema.ledger.c.seq.desc())
+    .limit(1)
+)
 _WANTED = {str(wanted): wanted for wanted in Wanted}
 _ORDER = {wanted: order for order, wanted in WANTS.items()}
 
@@ -91,8 +101,9 @@ class Runs:
         who: str,
         now: float,
         queue_limit: int | None = None,
+        process: Process | None = None,
     ) -> Pending[Run]:
-        """A new run, named `run-<number>-<salt>`; noted in the ledger."""
+        """A new run, named `run-<number>-<salt>`; noted in the ledger, with the process that drives it."""
         values = {
             "id": f"new-{salt}-{now}",
             "project": self.project,
@@ -107,7 +118,8 @@ class Runs:
             key = tx.one(BEGIN, values)[0]
             run_id = f"run-{key}-{salt}"
             tx.run(NAME, {"run": key, "id": run_id})
-            ledger.append(tx, self.project, run_id, "run", who, {"begin": kind, "model_ref": model_ref}, now)
+            body = {"begin": kind, "model_ref": model_ref, **_by(process)}
+            ledger.append(tx, self.project, run_id, "run", who, body, now)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
         return self._db.write(operation)
@@ -187,8 +199,18 @@ class Runs:
 
         return self._db.write(operation)
 
-    def resume(self, run_id: str, *, who: str, now: float, silent_s: float) -> Pending[Run]:
-        """Take up a run that stopped; refused while another process still drives it (it beat within `silent_s`).
+    def resume(
+        self,
+        run_id: str,
+        *,
+        who: str,
+        now: float,
+        silent_s: float,
+        process: Process | None = None,
+        is_gone: Callable[[Process], bool] = lambda process: False,
+    ) -> Pending[Run]:
+        """Take up a run that stopped; refused while another process still drives it: it beat within `silent_s`, and
+        nobody knows that it is gone.
 
         Who drove it before is refused from now on, should it wake: the answer carries the new driver's number.
         """
@@ -199,14 +221,15 @@ class Runs:
             run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
             if run.wanted is Wanted.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")
-            if run.state is RunState.RUNNING and abs(now - run.beat_at) < silent_s:  # a beat from the future is none
+            left_s = silent_s - abs(now - run.beat_at)  # a beat from the future is none
+            if run.state is RunState.RUNNING and left_s > 0 and not _has_gone(tx, run_id, is_gone):
                 raise IllegalMove(
                     f"run {run_id}",
                     why=f"another process drives it (last sign of life {now - run.beat_at:.1f} s ago)",
-                    remedy=f"stop that process, or wait {silent_s:.0f} s if it is dead",
+                    remedy=f"stop that process, or wait {ceil(left_s)} s if it is dead",
                 )
             tx.run(RESUME, {"run": key, "now": now})
-            ledger.append(tx, self.project, run_id, "run", who, {"resume": run.state}, now)
+            ledger.append(tx, self.project, run_id, "run", who, {"resume": run.state, **_by(process)}, now)
             tx.touch(changes.QUEUE)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
@@ -224,6 +247,17 @@ class Runs:
                 )
             known = self._known[run_id] = (row[0], row[8])
         return known
+
+
+def _by(process: Process | None) -> dict[str, Any]:
+    return {} if process is None else {"process": asdict(process)}
+
+
+def _has_gone(tx: Transaction, run_id: str, is_gone: Callable[[Process], bool]) -> bool:
+    """Of the process that began the run or took it up last, where that is noted."""
+    row = tx.one(DRIVEN_BY, {"run": run_id})
+    noted = None if row is None else from_json(row[0]).get("process")
+    return noted is not None and is_gone(Process(**noted))
 
 
 def taken_up(run_id: str) -> StaleLease:

@@ -113,6 +113,10 @@ class Steps:
         row = self._db.one(NAMED, {"run": self._runs.key(run), "name": name})
         return None if row is None else rows.step(row, run)
 
+    def is_recorded_in(self, tx: Transaction, run: str, name: str | None) -> bool:
+        """Whether the step is done, within somebody's transaction; None is the step of what belongs to none."""
+        return name is not None and tx.one(NAMED, {"run": self._runs.key(run), "name": name}) is not None
+
     def of_run(self, run: str) -> list[StepRecord]:
         """In the order they were recorded."""
         return [rows.step(row, run) for row in self._db.all(OF_RUN, {"run": self._runs.key(run)})]

@@ -117,13 +117,15 @@ def warm_up(trial: Trial, base: Policy, *, ctx: StepContext) -> State:
     trainer = learner.train(
         WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.files, is_new=True
     )
-    loss = None
+    updates = []
     for batch, _ in zip(portions(examples, 16, seed=trial.seed), range(trial.warm_up_updates), strict=False):
         ctx.check()
-        loss = trainer.step(batch).loss
+        updates.append(trainer.step(batch))
+    metrics: dict[str, Any] = {"phase": WARM_UP, "loss": updates[-1].loss if updates else None}
+    if updates and all(update.restored is not None for update in updates):
+        return State(base=base).next(metrics={**metrics, "update": updates[-1].to_dict()})
     candidate = learner.save(ctx, algorithm="sft")
-    metrics = {"phase": WARM_UP, "loss": loss, "checkpoint": candidate.checkpoint}
-    return State(base=base).next(candidate=candidate, metrics=metrics)
+    return State(base=base).next(candidate=candidate, metrics={**metrics, "checkpoint": candidate.checkpoint})
 
 
 def asked(task: Task) -> dict[str, Any]:

@@ -131,6 +131,22 @@ def test_a_round_of_the_warm_up_leaves_other_weights_behind(settings: Quickstart
     assert not before.equal(after)
 
 
+def test_a_round_whose_updates_were_all_taken_back_leaves_no_candidate_and_what_was_there_stays(
+    settings: Quickstart, tmp_path: Path
+) -> None:
+    strays, telling = WarmUp(settings=replace(settings, warm_up_rate=1e30)), Telling(tmp_path)
+    state = strays.start(Model(settings.model))
+    found = telling.tell(strays, state, probed(state, 8, 0))
+    assert found.metrics["update"]["restored"] and "checkpoint" not in found.metrics
+    assert (found.candidate, telling.checkpoints, "trainer" in found.data) == (None, [], False)
+    assert strays.ask(found, ())  # the next round tries again
+
+    good = telling.tell(WarmUp(settings=settings), found, probed(found, 8, 0))
+    after = telling.tell(strays, good, probed(good, 8, 0))
+    assert after.candidate == good.candidate
+    assert [one.id for one in telling.checkpoints] == [str(good.metrics["checkpoint"])]
+
+
 def test_while_learning_is_switched_off_nothing_is_taught_and_the_course_goes_on(
     settings: Quickstart, tmp_path: Path
 ) -> None:

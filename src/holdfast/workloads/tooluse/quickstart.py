@@ -256,9 +256,11 @@ class WarmUp:
         except BaseException:
             self.learner.forget()
             raise
-        return state.next(candidate=candidate, metrics={**told, **learnt}, trainer=WARM_UP)
+        data = {} if candidate is None else {"trainer": WARM_UP}
+        return state.next(candidate=candidate, metrics={**told, **learnt}, **data)
 
-    def _imitate(self, state: State, ctx: LearnContext, reward: float | None) -> tuple[dict[str, Any], Model]:
+    def _imitate(self, state: State, ctx: LearnContext, reward: float | None) -> tuple[dict[str, Any], Model | None]:
+        """Some updates, and the checkpoint that they come to; None where all of them were taken back."""
         settings = self.settings
         assert isinstance(state.policy, Model)
         self.learner.load(state.policy, ctx.files)
@@ -267,11 +269,15 @@ class WarmUp:
         examples = sequences(zip(*corpus("strong", "train", first, 2000), strict=True))
         begun = state.step * settings.warm_up_updates
         batches = portions(examples, settings.warm_up_batch, seed=settings.seed, start=begun)
-        told: dict[str, Any] = {}
+        updates = []
         for _ in range(settings.warm_up_updates):
             ctx.check()
-            update = trainer.step(next(batches))
-            told |= {"loss": update.loss, "grad_norm": update.grad_norm, "entropy": update.entropy}
+            updates.append(trainer.step(next(batches)))
+        last = updates[-1]
+        told: dict[str, Any] = {"loss": last.loss, "grad_norm": last.grad_norm, "entropy": last.entropy}
+        if all(update.restored is not None for update in updates):
+            self.learner.forget()  # the next round begins as the last one that was kept did
+            return {**told, "update": last.to_dict()}, None
         candidate = self.learner.save(ctx, algorithm="sft", mean_reward=reward)
         return {**told, "checkpoint": candidate.checkpoint}, candidate
 
