@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLeas
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
+from holdfast.contracts.process import this_process
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
 from holdfast.pipeline.collect import collect
@@ -76,7 +77,7 @@ async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     rollouts = [store.views.rollout(f"{status.run_id}/t{n}") for n in range(20)]
     assert {(one.resources, one.step, one.version) for one in rollouts} == {(1, "collect", policy.version)}
     begun, first, collected, ended = (entry.body for entry in store.ledger.entries())
-    assert begun == {"begin": "optimize", "model_ref": "agent/test"}
+    assert begun == {"begin": "optimize", "model_ref": "agent/test", "process": asdict(this_process())}
     assert (first["step"], first["name"], collected["step"], collected["name"]) == (1, "begin", 2, "collect")
     assert ended == {"end": "completed", "error": None}
 
@@ -187,7 +188,10 @@ async def test_a_run_that_is_stopped_hands_back_and_can_be_finished_later(store:
     found = attempts(store, status.run_id, 10)
     assert sorted(found) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 8
     told = [entry.body for entry in store.ledger.entries() if entry.kind == "run"]
-    assert told[1:3] == [{"end": "cancelled", "error": "interrupted"}, {"resume": "cancelled"}]
+    assert told[1:3] == [
+        {"end": "cancelled", "error": "interrupted"},
+        {"resume": "cancelled", "process": asdict(this_process())},
+    ]
 
 
 async def test_a_run_that_is_drained_finishes_what_runs(files: Files) -> None:
