@@ -445,7 +445,7 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
             "--resume: a run keeps the agent and the model it began with; leave --agent and --model out, or ",
         ),
         (["--config", "empty.json"], "empty.json: optimize, validate: there is nothing to run; "),
-        (["--config", "good.json", "--agent", "my_agents:nobody"], "agent my_agents:nobody: my_agents has no function"),
+        (["--config", "good.json", "--agent", "my_agents:nobody"], "agent my_agents:nobody: my_agents has no nobody"),
         (["--config", "good.json", "--agent", "nowhere"], '--agent "nowhere": is not module:function; '),
         (["--config", "bare.json"], "these settings: name neither an agent nor a model; give --agent or --model"),
         (["--config", "bare.json", "--model", "local/x"], "local model 'x': is neither in the package nor a folder; "),

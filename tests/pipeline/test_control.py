@@ -202,7 +202,7 @@ async def test_a_return_beyond_the_range_ends_the_run_with_the_reason(fresh: Sto
     [
         ("Nowhere-v0", "environment Nowhere-v0: .*Nowhere"),
         (Sealed, "environment tests.collect.environments:Sealed: neither one choice nor a vector"),
-        ("tests.collect.environments:Nobody", "env tests.collect.environments:Nobody: .* has no function Nobody"),
+        ("tests.collect.environments:Nobody", "env tests.collect.environments:Nobody: .* has no Nobody"),
         ("nowhere_at_all:Make", "env nowhere_at_all:Make: cannot import"),
         (3, "env 3: is neither a name"),
     ],

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from holdfast.collect.tracer import Tracer
@@ -75,11 +76,15 @@ class Access:
 
     def __init__(self, register: Register, address: Callable[[], str]) -> None:
         self._register, self._address = register, address
-        self.key = f"hf-{secrets.token_urlsafe(24)}"
         self._entries: list[tuple[Entry, str]] = []  # and their tokens
         self._lock = threading.Lock()
         self.is_closed = False
         self.fault: Fault | None = None  # in which the last call ended
+
+    @cached_property
+    def key(self) -> str:
+        """Made when it is first asked for: most agents never do."""
+        return f"hf-{secrets.token_urlsafe(24)}"
 
     def url(self, context: Asking) -> str:
         """One address for each model that a context of this attempt may have: see `dataclasses.replace`."""
