@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Context
-from holdfast.collect.pool import Pace, Pool
-from holdfast.collect.purse import Purse
-from holdfast.collect.seats import Home, Seat
-from holdfast.contracts.judgement import Artefact
+from holdfast.collect.budget_tracker import BudgetTracker
+from holdfast.collect.executors import AgentRuntime, Slot
+from holdfast.collect.pool import Pool, PoolTiming
+from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.diff.edits import compare
-from holdfast.reward.judges.judge import CRITERIA, Asked, Kept
-from holdfast.reward.judges.jury import cascade
-from holdfast.reward.judges.rules import Rules
-from holdfast.store.changes import FINISHED
+from holdfast.reward.judges.ensemble import cascade
+from holdfast.reward.judges.judge import CRITERIA, Kept, LlmJudge
+from holdfast.reward.judges.rules import RuleJudge
+from holdfast.store.notifications import FINISHED
 from holdfast.store.store import Store, open_store
 from parts import report
 from parts.life import begin_run
@@ -142,7 +142,7 @@ def allocating(path: Path, n: int) -> float:
             def keep(change: Any, attempt: Any = attempt) -> None:
                 store.budgets.record(attempt, change, now=time.time()).result()
 
-            purse = Purse(attempt.id, claim.rollout.input, keep, time.time)
+            purse = BudgetTracker(attempt.id, claim.rollout.input, keep, time.time)
             began = time.perf_counter()
             purse.grant([{"role": "user", "content": claim.rollout.input["prompt"]}], ())
             took.append(1000.0 * (time.perf_counter() - began))
@@ -163,10 +163,10 @@ def judging(path: Path, n: int) -> float:
         return ModelCall(model="instant", messages=tuple(messages), response=said)
 
     async def ask() -> list[float]:
-        took, rules = [], Rules(clock=time.time)
-        judge = Kept(Asked(name="instant", complete=instant, clock=time.time), store.judgements)
+        took, rules = [], RuleJudge(clock=time.time)
+        judge = Kept(LlmJudge(name="instant", complete=instant, clock=time.time), store.judgements)
         for number in range(n):
-            one = Artefact(task=f"What is {number} + 2?", output=str(number + 2), context="sums")
+            one = EvalItem(task=f"What is {number} + 2?", output=str(number + 2), context="sums")
             began = time.perf_counter()
             await cascade(CRITERIA["relevance"], one, [[judge]], rules=rules, calibrated=store.judgements.calibration)
             took.append(1000.0 * (time.perf_counter() - began))
@@ -223,8 +223,8 @@ class Instant:
 
 async def work_off(store: Store, run: str) -> None:
     instant = Instant()
-    home = Home(talker, lambda task, output, spans: (), lambda version: instant, time.time)
-    pool = Pool(store, run, lambda: Seat(home.executor()), 8, clock=time.time, pace=Pace())
+    home = AgentRuntime(talker, lambda task, output, spans: (), lambda version: instant, time.time)
+    pool = Pool(store, run, lambda: Slot(home.executor()), 8, clock=time.time, pace=PoolTiming())
     working = asyncio.create_task(pool.work())
     while not store.views.is_done(run):
         await store.changes.after(FINISHED, store.changes.seen(FINISHED))

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 from holdfast.collect.agent import Context, no_model
-from holdfast.collect.pool import Pace, Pool
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.executors import AgentRuntime, Slot
+from holdfast.collect.pool import Pool, PoolTiming
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.store.changes import FINISHED, ROOM
+from holdfast.store.notifications import FINISHED, ROOM
 from holdfast.store.store import Store, open_store
 from parts import report
 from parts.life import begin_run
@@ -86,8 +86,8 @@ def lap(path: Path, workers: int, rollouts: int) -> tuple[float, float]:
 
 
 async def work_off(store: Store, run: str, agent: Any, workers: int, total: int | None = None) -> None:
-    home = Home(agent, lambda task, output, spans: (), no_model, time.time)
-    pool = Pool(store, run, lambda: Seat(home.executor()), workers, clock=time.time, pace=Pace())
+    home = AgentRuntime(agent, lambda task, output, spans: (), no_model, time.time)
+    pool = Pool(store, run, lambda: Slot(home.executor()), workers, clock=time.time, pace=PoolTiming())
     working = asyncio.create_task(pool.work())
     while not (store.views.is_done(run) and (total is None or sum(store.views.counts(run).values()) == total)):
         seen = store.changes.seen(FINISHED)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence, Finding
-from holdfast.contracts.trial import Served
+from holdfast.contracts.experiment import ServedRequest
 from holdfast.promote.gate import Criteria, decide
-from holdfast.prove.calibrate import Calibration, calibrate, gathered
-from holdfast.prove.guard import Limits, watch
-from holdfast.prove.weigh import Weighing, weigh
+from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
+from holdfast.prove.comparison import ComparisonConfig, weigh
+from holdfast.prove.guard import GuardLimits, watch
 from parts import report
 from parts.report import Figures, progress, rounded
 
@@ -67,7 +67,7 @@ def measure(quick: bool) -> Figures:
     return figures | {"wants": {name: wanted(name, figures) for name in WANTS}}
 
 
-def rates(found: Calibration) -> Figures:
+def rates(found: ErrorRates) -> Figures:
     return {
         "false_promotion_rate": rounded(found.false_promotion_rate),
         "z_test_false_promotion_rate": rounded(max(row.z_rate for row in found.nulls)),
@@ -102,7 +102,7 @@ def gate(repeats: int) -> Figures:
 
 
 def weighed(before: list[Episode], after: list[Episode]) -> Evidence:
-    how = Weighing()
+    how = ComparisonConfig()
     found = weigh(before, after, how, versions=VERSIONS, rng=np.random.default_rng(how.resample_seed))
     return Evidence(
         policy="sprout",
@@ -139,7 +139,7 @@ def episodes(rate: float, seed: int) -> list[Episode]:
 def guard(repeats: int) -> Figures:
     rng = np.random.default_rng(3)
     served = [
-        Served(
+        ServedRequest(
             id=str(number),
             trial="canary",
             arm="canary" if rng.random() < SHARE else "live",
@@ -157,7 +157,7 @@ def guard(repeats: int) -> Figures:
     took = []
     for _ in range(repeats):
         began = time.process_time()
-        watch(live, canary, Limits())
+        watch(live, canary, GuardLimits())
         took.append(time.process_time() - began)
     return {"guard_ms": rounded(1e3 * median(took))}
 

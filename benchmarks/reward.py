@@ -210,7 +210,7 @@ def evaluating(repeats: int) -> float:
 
     def work(before: str, after: str) -> object:
         change = {"m.py": (before, after)}
-        result = evaluation.Result(task="mend it", passed=True, change=change, references={"m.py": after})
+        result = evaluation.TaskResult(task="mend it", passed=True, change=change, references={"m.py": after})
         return evaluation.evaluate(result, looks)
 
     return p95(work, changes(program("py", 1_000), repeats))

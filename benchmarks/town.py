@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from holdfast.town import step
 from holdfast.town.env import Env, masks
-from holdfast.town.senses import observe
-from holdfast.town.state import State
+from holdfast.town.observations import observe
+from holdfast.town.state import TownState
 from parts import report
 from parts.report import Figures, progress, rounded
 
@@ -91,7 +91,7 @@ def named(spent: Phases) -> dict[str, float]:
 
 
 @cache
-def moments(who: str) -> tuple[State, ...]:
+def moments(who: str) -> tuple[TownState, ...]:
     """A few worlds at four hours of a day: some sleep, some walk, most work, many are at home."""
     env = Env(worlds=LIVED)
     env.reset(1)
@@ -126,7 +126,7 @@ def phases(who: str, variant: str, worlds: int, budget: int) -> Phases:
     each = worlds * RESIDENTS
     ticks = max(3, budget // each // len(HOURS))
     for moment in moments(who):
-        env.restore(State(**{name: array[np.arange(worlds) % LIVED] for name, array in moment.arrays.items()}))
+        env.restore(TownState(**{name: array[np.arange(worlds) % LIVED] for name, array in moment.arrays.items()}))
         s = env.state
         seen = (env.law, s.town, s.people, s.things, s.who)
         env.step(chosen(who, env, rng))  # into the caches

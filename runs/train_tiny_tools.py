@@ -34,7 +34,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
 from holdfast.policies.hub import load
 from holdfast.policies.llama import config_of, to_llama
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.exam import examine, summary
@@ -116,8 +116,8 @@ class Recipe:
     seed: int = 0
 
     @property
-    def shape(self) -> Shape:
-        return Shape(
+    def shape(self) -> ModelShape:
+        return ModelShape(
             vocabulary=self.vocabulary, width=self.width, layers=self.layers, heads=self.heads, context=self.context
         )
 
@@ -292,7 +292,7 @@ def train(recipe: Recipe, out: Path, *, device: str, processes: int) -> None:
     say(f"saved in {out}: loss {loss:.4f}, {facts['parameters']} parameters")
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, shape: Shape, out: Path) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, shape: ModelShape, out: Path) -> None:
     """Written so that transformers 4 and 5 read it as it is; checked, since some kinds of model get rules of their own.
 
     For Qwen2, transformers 5 ignores the rules in tokenizer.json and puts Qwen's in their place."""

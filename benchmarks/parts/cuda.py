@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from holdfast.learn.pretrain import Pretraining, pretrain
-from holdfast.policies.decoder import Decoder, Request
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.decoder import Decoder, DecodeRequest
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.sampling import Sampling
 from parts.llama import config, transformer
 from parts.report import Figures, progress, rounded
@@ -61,8 +61,8 @@ class Plan:
     laps: int = 5
     copied: int = 1 << 31  # bytes
 
-    def shape(self, context: int) -> Shape:
-        return Shape(width=self.width, layers=self.layers, heads=self.heads, context=context)
+    def shape(self, context: int) -> ModelShape:
+        return ModelShape(width=self.width, layers=self.layers, heads=self.heads, context=context)
 
 
 SMALL = Plan(
@@ -126,7 +126,7 @@ def models(plan: Plan) -> tuple[Any, Transformer]:
     return llama, ours
 
 
-def new_llama(shape: Shape) -> Any:
+def new_llama(shape: ModelShape) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM  # asked here, so that ours is importable without
 
     torch.manual_seed(0)
@@ -171,13 +171,13 @@ def sampling(model: Transformer, batch: int, device: str, plan: Plan, bandwidth:
     return {name: {str(batch): rounded(value)} for name, value in named.items() if isfinite(value)}
 
 
-def requests(batch: int, rng: np.random.Generator, plan: Plan) -> list[Request]:
+def requests(batch: int, rng: np.random.Generator, plan: Plan) -> list[DecodeRequest]:
     prompts, keys = rng.integers(32, 127, (batch, plan.prompt)).tolist(), rng.integers(0, 2**31, batch).tolist()
     how = Sampling(max_tokens=plan.answer)
-    return [Request(n, prompt, how, key) for n, (prompt, key) in enumerate(zip(prompts, keys, strict=True))]
+    return [DecodeRequest(n, prompt, how, key) for n, (prompt, key) in enumerate(zip(prompts, keys, strict=True))]
 
 
-def lap(decoder: Decoder, asked: list[Request], device: str) -> tuple[float, float]:
+def lap(decoder: Decoder, asked: list[DecodeRequest], device: str) -> tuple[float, float]:
     """Tokens a second, of the whole and from when the prompts have been read. What ends early counts as it is."""
     began = now(device)
     left = decoder.admit(asked)

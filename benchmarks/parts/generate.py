@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from holdfast.policies.decoder import Decoder
-from holdfast.policies.lm import SPROUT, Shape, Transformer
+from holdfast.policies.lm import SPROUT, ModelShape, Transformer
 from holdfast.policies.sampling import Sampling
 
 PROMPT = NEW = 64
-GPU_SHAPE = Shape(width=256, layers=6, heads=4, context=256)  # that of the first figures on a GPU
+GPU_SHAPE = ModelShape(width=256, layers=6, heads=4, context=256)  # that of the first figures on a GPU
 
 
 def measure(quick: bool, *, device: str = "cpu") -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _theirs(peer: Any, batch: int, device: str) -> int:
     return int(found[:, PROMPT:].numel())
 
 
-def _llama(shape: Shape) -> Any:
+def _llama(shape: ModelShape) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -119,7 +119,7 @@ def _llama(shape: Shape) -> Any:
     )
 
 
-def _ceiling(shape: Shape, batch: int, rates: dict[str, float], width: int) -> float:
+def _ceiling(shape: ModelShape, batch: int, rates: dict[str, float], width: int) -> float:
     """For one answer: its products, and for each new token the weights (shared by the batch), keys and values."""
     block = shape.width * (4 * shape.width + 3 * shape.inner)
     weights = shape.layers * block + shape.vocabulary * shape.width

@@ -16,18 +16,18 @@ import numpy as np
 import torch
 
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.learn.batch import Intake
+from holdfast.learn.batch import SampleFilter
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
-from holdfast.learn.train import Pace, Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.sampling import Completion, Sampling, generate
 
 Figures = dict[str, Any]
 T = TypeVar("T")
-TINY = Shape(width=128, layers=5, heads=4, context=128)  # 1.04 M parameters
+TINY = ModelShape(width=128, layers=5, heads=4, context=128)  # 1.04 M parameters
 MEANINGS = {
     "grpo_step_s": "CPU-seconds of one step: sampling, comparing, learning",
     "grpo_tokens_per_s": "sampled tokens for each CPU-second of the whole step",
@@ -45,7 +45,7 @@ MEANINGS = {
 class Work:
     """What one step does."""
 
-    shape: Shape = TINY
+    shape: ModelShape = TINY
     batch: int = 64  # answers a step
     group: int = 8  # answers to one prompt
     prompt: int = 32  # tokens
@@ -56,7 +56,7 @@ def measure(quick: bool, work: Work | None = None) -> Figures:
     work = work or Work()
     torch.set_num_threads(1)
     model = Transformer(work.shape, seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=Pace(learning_rate=1e-5)), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-5)), seed=0)
     rounds = 3 if quick else 10
     rng = np.random.default_rng(0)
     sampled, learnt, counts, rates = [], [], [], []
@@ -105,7 +105,7 @@ def learn(trainer: Trainer, prompts: list[list[int]], answers: list[Completion],
         attempt(number, work.group, ids, answer)
         for number, (ids, answer) in enumerate(zip(prompts, answers, strict=True))
     ]
-    found = compare(attempts, Intake(), Grpo())
+    found = compare(attempts, SampleFilter(), Grpo())
     assert found.samples is not None
     trainer.step(found.samples)
 
@@ -131,7 +131,7 @@ def attempt(number: int, group: int, ids: list[int], answer: Completion) -> Expe
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=(Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=0.0, model=call),),
-        sheet=Sheet(signals=(Signal(name="even", value=worth, source="env"),)),
+        sheet=RewardBreakdown(signals=(RewardTerm(name="even", value=worth, source="env"),)),
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 
 
-def config(shape: Shape) -> dict[str, Any]:
+def config(shape: ModelShape) -> dict[str, Any]:
     """What `transformers.LlamaConfig` is made of; nothing ends an answer but its length."""
     return {
         "vocab_size": shape.vocabulary,
@@ -32,7 +32,7 @@ def config(shape: Shape) -> dict[str, Any]:
     }
 
 
-def transformer(shape: Shape, tensors: Mapping[str, Tensor]) -> Transformer:
+def transformer(shape: ModelShape, tensors: Mapping[str, Tensor]) -> Transformer:
     """Ours with these weights, named as in a Llama's state; a weight left over would be one that is not the same."""
     left = {name.removeprefix("model."): value for name, value in tensors.items() if name != "lm_head.weight"}
     model = Transformer(shape, seed=0)

@@ -67,6 +67,6 @@ def improved(accepted: Improved, tmp_path: Path) -> Improved:
 
 
 def _place(store: Path) -> Any:
-    from holdfast.api.stored import Place
+    from holdfast.api.stored import StoreAddress
 
-    return Place(str(store))
+    return StoreAddress(str(store))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.api.driving import LINE_S, QUIET_S, Progress
+from holdfast.api.driving import LINE_S, QUIET_S, ProgressLine
 from holdfast.contracts.run import RunState, Status
 from tests.api import scene
 from tests.api.scene import short
@@ -209,7 +209,7 @@ def test_what_is_quick_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> 
         elapsed_s=1.0,
         lesson="look 1 of 2",
     )
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress.show(status)
         assert capsys.readouterr().err == ""
         progress._since = progress._said = time.monotonic() - QUIET_S - 1.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.api.show import Grid, Shown, html, text
+from holdfast.api.show import Shown, TextTable, html, text
 
-WIDE = Grid(("name", ">number"), [("x" * 200, "1"), ("y", "1000")])
+WIDE = TextTable(("name", ">number"), [("x" * 200, "1"), ("y", "1000")])
 
 
 class Page(Shown):
-    def blocks(self) -> list[str | Grid]:
+    def blocks(self) -> list[str | TextTable]:
         return ["one <b>", WIDE]
 
 
@@ -20,7 +20,7 @@ def test_text_is_folded_and_cells_are_cut_to_80_columns() -> None:
 
 
 def test_html_escapes_what_people_wrote() -> None:
-    found = html(["one <b>", Grid(("<i>",), [("&",)])])
+    found = html(["one <b>", TextTable(("<i>",), [("&",)])])
     assert "one &lt;b&gt;" in found and "&lt;i&gt;" in found and "<td" in found and "&amp;" in found
 
 

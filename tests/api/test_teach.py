@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 import holdfast as hf
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 
 ROWS = [{"question": f"{n} and one?", "answer": f"{n + 1}."} for n in range(24)]
@@ -19,7 +19,7 @@ HOW: dict[str, Any] = {"lr": 1e-2, "epochs": 1, "batch": 4}
 
 @pytest.fixture
 def model(tmp_path: Path) -> hf.Model:
-    net = Transformer(Shape(width=16, layers=1, heads=2, context=96), seed=0)
+    net = Transformer(ModelShape(width=16, layers=1, heads=2, context=96), seed=0)
     save_transformer(tmp_path / "tiny", net, Manifest(kind="transformer", shape={}, created_at=0.0))
     return hf.Model(str(tmp_path / "tiny"))
 

@@ -16,8 +16,8 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from holdfast.contracts.access import Role
-from holdfast.contracts.orders import Alert, Severity
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
 from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
 from tests.operate.room import Room, serving, with_token
@@ -224,16 +224,16 @@ def test_an_order_is_looked_at_given_a_reason_and_obeyed(show: Show, room: Room)
     page.click("button[data-order=pause] >> nth=0")
     expect(page.locator("dialog .change")).to_contain_text("paused")
     page.click("dialog button.main")  # without a reason nothing is sent
-    assert room.store.runs.get(RUN).wanted is Wanted.RUNNING
+    assert room.store.runs.get(RUN).wanted is DesiredState.RUNNING
     page.fill("#why", "a look at the pause")
     page.click("dialog button.main")
     expect(page.locator("#said")).to_be_visible()
-    assert room.store.runs.get(RUN).wanted is Wanted.PAUSED
+    assert room.store.runs.get(RUN).wanted is DesiredState.PAUSED
     page.click("button[data-order=resume]")
     page.fill("#why", "on it goes")
     page.click("dialog button.main:not([disabled])")
     expect(page.locator("button[data-order=pause] >> nth=0")).to_be_visible()
-    assert room.store.runs.get(RUN).wanted is Wanted.RUNNING
+    assert room.store.runs.get(RUN).wanted is DesiredState.RUNNING
     last = [one for one in room.store.ledger.entries() if one.kind == "command"][-1]
     assert (last.who, last.body["why"]) == ("operator one", "on it goes")
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast.workloads import townlife
-from holdfast.workloads.townlife import Veil
+from holdfast.workloads.townlife import Pseudonymizer
 from holdfast.workloads.townpage import Runner
 from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
 from tests.workloads.test_townpage import serving
@@ -225,7 +225,7 @@ def test_it_can_be_read_everywhere(width: int, scheme: str, show: Show) -> None:
 
 def test_behind_a_veil_the_page_shows_pseudonyms(show: Show, tmp_path: Path) -> None:
     rules = townlife.read_rules(residents=12)
-    with serving(rules, tmp_path, speed=60.0, veil=Veil(key=b"k" * 32)) as (url, _):
+    with serving(rules, tmp_path, speed=60.0, veil=Pseudonymizer(key=b"k" * 32)) as (url, _):
         page = show(url=url)
         expect(page.locator("#chip-private")).to_have_text("Pseudonyms")
         assert all(name.startswith("R-") for name in seen(page, "picture.name"))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
 from holdfast.contracts.records import decode
-from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.operate.look.standings import Statistics
-from holdfast.promote.experiment import Call, Design, Ruling, assign, verdict
+from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli
 
@@ -50,7 +50,9 @@ def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float 
         pending.append(store.trials.expose(name, unit, arm, now=float(number)))
         success = float(rng.random() < rates[arm])
         served.append(
-            Served(id=f"{name}-{number}", trial=name, arm=arm, unit=unit, at=float(number), success=success, **more)
+            ServedRequest(
+                id=f"{name}-{number}", trial=name, arm=arm, unit=unit, at=float(number), success=success, **more
+            )
         )
     for one in pending:
         one.result()
@@ -83,13 +85,13 @@ def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Ab, store: St
     assert (first, second) == ("exp: promote treatment (treatment)", "  experiment_treatment_better")
     assert rest[0].startswith("    mean success of treatment 0.") and max(map(len, rest)) <= 80
     ruling = decode(Ruling, ab("verdict", "exp", "--json").json)
-    assert (ruling.call, ruling.arm, ruling.needs) == (Call.PROMOTE, "treatment", None)
+    assert (ruling.call, ruling.arm, ruling.needs) == (ExperimentCall.PROMOTE, "treatment", None)
     assert sum(ruling.exposed.values()) == sum(ruling.told.values()) == 600
     shown = ab("show", "exp").lines
     assert shown[0].startswith("exp: running, begun ") and shown[1] == "  why: is it better?"
     assert shown[2].split() == ["arm", "part", "units", "requests", "outcomes", "mean", "success"]
     assert shown[3].split()[:3] == ["control", "0.5", str(ruling.exposed["control"])]
-    assert decode(Trial, ab("show", "exp", "--json").json["trial"]) == store.trials.get("exp")
+    assert decode(Experiment, ab("show", "exp", "--json").json["trial"]) == store.trials.get("exp")
     assert max(map(len, shown)) <= 80
 
 
@@ -103,7 +105,7 @@ def test_a_broken_guardrail_takes_even_a_better_treatment_back(ab: Ab, store: St
     ab.says("create", "exp", "--why", "w", "--limit", "errors=0.1")
     serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 300)
     harm = [
-        Served(id=f"x{n}", trial="exp", arm="treatment", unit=f"new-{n}", at=1000.0 + n, error=True, success=1.0)
+        ServedRequest(id=f"x{n}", trial="exp", arm="treatment", unit=f"new-{n}", at=1000.0 + n, error=True, success=1.0)
         for n in range(100)
     ]
     store.trials.record(harm).result()
@@ -148,7 +150,7 @@ def test_what_was_proved_stays_when_it_has_ended(ab: Ab, store: Store) -> None:
 
 def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Ab, store: Store) -> None:
     assert "to begin one: holdfast ab create NAME" in ab.says("list")
-    canary = Trial(name="c", kind="canary", arms={"live": 0.9, "canary": 0.1}, salt="s", created_at=1.0)
+    canary = Experiment(name="c", kind="canary", arms={"live": 0.9, "canary": 0.1}, salt="s", created_at=1.0)
     store.trials.begin(canary, who="t", now=1.0).result()
     ab.says("create", "three", "--why", "w", "--arms", "a:0.333333,b:0.333333,c:0.333334", "--metric", "reward")
     assert [one["name"] for one in ab("list", "--json").json] == ["three"]
@@ -198,17 +200,19 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
     """A verdict stays once it is there, so the last look tells of all of them."""
     rng = np.random.default_rng(seed)
     design = Design()
-    trial = Trial(name="t", kind="experiment", arms=HALVES, salt=f"trial/{seed}", created_at=0.0)
-    served: list[Served] = []
+    trial = Experiment(name="t", kind="experiment", arms=HALVES, salt=f"trial/{seed}", created_at=0.0)
+    served: list[ServedRequest] = []
     exposed = dict.fromkeys(HALVES, 0)
     for number in range(n):
         arm = assign(trial, str(number))
         exposed[arm] += 1
         success = float(rng.random() < rates[arm])
-        served.append(Served(id=str(number), trial="t", arm=arm, unit=str(number), at=float(number), success=success))
+        served.append(
+            ServedRequest(id=str(number), trial="t", arm=arm, unit=str(number), at=float(number), success=success)
+        )
     statistics = Statistics(design)
 
-    def no_guard(control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[()]:
+    def no_guard(control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float) -> tuple[()]:
         return ()
 
     return verdict(trial, exposed, served, compare=statistics.compare, guard=no_guard)
@@ -217,13 +221,13 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
 @pytest.mark.parametrize("rate", [0.5, 0.9])
 def test_of_two_hundred_experiments_with_the_same_thing_twice_hardly_one_is_promoted(rate: float) -> None:
     calls = [looked_at_after_every_unit(dict.fromkeys(HALVES, rate), 300, seed).call for seed in range(200)]
-    assert calls.count(Call.PROMOTE) <= 16  # α 0.05 of 200 is 10; more than 16 of them would be one in forty
-    assert calls.count(Call.VOID) <= 1
+    assert calls.count(ExperimentCall.PROMOTE) <= 16  # α 0.05 of 200 is 10; more than 16 of them would be one in forty
+    assert calls.count(ExperimentCall.VOID) <= 1
 
 
 def test_a_real_gain_is_found_and_the_forecast_is_of_the_right_size() -> None:
     rates = {"control": 0.5, "treatment": 0.65}
     calls = [looked_at_after_every_unit(rates, 1200, seed).call for seed in range(40)]
-    assert calls.count(Call.PROMOTE) >= 32
+    assert calls.count(ExperimentCall.PROMOTE) >= 32
     needs = [looked_at_after_every_unit(rates, 200, seed).needs for seed in range(40)]
     assert 100 < float(np.median([one for one in needs if one is not None])) < 2000

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.contracts.budget import Assessment, Budget, BudgetChange, BudgetEvent, BudgetEventKind, Mode, Tier, Traits
+from holdfast.contracts.budget import (
+    Assessment,
+    BudgetChange,
+    BudgetEvent,
+    BudgetEventKind,
+    Mode,
+    ThinkingBudget,
+    Tier,
+    Traits,
+)
 from holdfast.contracts.records import PUBLISHED, decode
 from holdfast.contracts.rollout import AttemptState
 from holdfast.store.budgets import BudgetTotals
@@ -25,7 +34,7 @@ def thought(scene: Scene, name: str, tokens: int, over: int = 0, *, reward: floa
     attempt = scene.claim().attempt
     assessment = Assessment(tier=Tier.TRIVIAL, confidence=0.95, reasons=("none",), traits=Traits())
     times = {"created_at": 1.0, "changed_at": 1.0}
-    budget = Budget(attempt=attempt.id, assessment=assessment, ceiling=500, cap=1000, allowed=500, **times)
+    budget = ThinkingBudget(attempt=attempt.id, assessment=assessment, ceiling=500, cap=1000, allowed=500, **times)
     used = replace(budget, spent=tokens, overspent=over, calls=1, mode=Mode.HARD, events=2)
     events = (
         BudgetEvent(attempt=attempt.id, seq=1, kind=BudgetEventKind.ALLOCATE, at=1.0, tokens=500, allowed=500, spent=0,

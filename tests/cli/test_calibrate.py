@@ -15,9 +15,9 @@ from holdfast.cli.calibrate import page
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.records import decode, encode
 from holdfast.pipeline.prove import Look
-from holdfast.prove.calibrate import Calibration, Null
+from holdfast.prove.calibrate import ErrorRates, Null
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.simulate import NULLS, binary
-from holdfast.prove.weigh import Weighing
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 from tests.conftest import Clock, Files
@@ -40,7 +40,7 @@ def test_as_json_it_is_a_record_and_the_options_are_in_it(cli: Cli, monkeypatch:
     monkeypatch.setattr("holdfast.prove.calibrate.NULLS", NULLS[:2])
     monkeypatch.setattr("holdfast.prove.calibrate.EFFECTS", ())
     ran = cli("prove", "calibrate", "--experiments", 100, "--alpha", 0.9, "--seed", 2, "--json")
-    found = decode(Calibration, ran.json)
+    found = decode(ErrorRates, ran.json)
     assert ran.code == 0 and found.is_within
     assert (found.alpha, found.seed, found.experiments) == (0.9, 2, 100)
     assert max(row.rate for row in found.nulls) > 0.5  # that is what such an α promises
@@ -82,7 +82,7 @@ def kept(
 ) -> tuple[str, ...]:
     """The words that name a run which compared a version with itself, or with one that gains, in a store."""
     rng = np.random.default_rng(1)
-    settings = {"is_null": is_null, "how": asdict(Weighing())} if kind == "prove" else {}
+    settings = {"is_null": is_null, "how": asdict(ComparisonConfig())} if kind == "prove" else {}
     episodes: dict[str, list[Any]] = {"baseline": [], "candidate": []}
     for number in range(tasks):
         rate = rng.beta(2.0, 2.0)

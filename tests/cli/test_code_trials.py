@@ -10,16 +10,16 @@ import pytest
 
 from holdfast.cli.code_trials import failures
 from holdfast.contracts.evidence import Interval
-from holdfast.workloads.coding.audit import Audit, Correlation, Rate
+from holdfast.workloads.coding.audit import CorpusAudit, Correlation, CountedRate
 from holdfast.workloads.coding.sandbox import NoSandbox, Sandbox
 from tests.cli.conftest import Cli
 
 ANY = Interval(low=0.0, high=1.0)
-GOOD = Audit(
+GOOD = CorpusAudit(
     tasks=1,
     patches={},
-    recall=Rate(found=96, of=100, interval=ANY),
-    false_veto=Rate(found=1, of=100, interval=ANY),
+    recall=CountedRate(found=96, of=100, interval=ANY),
+    false_veto=CountedRate(found=1, of=100, interval=ANY),
     unseen=None,
     missed={},
     correlation={"ours": Correlation(value=0.95, interval=ANY, patches=100)},

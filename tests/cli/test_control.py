@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.cli import control
 from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.flag import Flag
-from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.rollout import RolloutState
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.operate.control import ACTIONS
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, Cli
@@ -32,7 +32,7 @@ class Desk:
         return self._cli("control", *words, *reason, "--store", self._url)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DesiredState:
         return self.scene.store.runs.get(self.scene.run).wanted
 
 
@@ -52,12 +52,12 @@ def desk(cli: Cli, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Desk:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (("pause",), Wanted.PAUSED),
-        (("pause", "--mode", "freeze"), Wanted.FROZEN),
-        (("drain",), Wanted.DRAINING),
+        (("pause",), DesiredState.PAUSED),
+        (("pause", "--mode", "freeze"), DesiredState.FROZEN),
+        (("drain",), DesiredState.DRAINING),
     ],
 )
-def test_a_run_is_told_to_stop_and_to_go_on(desk: Desk, words: tuple[str, ...], wanted: Wanted) -> None:
+def test_a_run_is_told_to_stop_and_to_go_on(desk: Desk, words: tuple[str, ...], wanted: DesiredState) -> None:
     ran = desk(words[0], "run-1", *words[1:])
     assert (ran.code, ran.out) == (0, f"run-1-a: wanted {wanted}, was running\n")
     assert desk.wanted is wanted
@@ -71,7 +71,7 @@ def test_an_order_with_an_id_is_obeyed_once(desk: Desk) -> None:
     assert desk("pause", "run-1", "--id", "c1").code == 0
     desk("resume", "run-1")
     assert desk("pause", "run-1", "--id", "c1").out.endswith("(this order was obeyed before)\n")
-    assert desk.wanted is Wanted.RUNNING
+    assert desk.wanted is DesiredState.RUNNING
     ran = desk("drain", "run-1", "--id", "c1")
     assert ran.code == 5 and "order c1: was another one: pause run-1 by ann" in ran.err
 
@@ -80,7 +80,7 @@ def test_a_dry_run_tells_what_would_come_of_it_and_does_nothing(desk: Desk) -> N
     desk.scene.enqueue("t", "u")
     desk.scene.claim()
     ran = desk("cancel", "run-1", "--dry-run")
-    assert (ran.code, desk.wanted) == (0, Wanted.RUNNING)
+    assert (ran.code, desk.wanted) == (0, DesiredState.RUNNING)
     assert ran.lines == [
         f"run-1-a: {ENDED} (nothing was done)",
         "affected: running 1, waiting 1",

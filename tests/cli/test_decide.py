@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.decide import _strict
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, save_transformer
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import open_store
 from tests.cli.conftest import Answer, Cli
 
@@ -61,7 +61,7 @@ def test_a_proved_candidate_goes_a_step_and_explain_agrees(cli: Cli, at: tuple[o
 
 def test_a_comparison_of_other_versions_decides_nothing(cli: Cli, at: tuple[object, ...], tmp_path: Path) -> None:
     folder = tmp_path / "w"
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=0)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=0)
     save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
     run = compared(cli, at, "tooluse:4", "--baseline", folder, "--candidate", "sprout")
     told = refused(cli("release", "decide", "tools@2", "--run", run, *at))
@@ -79,7 +79,7 @@ def test_a_version_against_itself_decides_nothing(cli: Cli, at: tuple[object, ..
 
 
 def test_whoever_measures_again_is_believed_half_as_easily() -> None:
-    loose = Weighing(alpha=0.3, max_safety_regression=0.9, seed_delta_spread=0.01)
+    loose = ComparisonConfig(alpha=0.3, max_safety_regression=0.9, seed_delta_spread=0.01)
     assert [_strict(loose, tries).alpha for tries in (1, 2, 3)] == [0.05, 0.025, 0.0125]
     once = _strict(loose, 1)
     assert (once.max_safety_regression, once.seed_delta_spread) == (0.05, 0.01)  # stricter may stay

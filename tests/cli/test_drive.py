@@ -19,7 +19,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState
 from holdfast.operate.status import read_status
 from holdfast.pipeline.collect import collect
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.store.store import open_store
 from tests.conftest import Files
 from tests.pipeline.driving import all_of, echo, failing, names, spec_of, work
@@ -48,7 +48,7 @@ def three(agent: Agent, **fields: Any) -> RunSpec:
 def taught(learn: Any) -> RunSpec:
     """Three tasks, and what is learnt from them."""
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         batch = await run.step("1/collect", collect, work(3), 1, None, title="lesson 1")
         await run.step("1/learn", learn, batch, title="lesson 1")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.flag import Flag
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate.switches import LATENCY, Fuse
 from tests.cli.conftest import Cli
@@ -129,7 +129,7 @@ def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli,
     for name, worth in (("good", 1.0), ("bad", 0.0)):
         scene.enqueue(name, input={"prompt": "2 + 2?", "expected": "4", "needs": ["calc"]})
         attempt = scene.claim().attempt
-        signals = (Signal(name="success", value=worth, source="env"),)
+        signals = (RewardTerm(name="success", value=worth, source="env"),)
         scene.store.traces.score(attempt, signals, now=scene.clock.now).result()
         scene.finish(attempt, AttemptState.SUCCEEDED, output="4", reward=worth)
     scene.enqueue("open")
@@ -172,8 +172,8 @@ def test_no_agent_is_its_own_hidden_check(cli: Cli, scene: Scene, url: str) -> N
     scene.enqueue("a", input={"prompt": "2 + 2?"})
     attempt = scene.claim().attempt
     signals = (
-        Signal(name="success", value=1.0, source="agent:rule:answer"),
-        Signal(name="exact_match", value=0.0, source="rule:exact_match"),
+        RewardTerm(name="success", value=1.0, source="agent:rule:answer"),
+        RewardTerm(name="exact_match", value=0.0, source="rule:exact_match"),
     )
     scene.store.traces.score(attempt, signals, now=scene.clock.now).result()
     scene.finish(attempt, AttemptState.SUCCEEDED, output="5", reward=0.0)

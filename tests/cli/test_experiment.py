@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.cli import experiment
 from holdfast.cli.trials import newest
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, KIND, Trial
+from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, KIND, HackingTrial
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 from tests.workloads.scene import tiny
@@ -33,8 +33,10 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     """The quick form with a model that learns in no time."""
     model = tiny(tmp_path_factory.mktemp("weights"))
 
-    def smallest(trial: Trial) -> Trial:
-        return Trial(arm=trial.arm, seed=trial.seed, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2)
+    def smallest(trial: HackingTrial) -> HackingTrial:
+        return HackingTrial(
+            arm=trial.arm, seed=trial.seed, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2
+        )
 
     monkeypatch.setattr("holdfast.workloads.hacking.quick", smallest)
     return model
@@ -73,15 +75,15 @@ def test_a_trial_that_stopped_is_taken_up_and_a_cancelled_one_begun_anew(small: 
         run = began(store, trial)
         assert newest(store, trial, KIND) == run
         assert newest(store, quick_of(small, GUARDED), KIND) is None
-        store.runs.want(run, Wanted.CANCELLED, who="ann", why="test", now=2.0).result()
+        store.runs.want(run, DesiredState.CANCELLED, who="ann", why="test", now=2.0).result()
         assert newest(store, trial, KIND) is None
 
 
-def quick_of(model: str, arm: str) -> Trial:
-    return Trial(arm=arm, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2)
+def quick_of(model: str, arm: str) -> HackingTrial:
+    return HackingTrial(arm=arm, model=model, test_tasks=3, steps=1, tasks=1, samples=2, workers=2)
 
 
-def began(store: Store, trial: Trial) -> str:
+def began(store: Store, trial: HackingTrial) -> str:
     return (
         store.runs.begin(
             kind="hacking", model_ref="m", settings=asdict(trial), salt="a", who="ann", now=1.0, queue_limit=None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.judgement import Calibration, Standing
+from holdfast.contracts.judgement import Calibration, JudgeStatus
 from holdfast.contracts.records import decode
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli
@@ -141,7 +141,7 @@ def test_a_model_behind_an_endpoint_is_calibrated_and_then_counts(
     assert "even on correctness@1: 81 judgements kept, cost 0" in told.lines
     assert told.lines[-1] == "0 answers to label"
     (one,) = (decode(Calibration, one) for one in cli("judge", "report", *at, "--json").json["calibrations"])
-    assert (one.standing, one.makers) == (Standing.TRUSTED, {"person": 80})
+    assert (one.standing, one.makers) == (JudgeStatus.TRUSTED, {"person": 80})
 
 
 def test_labels_must_say_who_made_them(cli: Cli, tmp_path: Path, at: tuple[str, str]) -> None:

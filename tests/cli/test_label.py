@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
-from holdfast.contracts.judgement import Artefact, Doubt, Doubtful, Maker
+from holdfast.contracts.judgement import Doubtful, EvalItem, Maker, ReviewRequest
 from holdfast.contracts.records import decode
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
@@ -30,8 +30,10 @@ def at(tmp_path: Path) -> tuple[str, str]:
     url = str(tmp_path / "store.sqlite")
     with open_store(url) as store:
         for n in range(3):
-            one = Artefact(task=f"What is {n} + 1?", output=f"{n + 1}\x1b[31m", context="none")
-            waits = Doubt(artefact=one.sha256, criterion=ON, reason=Doubtful.ABSTAINED, why="unsure: 0.50", at=float(n))
+            one = EvalItem(task=f"What is {n} + 1?", output=f"{n + 1}\x1b[31m", context="none")
+            waits = ReviewRequest(
+                artefact=one.sha256, criterion=ON, reason=Doubtful.ABSTAINED, why="unsure: 0.50", at=float(n)
+            )
             store.judgements.doubt(one, waits).result()
     return "--store", url
 
@@ -87,7 +89,7 @@ def test_what_is_piped_is_no_persons_word(cli: Cli, at: tuple[str, str]) -> None
 
 def test_programs_get_what_waits(cli: Cli, at: tuple[str, str]) -> None:
     told = cli("label", *at, "--json").json
-    assert [decode(Doubt, one).at for one in told] == [0.0, 1.0, 2.0]
+    assert [decode(ReviewRequest, one).at for one in told] == [0.0, 1.0, 2.0]
     assert len(cli("label", *at, "--json", "--limit", 2).json) == 2
 
 

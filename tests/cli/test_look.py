@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.records import PUBLISHED, decode
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli
@@ -70,7 +70,7 @@ def test_runs_are_listed_newest_first(cli: Cli, scene: Scene, at: tuple[str, str
     scene.cancel("cancelled")
     scene.store.runs.end(scene.run, RunState.FAILED, who="t", now=scene.clock.advance(90)).result()
     now = time.time()
-    for salt, wanted in (("b", Wanted.RUNNING), ("c", Wanted.PAUSED)):
+    for salt, wanted in (("b", DesiredState.RUNNING), ("c", DesiredState.PAUSED)):
         run = begin(scene.store, Clock(now), salt=salt)
         scene.store.runs.want(run, wanted, who="t", why="w", now=now).result()
     begin(scene.store, Clock(now - 600), salt="d")  # its process was last seen ten minutes ago
@@ -309,7 +309,7 @@ def test_spans_can_be_filtered_and_paged(cli: Cli, scene: Scene, at: tuple[str, 
 
 
 def test_the_ledger_is_listed_oldest_first(cli: Cli, scene: Scene, clock: Clock, at: tuple[str, str]) -> None:
-    scene.store.runs.want(scene.run, Wanted.PAUSED, who="ann", why=LONG, now=clock.now).result()
+    scene.store.runs.want(scene.run, DesiredState.PAUSED, who="ann", why=LONG, now=clock.now).result()
     other = begin(scene.store, clock, salt="b")
     ran = fits(cli("ledger", *at))
     assert ran.lines[0].split() == ["seq", "at", "kind", "who", "run", "what"]

@@ -11,7 +11,7 @@ import pytest
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
 from holdfast.pipeline.paired import episodes_of_run
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import open_store
 from tests.cli.conftest import Answer, Cli
@@ -25,7 +25,7 @@ def at(tmp_path: Path, cli: Cli) -> tuple[object, ...]:
     """Two models that know nothing: one is live, and nothing proves the other to be better."""
     store = ("--store", str(tmp_path / "s.sqlite"))
     for seed in (0, 1):
-        model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
         save_transformer(tmp_path / f"w{seed}", model, Manifest(kind="transformer", shape={}, created_at=0.0))
         assert cli("release", "add", tmp_path / f"w{seed}", "--policy", "tools", *store).code == 0
     assert cli("release", "promote", "tools@1", *store).code == 0

@@ -16,7 +16,7 @@ from holdfast.cli import progress
 from holdfast.cli.options import DEFAULT_STORE
 from holdfast.cli.progress import Progress, report, stdout_kept_clean
 from holdfast.contracts.records import decode
-from holdfast.contracts.run import RunState, SplitRewards, Status, Wanted
+from holdfast.contracts.run import DesiredState, RunState, SplitRewards, Status
 
 DONE = Status(
     updated_unix_ms=1_700_000_000_000,
@@ -121,8 +121,8 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_there_is_no_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress() as shown:
         shown.show(replace(DONE, succeeded=0, failed=0, elapsed_s=0.0))
-        shown.show(DONE, Wanted.DRAINING)  # it is over: nothing is wanted of it any more
-        shown.show(replace(DONE, run_state=RunState.RUNNING, succeeded=1), Wanted.PAUSED)
+        shown.show(DONE, DesiredState.DRAINING)  # it is over: nothing is wanted of it any more
+        shown.show(replace(DONE, run_state=RunState.RUNNING, succeeded=1), DesiredState.PAUSED)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [

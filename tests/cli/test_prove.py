@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import episodes_of_run, shown_looks
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli
@@ -28,7 +28,7 @@ def weights(tmp_path: Path) -> list[str]:
     made = []
     for seed in (0, 1):
         folder = tmp_path / f"w{seed}"
-        model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
         save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
         made.append(str(folder))
     return made

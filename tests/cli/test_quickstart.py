@@ -22,7 +22,7 @@ from holdfast.cli.quickstart import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
-from holdfast.contracts.run import LESSON, RunState, Wanted
+from holdfast.contracts.run import LESSON, DesiredState, RunState
 from holdfast.operate.status import read_status
 from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
@@ -214,7 +214,7 @@ def test_only_an_unfinished_run_of_the_same_settings_is_taken_up(files: Files) -
             run = begin(QUICK)
             end(run, state)
             assert _unfinished(store, QUICK) == run
-        store.runs.want(run, Wanted.CANCELLED, who="test", why="enough", now=time.time()).result()
+        store.runs.want(run, DesiredState.CANCELLED, who="test", why="enough", now=time.time()).result()
         assert _unfinished(store, QUICK) is None  # for good
         done = begin(QUICK)
         end(done, RunState.COMPLETED)

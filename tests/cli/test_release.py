@@ -16,7 +16,7 @@ from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, Cli
 from tests.conftest import Files
 from tests.operate.stage import POLICY, Line, proposed
-from tests.operate.test_keeper import GOOD, play
+from tests.operate.test_canary_controller import GOOD, play
 
 COMMANDS = ["list", "add", "retry", "decide", "show", "history", "explain", "promote", "rollback", "serve"]
 

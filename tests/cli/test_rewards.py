@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.workloads.tooluse.score import score
@@ -48,7 +48,7 @@ SPANS = [
 ]
 
 
-def done(scene: Scene, name: str, output: Any, signals: tuple[Signal, ...], spans: list[Span]) -> str:
+def done(scene: Scene, name: str, output: Any, signals: tuple[RewardTerm, ...], spans: list[Span]) -> str:
     scene.enqueue(name, input=TASK)
     attempt = scene.claim().attempt
     scene.store.traces.add(attempt, spans, now=scene.clock.now).result()
@@ -95,8 +95,8 @@ def test_a_wrong_answer_in_style_is_shown_as_worth_nothing(cli: Cli, scene: Scen
 
 def test_what_counts_for_a_turn_is_told_with_its_weight(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
     signals = (
-        Signal(name="success", value=1.0, source="env"),
-        Signal(name="progress", value=0.5, weight=0.2, source="env", turn=0),
+        RewardTerm(name="success", value=1.0, source="env"),
+        RewardTerm(name="progress", value=0.5, weight=0.2, source="env", turn=0),
     )
     ran = cli("rewards", done(scene, "t", "24", signals, SPANS), *at)
     assert "            counts: progress 0.5 × 0.2" in ran.lines

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli.rules import pair_of, rule_of, text_of, value_of
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Condition, Rule
+from holdfast.contracts.flag import Condition, FlagRule
 
 
 def condition(attribute: str, operator: str, value: Any) -> Condition:
@@ -20,28 +20,28 @@ def condition(attribute: str, operator: str, value: Any) -> Condition:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("on", Rule(variant="on")),
-        ("on 25%", Rule(variant="on", percent=25.0)),
-        ("blue 0.5", Rule(variant="blue", percent=0.5)),
+        ("on", FlagRule(variant="on")),
+        ("on 25%", FlagRule(variant="on", percent=25.0)),
+        ("blue 0.5", FlagRule(variant="blue", percent=0.5)),
         (
             "on if group in staff,beta",
-            Rule(variant="on", conditions=(condition("group", "in", ["staff", "beta"]),)),
+            FlagRule(variant="on", conditions=(condition("group", "in", ["staff", "beta"]),)),
         ),
         (
             "on 10% if age above 17 and plan equals 'gold and silver'",
-            Rule(
+            FlagRule(
                 variant="on",
                 percent=10.0,
                 conditions=(condition("age", "above", 17), condition("plan", "equals", "gold and silver")),
             ),
         ),
-        ("on if phone prefix 41", Rule(variant="on", conditions=(condition("phone", "prefix", "41"),))),
-        ("on if id equals '\"7\"'", Rule(variant="on", conditions=(condition("id", "equals", "7"),))),
-        ("on if paid equals true", Rule(variant="on", conditions=(condition("paid", "equals", True),))),
-        ("on if n in '[1, \"2\"]'", Rule(variant="on", conditions=(condition("n", "in", [1, "2"]),))),
+        ("on if phone prefix 41", FlagRule(variant="on", conditions=(condition("phone", "prefix", "41"),))),
+        ("on if id equals '\"7\"'", FlagRule(variant="on", conditions=(condition("id", "equals", "7"),))),
+        ("on if paid equals true", FlagRule(variant="on", conditions=(condition("paid", "equals", True),))),
+        ("on if n in '[1, \"2\"]'", FlagRule(variant="on", conditions=(condition("n", "in", [1, "2"]),))),
     ],
 )
-def test_a_rule_is_what_its_text_says_and_back(text: str, rule: Rule) -> None:
+def test_a_rule_is_what_its_text_says_and_back(text: str, rule: FlagRule) -> None:
     assert rule_of(text) == rule
     assert rule_of(text_of(rule)) == rule
 
@@ -57,9 +57,11 @@ CONDITIONS = st.one_of(
 
 
 @given(
-    st.builds(Rule, variant=WORDS, percent=st.floats(0, 100), conditions=st.lists(CONDITIONS, max_size=3).map(tuple))
+    st.builds(
+        FlagRule, variant=WORDS, percent=st.floats(0, 100), conditions=st.lists(CONDITIONS, max_size=3).map(tuple)
+    )
 )
-def test_every_rule_can_be_written_and_read_again(rule: Rule) -> None:
+def test_every_rule_can_be_written_and_read_again(rule: FlagRule) -> None:
     again = rule_of(text_of(rule))
     assert again == rule
     assert [type(one.value) for one in again.conditions] == [type(one.value) for one in rule.conditions]

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.cli import safety_trial
 from holdfast.cli.trials import newest
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
-from holdfast.workloads.safety import ARMS, CONSTRAINED, KIND, UNCONSTRAINED, Trial
+from holdfast.workloads.safety import ARMS, CONSTRAINED, KIND, UNCONSTRAINED, SafetyTrial
 from tests.cli.conftest import Cli
 from tests.conftest import Files
 from tests.workloads.scene import tiny
@@ -25,9 +25,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return model
 
 
-def smallest(model: str, arm: str, seed: int = 0) -> Trial:
+def smallest(model: str, arm: str, seed: int = 0) -> SafetyTrial:
     sizes = {"warm_up_updates": 1, "steps": 1, "tasks": 1, "samples": 2, "test_tasks": 3, "workers": 2}
-    return Trial(arm=arm, seed=seed, model=model, **sizes)  # type: ignore[arg-type]
+    return SafetyTrial(arm=arm, seed=seed, model=model, **sizes)  # type: ignore[arg-type]
 
 
 def test_each_seed_and_arm_is_a_run_and_a_second_call_runs_nothing_again(
@@ -67,7 +67,7 @@ def test_a_trial_that_stopped_is_taken_up_and_a_cancelled_one_begun_anew(small: 
         ).result()
         assert newest(store, trial, KIND) == began.id
         assert newest(store, smallest(small, UNCONSTRAINED), KIND) is None
-        store.runs.want(began.id, Wanted.CANCELLED, who="ann", why="test", now=2.0).result()
+        store.runs.want(began.id, DesiredState.CANCELLED, who="ann", why="test", now=2.0).result()
         assert newest(store, trial, KIND) is None
 
 

@@ -20,11 +20,11 @@ HELLO = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from holdfast.policies.lm import Shape, Transformer
+    from holdfast.policies.lm import ModelShape, Transformer
     from holdfast.policies.weights import Manifest, save_transformer
 
     folder = tmp_path_factory.mktemp("weights") / "tiny"
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=1024), seed=0)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=1024), seed=0)
     save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
     return folder
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.talk import ORDERS, ROUNDS, Quit, Talk, record
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.workloads.tooluse.tools import SPECS, Toolbox, World
+from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 
 
 class Script:
@@ -38,7 +38,7 @@ def calls(name: str, arguments: str) -> dict[str, Any]:
 class Scene:
     def __init__(self, *answers: Mapping[str, Any] | Exception, **how: Any) -> None:
         self.script, self.shown = Script(*answers), ""
-        box = Toolbox(World(records={"oak.price": "12"}))
+        box = Toolbox(ToolWorld(records={"oak.price": "12"}))
         how = {"tools": SPECS, "call": box.call, "sampling": {}, "think": "Think first.", **how}
         self.talk = Talk(self.script, write=self.write, **how)
 

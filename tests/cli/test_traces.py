@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from holdfast.collect.otlp.route import routes
 from holdfast.collect.otlp.take import Taker
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.store import Store, open_store
@@ -39,7 +39,7 @@ def told(files: Files) -> str:
         now = time.time()
         span = Span(seq=1, kind=SpanKind.MODEL, name="model.m", started_at=now, ended_at=now + 1, model=CALL)
         store.traces.add(attempt, [span], now=now).result()
-        store.traces.score(attempt, [Signal(name="s", value=0.5, source="rule:s")], now=now).result()
+        store.traces.score(attempt, [RewardTerm(name="s", value=0.5, source="rule:s")], now=now).result()
         store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=0.5).result()
     return address
 

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Context
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 
 
-def no_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def no_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     return ()
 
 
-def ones(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
-    return (Signal(name="one", value=1.0, source="rule:test"),)
+def ones(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="one", value=1.0, source="rule:test"),)
 
 
 def do(task: Any, context: Context) -> Any:

@@ -14,7 +14,7 @@ import anthropic
 import openai
 
 from holdfast.collect.agent import Context
-from holdfast.collect.seats import Home
+from holdfast.collect.executors import AgentRuntime
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.executor import Outcome
@@ -58,7 +58,7 @@ class Told:
 @contextmanager
 def ran(agent: Any, model: Complete | None, **how: Any) -> Iterator[Callable[..., Awaitable[tuple[Any, list[Span]]]]]:
     """Runs the agent as an attempt; gives its outcome and its spans."""
-    home = Home(agent, no_score, lambda version: model, time.time, **how)
+    home = AgentRuntime(agent, no_score, lambda version: model, time.time, **how)
 
     async def run(task: Any = "task", **fields: Any) -> tuple[Outcome | None, list[Span]]:
         sitting = Sitting(home.executor())

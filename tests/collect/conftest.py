@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.collect import seats
+from holdfast.collect import executors
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import Bench
 from tests.conftest import Files
@@ -36,7 +36,7 @@ def file_bench(file_store: Store) -> Iterator[Bench]:
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats, "GRACE_S", 0.3)
+    monkeypatch.setattr(executors, "GRACE_S", 0.3)
 
 
 @pytest.fixture

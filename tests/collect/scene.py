@@ -13,20 +13,20 @@ from queue import SimpleQueue
 from typing import Any
 
 from holdfast.collect.agent import Score
-from holdfast.collect.pool import Pace, Pool, Tally
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.executors import AgentRuntime, Slot
+from holdfast.collect.pool import Pool, PoolStats, PoolTiming
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.executor import Assignment, Executor, Outcome
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout, RolloutState, Task
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import Span
 from holdfast.store.store import Store
 from tests.collect.agents import no_score
 
 PATIENCE_S = 60.0  # far more than anything here takes: only a hang reaches it
 # Beats are quick and leases are long: on a busy machine a beat may be seconds late, and nobody healthy is lost by it.
-PACE = Pace(heartbeat_s=0.05, lease_s=60.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
+PACE = PoolTiming(heartbeat_s=0.05, lease_s=60.0, idle_s=1.0, backoff=Backoff(initial_s=0.01, cap_s=0.02))
 
 
 def fall_silent(store: Store, run: str) -> None:
@@ -70,8 +70,8 @@ class Block:
 
 
 @contextmanager
-def home_of(agent: Agent, score: Score = no_score, model: Complete | None = None) -> Iterator[Home]:
-    home = Home(agent, score, lambda version: model, time.time)
+def home_of(agent: Agent, score: Score = no_score, model: Complete | None = None) -> Iterator[AgentRuntime]:
+    home = AgentRuntime(agent, score, lambda version: model, time.time)
     try:
         yield home
     finally:
@@ -86,7 +86,7 @@ class Sitting:
     spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.seat = Seat(self.place)
+        self.seat = Slot(self.place)
 
     async def run(self, task: Any = None, **fields: Any) -> Outcome | None:
         given = assignment(task, **fields)
@@ -99,7 +99,7 @@ class Bench:
 
     store: Store
     queue_limit: int | None = None
-    homes: list[Home] = field(default_factory=list)
+    homes: list[AgentRuntime] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         begun = self.store.runs.begin(
@@ -126,24 +126,24 @@ class Bench:
         *,
         score: Score = no_score,
         model: Complete | None = None,
-        pace: Pace = PACE,
+        pace: PoolTiming = PACE,
         seed: int = 0,
     ) -> Pool:
-        home = Home(agent, score, lambda version: model, time.time)
+        home = AgentRuntime(agent, score, lambda version: model, time.time)
         self.homes.append(home)
-        return self.pool_of(lambda: Seat(home.executor()), size, pace=pace, seed=seed)
+        return self.pool_of(lambda: Slot(home.executor()), size, pace=pace, seed=seed)
 
-    def pool_of(self, seats: Callable[[], Seat], size: int, *, pace: Pace = PACE, seed: int = 0) -> Pool:
+    def pool_of(self, seats: Callable[[], Slot], size: int, *, pace: PoolTiming = PACE, seed: int = 0) -> Pool:
         return Pool(self.store, self.run, seats, size, clock=time.time, seed=seed, pace=pace)
 
-    async def work_off(self, pool: Pool) -> Tally:
+    async def work_off(self, pool: Pool) -> PoolStats:
         """Work until nothing of the run is open; a pool that fails fails here."""
         working = asyncio.create_task(pool.work())
         await until(lambda: working.done() or self.store.views.is_done(self.run))
         pool.drain()
         return await asyncio.wait_for(working, PATIENCE_S)
 
-    def order(self, wanted: Wanted) -> None:
+    def order(self, wanted: DesiredState) -> None:
         self.store.runs.want(self.run, wanted, who="test", why="because", now=time.time()).result()
 
     def rollout(self, name: str = "t1") -> Rollout:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from holdfast.collect.agent import Context
-from holdfast.collect.seats import Home
+from holdfast.collect.executors import AgentRuntime
 from holdfast.contracts.trace import PARTIAL
 from tests.collect.agents import no_score
 from tests.collect.clients import (
@@ -58,7 +58,7 @@ async def test_a_call_under_way_is_dropped_with_its_attempt(how: str) -> None:
         return "done"
 
     model = Script(waits=True)
-    home = Home(agent, no_score, lambda version: model, time.time)
+    home = AgentRuntime(agent, no_score, lambda version: model, time.time)
     sitting = Sitting(home.executor())
     try:
         running = asyncio.create_task(sitting.run())
@@ -81,7 +81,7 @@ async def test_a_plain_agent_that_waits_for_its_client_ends_when_it_is_interrupt
             return str(client.chat.completions.create(model=context.model, messages=HELLO))
 
     model = Script(waits=True)
-    home = Home(agent, no_score, lambda version: model, time.time)
+    home = AgentRuntime(agent, no_score, lambda version: model, time.time)
     sitting = Sitting(home.executor())
     try:
         running = asyncio.create_task(sitting.run())

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context, OneModel, load_agent
+from holdfast.collect.budget_tracker import BudgetTracker
 from holdfast.collect.client import Client
-from holdfast.collect.purse import Purse
-from holdfast.collect.seats import LoopThread
+from holdfast.collect.executors import LoopThread
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
@@ -341,7 +341,7 @@ class Thinker:
 
 def thinking_about(task: Any, model: Thinker, spans: list[Span]) -> tuple[Context, list[BudgetChange]]:
     kept: list[BudgetChange] = []
-    return context(spans, complete=model, budget=Purse("a", task, kept.append, time.time)), kept
+    return context(spans, complete=model, budget=BudgetTracker("a", task, kept.append, time.time)), kept
 
 
 async def test_with_a_budget_a_call_may_think_what_is_left_of_it() -> None:

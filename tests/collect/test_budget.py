@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.collect.budget import (
     LIMITS,
-    Action,
+    BudgetAction,
     allocate,
     assess,
     checked_limit,
@@ -24,7 +24,7 @@ from holdfast.collect.budget import (
     thinking_tokens,
     traits_of,
 )
-from holdfast.contracts.budget import Assessment, Budget, BudgetEventKind, Mode, Tier, Traits, Trigger
+from holdfast.contracts.budget import Assessment, BudgetEventKind, Mode, ThinkingBudget, Tier, Traits, Trigger
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
@@ -39,7 +39,7 @@ traits = st.builds(
 )
 
 
-def fresh(tier: Tier, now: float = 100.0) -> Budget:
+def fresh(tier: Tier, now: float = 100.0) -> ThinkingBudget:
     assessment = Assessment(tier=tier, confidence=0.9, reasons=("r",), traits=Traits())
     return allocate("a", assessment, now=now).budget
 
@@ -206,10 +206,10 @@ def test_each_tier_listens_to_its_own_triggers(tier: Tier, trigger: Trigger, mor
     (event,) = change.events
     assert (event.trigger, event.confidence, event.seq) == (trigger, 0.2, used.events + 1 == event.seq and event.seq)
     if more is None:
-        assert (action, event.kind, change.budget.allowed) == (Action.CONTINUE, "refuse", used.allowed)
+        assert (action, event.kind, change.budget.allowed) == (BudgetAction.CONTINUE, "refuse", used.allowed)
         assert event.why == f"{trigger} is nothing that makes a {tier} budget larger"
     else:
-        assert (action, event.kind, event.tokens) == (Action.ESCALATE, "escalate", more)
+        assert (action, event.kind, event.tokens) == (BudgetAction.ESCALATE, "escalate", more)
         assert (change.budget.allowed, change.budget.escalations) == (used.allowed + more, 1)
 
 
@@ -218,11 +218,11 @@ def test_there_is_time_between_two_escalations_by_one_trigger() -> None:
     _, change = escalate(budget, LOW, now=100.0)
     budget = spend(change.budget, 2000, now=101.0).budget
     action, refused = escalate(budget, LOW, now=109.5)
-    assert (action, refused.events[0].kind) == (Action.EXHAUST, "refuse")
+    assert (action, refused.events[0].kind) == (BudgetAction.EXHAUST, "refuse")
     assert refused.events[0].why == "the last one was 9.5 s ago, and 10 s lie between two"
-    assert escalate(refused.budget, PARTIAL, now=109.5)[0] is Action.ESCALATE  # which has a time of its own
-    assert escalate(refused.budget, LOW, now=110.0)[0] is Action.ESCALATE
-    assert escalate(refused.budget, LOW, now=50.0)[0] is Action.ESCALATE  # the clock was set back
+    assert escalate(refused.budget, PARTIAL, now=109.5)[0] is BudgetAction.ESCALATE  # which has a time of its own
+    assert escalate(refused.budget, LOW, now=110.0)[0] is BudgetAction.ESCALATE
+    assert escalate(refused.budget, LOW, now=50.0)[0] is BudgetAction.ESCALATE  # the clock was set back
 
 
 def test_what_has_enough_left_gets_no_more_and_nothing_goes_beyond_the_cap() -> None:
@@ -250,7 +250,7 @@ def test_a_hundred_unsure_iterations_end_at_the_cap(tier: Tier, pause_s: float) 
     assert 0 < budget.escalations < 10
     assert (budget.spent, budget.calls, budget.events) == (100_000, 100, events)
     assert budget.overspent == 100_000 - budget.consumed
-    assert actions[-1] is Action.EXHAUST
+    assert actions[-1] is BudgetAction.EXHAUST
 
 
 @given(
@@ -276,9 +276,9 @@ def test_whatever_happens_the_events_tell_all_of_it(tier: Tier, story: list[Any]
 
 def test_a_sure_answer_asks_for_nothing() -> None:
     action, change = monitor(fresh(Tier.TRIVIAL), 450, now=1.0, confidence=0.5)
-    assert (action, change.budget.allowed) == (Action.CONTINUE, 500)
+    assert (action, change.budget.allowed) == (BudgetAction.CONTINUE, 500)
     action, change = monitor(fresh(Tier.TRIVIAL), 10, now=1.0, confidence=0.1)
-    assert (action, [event.kind for event in change.events]) == (Action.CONTINUE, ["spend"])
+    assert (action, [event.kind for event in change.events]) == (BudgetAction.CONTINUE, ["spend"])
 
 
 @pytest.mark.parametrize(

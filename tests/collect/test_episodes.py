@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from holdfast.collect.episodes import EpisodePlayer, record
 from holdfast.collect.gym import vector_env
+from holdfast.contracts.envs import Bools, Choose, Observation
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.executor import Outcome
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import Wanted
-from holdfast.contracts.worlds import Bools, Choose, Observation
+from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store
 from tests.collect.environments import Signpost
 from tests.collect.scene import fall_silent
@@ -131,8 +131,8 @@ async def run_with(store: Store, count: int) -> tuple[str, dict[str, Outcome]]:
 
 def outcome(value: float) -> Outcome:
     signals = (
-        Signal(name="return", value=value, source="env"),
-        Signal(name="success", value=float(value > 1), weight=0.0, source="env:threshold"),
+        RewardTerm(name="return", value=value, source="env"),
+        RewardTerm(name="success", value=float(value > 1), weight=0.0, source="env:threshold"),
     )
     return Outcome(state=AttemptState.SUCCEEDED, output={"return": value}, signals=signals)
 
@@ -169,11 +169,11 @@ async def test_what_a_killed_process_still_holds_is_recorded_once_it_is_written_
 
 async def test_a_paused_run_records_nothing_until_it_goes_on(store: Store) -> None:
     run, outcomes = await run_with(store, 1)
-    await store.runs.want(run, Wanted.PAUSED, who="test", why="a test", now=time.time())
+    await store.runs.want(run, DesiredState.PAUSED, who="test", why="a test", now=time.time())
     going = asyncio.create_task(recorded(store, run, outcomes))
     await asyncio.sleep(0.1)
     assert not going.done() and store.views.rollouts(run)[0].status is RolloutState.QUEUING
-    await store.runs.want(run, Wanted.RUNNING, who="test", why="a test", now=time.time())
+    await store.runs.want(run, DesiredState.RUNNING, who="test", why="a test", now=time.time())
     await going
     assert store.views.rollouts(run)[0].status is RolloutState.SUCCEEDED
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context, load_agent, no_model
-from holdfast.collect.processes import ProcessExecutor, Recipe
-from holdfast.collect.seats import Home
+from holdfast.collect.executors import AgentRuntime
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.collect.tracer import MAX_ERROR, MAX_TRACEBACK, failure
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.rollout import AttemptState
@@ -72,7 +72,7 @@ async def test_an_exception_leaves_its_place_and_its_traceback(mine: str, name: 
 
 @pytest.mark.parametrize("name", ["plain", "later"])
 async def test_so_does_one_in_a_process(mine: str, name: str) -> None:
-    sitting = Sitting(ProcessExecutor(Recipe(f"{mine}:{name}", no_score, no_model)))
+    sitting = Sitting(ProcessExecutor(ProcessRecipe(f"{mine}:{name}", no_score, no_model)))
     try:
         await sitting.seat.prepare()
         ended = await sitting.run("task")
@@ -84,7 +84,7 @@ async def test_so_does_one_in_a_process(mine: str, name: str) -> None:
 
 async def test_so_does_one_in_a_scorer(mine: str) -> None:
     score: Any = load_agent(f"{mine}:plain").__globals__["score"]
-    home = Home(lambda task, context: "fine", score, no_model, time.time)
+    home = AgentRuntime(lambda task, context: "fine", score, no_model, time.time)
     sitting = Sitting(home.executor())
     ended = await sitting.run("task")
     home.close()

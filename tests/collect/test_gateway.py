@@ -25,7 +25,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.gateway import ModelGateway
-from holdfast.collect.processes import ProcessExecutor, Recipe
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import registry, tokens
@@ -188,7 +188,9 @@ async def test_nothing_serves_before_somebody_calls_and_nothing_after_the_pool()
 @pytest.mark.parametrize("name", ["do", "do_async"])
 async def test_clients_that_know_nothing_of_us_find_the_model_in_the_environment_of_a_process(name: str) -> None:
     with serving() as endpoint:
-        recipe = Recipe(f"tests.collect.agents:{name}", no_score, OneModel(partial(Client, "tiny", endpoint.url)))
+        recipe = ProcessRecipe(
+            f"tests.collect.agents:{name}", no_score, OneModel(partial(Client, "tiny", endpoint.url))
+        )
         sitting = Sitting(ProcessExecutor(recipe))
         try:
             await sitting.seat.prepare()
@@ -201,7 +203,7 @@ async def test_clients_that_know_nothing_of_us_find_the_model_in_the_environment
 
 
 async def test_in_a_process_without_a_model_they_reach_nobody_else() -> None:
-    sitting = Sitting(ProcessExecutor(Recipe("tests.collect.agents:do", no_score, no_model)))
+    sitting = Sitting(ProcessExecutor(ProcessRecipe("tests.collect.agents:do", no_score, no_model)))
     try:
         await sitting.seat.prepare()
         where = await sitting.run({"do": "where"})

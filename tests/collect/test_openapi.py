@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast.collect.endpoint import app
 from holdfast.collect.forms import JSON, TEXT, Told, obj, refusals
-from holdfast.collect.openapi import Place, described, document
+from holdfast.collect.openapi import ApiRoute, described, document
 from tests.collect.fuzz import fuzz
 from tests.collect.test_endpoint import HELLO, Script, serving
 from tests.collect.test_endpoint import Told as Listener
@@ -27,9 +27,9 @@ async def nothing(request: Request) -> Response:
     return Response()
 
 
-def place(path: str, **more: Any) -> Place:
+def place(path: str, **more: Any) -> ApiRoute:
     told = Told(name="ask", says="Ask", gives={200: ("an answer", {JSON: obj(text=TEXT)}), **refusals(400)}, **more)
-    return Place(path, nothing, told, method="POST")
+    return ApiRoute(path, nothing, told, method="POST")
 
 
 def test_a_route_is_told_with_what_is_in_its_path_its_headers_and_its_body() -> None:
@@ -62,7 +62,7 @@ def test_the_document_is_among_what_it_tells_of() -> None:
 
 def told_by(application: Starlette) -> None:
     for route in application.routes:
-        assert isinstance(route, Place), f"{route} is served, and nobody is told"
+        assert isinstance(route, ApiRoute), f"{route} is served, and nobody is told"
 
 
 def test_all_that_the_endpoint_serves_is_told() -> None:

@@ -20,13 +20,13 @@ import pytest
 from holdfast.collect import pool as pool_module
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
+from holdfast.collect.executors import AgentRuntime, Slot
 from holdfast.collect.pool import Pool
-from holdfast.collect.processes import ProcessExecutor, Recipe
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import Fault, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
@@ -143,8 +143,8 @@ async def test_two_pools_share_a_run_and_do_nothing_twice(bench: Bench) -> None:
 
 async def test_processes_work_a_run_off_as_well(file_bench: Bench) -> None:
     file_bench.enqueue(*[{"do": "tell"}] * 6)
-    recipe = Recipe("tests.collect.agents:do", no_score, no_model)
-    tally = await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 2))
+    recipe = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
+    tally = await file_bench.work_off(file_bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 2))
     assert tally.succeeded == 6
     assert len({file_bench.output(f"t{n}")["pid"] for n in range(1, 7)}) <= 2
     assert file_bench.rollout().reward == 1.0  # what the agent's world gave
@@ -365,18 +365,18 @@ async def test_a_retry_that_could_not_be_taken_up_is_as_soon_as_it_can(file_benc
     gate, queue = Gate(), file_bench.store.queue
     file_bench.enqueue("fails", "waits", max_attempts=2)
     (claim,) = await queue.claim(file_bench.run, "other", now=time.time(), lease_s=600)
-    pace = pool_module.Pace(heartbeat_s=0.05, lease_s=60.0, idle_s=10 * PATIENCE_S)  # it never looks just so
+    pace = pool_module.PoolTiming(heartbeat_s=0.05, lease_s=60.0, idle_s=10 * PATIENCE_S)  # it never looks just so
     pool = file_bench.pool(gate, 1, pace=pace)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 1)
     soon = Backoff(initial_s=0.2, cap_s=0.2)
     await queue.finish(claim.attempt, AttemptState.FAILED, now=time.time(), backoff=soon)
     if because == "the run is paused":
-        file_bench.order(Wanted.PAUSED)
+        file_bench.order(DesiredState.PAUSED)
         gate.let_go.set()
     await asyncio.sleep(0.5)
     assert file_bench.states() == ["failed"]
-    file_bench.order(Wanted.RUNNING)
+    file_bench.order(DesiredState.RUNNING)
     gate.let_go.set()
     await until(lambda: file_bench.store.views.is_done(file_bench.run))
     pool.drain()
@@ -391,7 +391,9 @@ async def test_a_retry_is_taken_up_as_soon_as_its_wait_is_over(file_bench: Bench
         return time.time()
 
     file_bench.enqueue("a", max_attempts=2)
-    pace = pool_module.Pace(heartbeat_s=5, lease_s=60, idle_s=PATIENCE_S, backoff=Backoff(initial_s=0.5, cap_s=0.5))
+    pace = pool_module.PoolTiming(
+        heartbeat_s=5, lease_s=60, idle_s=PATIENCE_S, backoff=Backoff(initial_s=0.5, cap_s=0.5)
+    )
     await file_bench.work_off(file_bench.pool(failing_once, pace=pace))
     first, second = file_bench.attempts()
     assert first.ended_at is not None
@@ -408,7 +410,7 @@ def operator(url: str, store: Store) -> Any:
         yield opened
 
 
-def order(operator: Store, bench: Bench, wanted: Wanted) -> None:
+def order(operator: Store, bench: Bench, wanted: DesiredState) -> None:
     operator.runs.want(bench.run, wanted, who="test", why="because", now=time.time()).result()
 
 
@@ -418,13 +420,13 @@ async def test_a_paused_run_starts_nothing_new_and_goes_on_when_it_is_told(bench
     pool = bench.pool(gate, 1)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 1)
-    order(operator, bench, Wanted.PAUSED)
-    await until(lambda: pool.wanted is Wanted.PAUSED)
+    order(operator, bench, DesiredState.PAUSED)
+    await until(lambda: pool.wanted is DesiredState.PAUSED)
     gate.let_go.set()
     await until(lambda: bench.rollout("t1").status is RolloutState.SUCCEEDED)  # what runs goes on
     await asyncio.sleep(0.3)
     assert gate.begun == ["t1:attempt-1"]
-    order(operator, bench, Wanted.RUNNING)
+    order(operator, bench, DesiredState.RUNNING)
     await until(lambda: bench.store.views.is_done(bench.run))
     pool.drain()
     assert (await working).succeeded == 4
@@ -436,8 +438,8 @@ async def test_a_draining_run_finishes_what_runs_and_starts_nothing_new(bench: B
     pool = bench.pool(gate, 2)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 2)
-    order(operator, bench, Wanted.DRAINING)
-    await until(lambda: pool.wanted is Wanted.DRAINING)
+    order(operator, bench, DesiredState.DRAINING)
+    await until(lambda: pool.wanted is DesiredState.DRAINING)
     assert not working.done()
     gate.let_go.set()
     tally = await asyncio.wait_for(working, PATIENCE_S)
@@ -449,11 +451,11 @@ async def test_a_draining_run_finishes_what_runs_and_starts_nothing_new(bench: B
 async def test_a_cancelled_run_interrupts_what_runs_without_waiting_for_a_beat(bench: Bench, operator: Store) -> None:
     gate = Gate()
     bench.enqueue(*range(4))
-    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+    slow = pool_module.PoolTiming(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
     pool = bench.pool(gate, 2, pace=slow)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 2)
-    order(operator, bench, Wanted.CANCELLED)
+    order(operator, bench, DesiredState.CANCELLED)
     tally = await asyncio.wait_for(working, PATIENCE_S / 2)
     assert sorted(gate.cancelled) == ["t1:attempt-1", "t2:attempt-1"]
     assert (tally.succeeded, tally.interrupted) == (0, 2)
@@ -464,17 +466,17 @@ async def test_a_frozen_run_hands_back_what_runs_at_no_cost_and_runs_it_anew_lat
 ) -> None:
     gate = Gate()
     bench.enqueue(*range(3), max_attempts=1)
-    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)  # the order itself must be enough
+    slow = pool_module.PoolTiming(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)  # the order itself must be enough
     pool = bench.pool(gate, 2, pace=slow)
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 2)
-    order(operator, bench, Wanted.FROZEN)
+    order(operator, bench, DesiredState.FROZEN)
     await until(lambda: bench.store.views.counts(bench.run)[RolloutState.QUEUING] == 3)
     await asyncio.sleep(0.3)
     assert sorted(gate.begun) == sorted(gate.cancelled) == ["t1:attempt-1", "t2:attempt-1"]
     assert [one.error for one in bench.attempts()] == ["handed back: the run was frozen"]
     gate.let_go.set()
-    order(operator, bench, Wanted.RUNNING)
+    order(operator, bench, DesiredState.RUNNING)
     await until(lambda: bench.store.views.is_done(bench.run))
     pool.drain()
     assert (await working).succeeded == 3
@@ -514,7 +516,9 @@ async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator
         return "the first time"
 
     bench.enqueue("a")
-    slow = pool_module.Pace(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, backoff=Backoff(initial_s=0.0, cap_s=0.0))
+    slow = pool_module.PoolTiming(
+        heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, backoff=Backoff(initial_s=0.0, cap_s=0.0)
+    )
     pool = bench.pool(agent, 1, pace=slow, score=ones)
     working = asyncio.create_task(pool.work())
     await until(begun.is_set)
@@ -628,8 +632,8 @@ async def test_however_soon_a_pool_is_ended_nothing_stays_claimed(
 
 async def test_a_pool_of_processes_that_is_ended_while_they_start_ends(file_bench: Bench) -> None:
     file_bench.enqueue({"do": "spin"})
-    recipe = Recipe("tests.collect.agents:do", no_score, no_model)
-    pool = file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 2)
+    recipe = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
+    pool = file_bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 2)
     working = asyncio.create_task(pool.work())
     await asyncio.sleep(0.05)
     pool.stop()
@@ -655,7 +659,7 @@ async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench
     working = asyncio.create_task(pool.work())
     await until(lambda: gate.now_running == 2)
     file_bench.store.db.write(lambda tx: tx._execute(f"ALTER TABLE {table} RENAME TO lost")).result()
-    file_bench.order(Wanted.RUNNING)  # wakes it up
+    file_bench.order(DesiredState.RUNNING)  # wakes it up
     if table == "spans":
         gate.let_go.set()
     with pytest.raises(StoreError, match=f"no such table: {table}"):
@@ -666,7 +670,7 @@ async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench
 FULL = """
 import asyncio, resource, signal, sys, time
 from holdfast.collect.pool import Pool
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.executors import Home, Seat
 from holdfast.contracts.rollout import Task
 from holdfast.store.store import open_store
 from tests.collect.agents import no_score
@@ -717,9 +721,9 @@ async def unlucky(task: Any, context: Context) -> str:
 
 async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(bench: Bench) -> None:
     bench.enqueue("q", max_attempts=2)
-    home = Home(unlucky, ones, lambda version: thinks, time.time, has_budgets=True)
+    home = AgentRuntime(unlucky, ones, lambda version: thinks, time.time, has_budgets=True)
     bench.homes.append(home)
-    await bench.work_off(bench.pool_of(lambda: Seat(home.executor()), 1))
+    await bench.work_off(bench.pool_of(lambda: Slot(home.executor()), 1))
     assert bench.states() == ["fault", "succeeded"]
     first, second = (bench.store.budgets.get(attempt.token) for attempt in bench.attempts())
     assert first is not None and second is not None
@@ -737,9 +741,9 @@ async def test_budgets_of_agents_in_processes_come_back_to_the_store(file_bench:
     with serving() as endpoint:
         endpoint.models = {"data": [{"id": "tiny", "owned_by": "holdfast"}]}
         connect = OneModel(partial(Client, "tiny", endpoint.url))
-        recipe = Recipe("tests.collect.agents:do_async", no_score, connect, has_budgets=True)
+        recipe = ProcessRecipe("tests.collect.agents:do_async", no_score, connect, has_budgets=True)
         file_bench.enqueue({"do": "ask"})
-        await file_bench.work_off(file_bench.pool_of(lambda: Seat(ProcessExecutor(recipe)), 1))
+        await file_bench.work_off(file_bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 1))
         assert endpoint.asked[0].body["thinking"] == 500
     (use,) = file_bench.store.budgets.of_run(file_bench.run)
     assert (use.budget.calls, use.budget.mode, use.budget.spent) == (1, Mode.PARAMETER, 0)

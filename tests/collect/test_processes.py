@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.collect.agent import OneModel, no_model
 from holdfast.collect.client import Client
-from holdfast.collect.processes import ProcessExecutor, Recipe
-from holdfast.collect.seats import Seat
+from holdfast.collect.executors import Slot
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.rollout import AttemptState, RolloutState
@@ -26,8 +26,8 @@ from tests.collect.agents import no_score, ones
 from tests.collect.scene import PATIENCE_S, Bench, Sitting, until
 from tests.endpoint import serving
 
-PLAIN = Recipe("tests.collect.agents:do", no_score, no_model)
-ASYNC = Recipe("tests.collect.agents:do_async", no_score, no_model)
+PLAIN = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
+ASYNC = ProcessRecipe("tests.collect.agents:do_async", no_score, no_model)
 
 
 class Booth(Sitting):
@@ -51,10 +51,10 @@ class Booth(Sitting):
 
 
 @pytest.fixture
-def open_booth() -> Iterator[Callable[[Recipe], Booth]]:
+def open_booth() -> Iterator[Callable[[ProcessRecipe], Booth]]:
     opened: list[Booth] = []
 
-    def open_one(recipe: Recipe = PLAIN) -> Booth:
+    def open_one(recipe: ProcessRecipe = PLAIN) -> Booth:
         opened.append(Booth(ProcessExecutor(recipe)))
         return opened[-1]
 
@@ -76,8 +76,8 @@ Open = Callable[..., Booth]
 
 
 @pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
-async def test_an_agent_answers_from_a_process_of_its_own(open_booth: Open, recipe: Recipe) -> None:
-    booth = open_booth(Recipe(recipe.agent, ones, no_model))
+async def test_an_agent_answers_from_a_process_of_its_own(open_booth: Open, recipe: ProcessRecipe) -> None:
+    booth = open_booth(ProcessRecipe(recipe.agent, ones, no_model))
     first = await booth.do("tell", resources={"tone": "kind"})
     assert first.state is AttemptState.SUCCEEDED
     assert first.output["seed"] == 7
@@ -92,7 +92,7 @@ async def test_an_agent_answers_from_a_process_of_its_own(open_booth: Open, reci
 
 @pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
 async def test_what_an_agent_raises_there_is_its_failure_and_its_process_goes_on(
-    open_booth: Open, recipe: Recipe
+    open_booth: Open, recipe: ProcessRecipe
 ) -> None:
     booth = open_booth(recipe)
     before = (await booth.do("tell")).output["pid"]
@@ -104,8 +104,8 @@ async def test_what_an_agent_raises_there_is_its_failure_and_its_process_goes_on
 
 
 @pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
-async def test_an_agents_own_clients_find_the_proxy_in_its_environment(open_booth: Open, recipe: Recipe) -> None:
-    booth = open_booth(Recipe(recipe.agent, no_score, no_model, "http://127.0.0.1:8788"))
+async def test_an_agents_own_clients_find_the_proxy_in_its_environment(open_booth: Open, recipe: ProcessRecipe) -> None:
+    booth = open_booth(ProcessRecipe(recipe.agent, no_score, no_model, "http://127.0.0.1:8788"))
     for number in (1, 2):
         base = f"http://127.0.0.1:8788/rollout/run-1%2Ft/attempt/{number}"
         assert (await booth.do("where", number=number)).output == [f"{base}/v1", f"{base}/v1", base]
@@ -114,7 +114,7 @@ async def test_an_agents_own_clients_find_the_proxy_in_its_environment(open_boot
 async def test_a_model_can_be_asked_from_there(open_booth: Open) -> None:
     with serving() as endpoint:
         booth = open_booth(
-            Recipe(ASYNC.agent, no_score, OneModel(partial(Client, "tiny", endpoint.url, api_key="s3cret")))
+            ProcessRecipe(ASYNC.agent, no_score, OneModel(partial(Client, "tiny", endpoint.url, api_key="s3cret")))
         )
         outcome = await booth.do("ask")
     assert outcome.output == "echo: hello"
@@ -211,7 +211,7 @@ async def test_a_process_that_dies_while_idle_is_replaced_before_it_is_needed(op
 
 async def test_a_crash_is_tried_again(file_bench: Bench) -> None:
     file_bench.enqueue({"do": "crash once"}, max_attempts=2)
-    pool = file_bench.pool_of(lambda: Seat(ProcessExecutor(PLAIN)), 1)
+    pool = file_bench.pool_of(lambda: Slot(ProcessExecutor(PLAIN)), 1)
     await file_bench.work_off(pool)
     assert file_bench.states() == ["fault", "succeeded"]
     assert file_bench.attempts()[0].error == "the agent's process ended with exit code 9"
@@ -223,7 +223,7 @@ async def test_an_agent_whose_module_fails_in_the_child_stops_the_pool_with_a_re
 ) -> None:
     file_bench.enqueue({})
     pool = file_bench.pool_of(
-        lambda: Seat(ProcessExecutor(Recipe("tests.collect.only_at_home:agent", no_score, no_model))), 1
+        lambda: Slot(ProcessExecutor(ProcessRecipe("tests.collect.only_at_home:agent", no_score, no_model))), 1
     )
     with pytest.raises(Fault) as caught:
         await asyncio.wait_for(pool.work(), PATIENCE_S)

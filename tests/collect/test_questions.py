@@ -12,10 +12,10 @@ import pytest
 from holdfast.collect.agent import Context
 from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from holdfast.collect.tracer import Tracer
-from holdfast.contracts.checks import Answer, Case, check_reward
+from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
-from holdfast.reward.sheet import normalised
+from holdfast.reward.breakdown import normalised
 from tests.collect.scene import assignment
 
 
@@ -107,11 +107,11 @@ def test_where_nothing_was_expected_there_is_no_score_and_not_a_zero(task: Any) 
 
 def test_the_comparison_passes_the_kit_before_it_may_judge_anyone() -> None:
     cheats = ("5", "4 or 5", "The answer is 4.", "4\n4", "", None, ["4"])
-    case = Case(
+    case = KnownCase(
         name="sum",
         task={"prompt": "What is 2 + 2?", "expected": "4"},
-        gold=Answer(name="right", output="4"),
-        cheats=tuple(Answer(name=repr(output), output=output) for output in cheats),
-        plain=(Answer(name="with spaces", output=" 4 "),),
+        gold=KnownAnswer(name="right", output="4"),
+        cheats=tuple(KnownAnswer(name=repr(output), output=output) for output in cheats),
+        plain=(KnownAnswer(name="with spaces", output=" 4 "),),
     )
     check_reward(exact_match, [case], normalised, outcome="exact_match")

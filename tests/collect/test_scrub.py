@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from benchmarks.parts import canaries
 from holdfast.collect.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
-from holdfast.contracts.detect import Found, personal, secrets
+from holdfast.contracts.detect import Detection, personal, secrets
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.policies import tokens
-from holdfast.policies.voices import ByteVoice
+from holdfast.policies.chat_template import ByteTemplate
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
 MAIL = "ada@analytical-engine.org"
-SCRUB = Scrub(b"k" * 32, spell=ByteVoice().spell)
+SCRUB = Scrub(b"k" * 32, spell=ByteTemplate().spell)
 
 
 def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
@@ -117,8 +117,8 @@ def test_scrubbing_is_final_and_leaves_nothing_to_be_found(parts: list[str]) -> 
 
 
 def test_overlapping_finds_are_one_of_the_kind_that_counts_more() -> None:
-    places = [Found("name", 0, 4), Found("email", 2, 9), Found("phone", 9, 12)]
-    assert merged("x" * 12, places) == (Found("email", 0, 9), Found("phone", 9, 12))
+    places = [Detection("name", 0, 4), Detection("email", 2, 9), Detection("phone", 9, 12)]
+    assert merged("x" * 12, places) == (Detection("email", 0, 9), Detection("phone", 9, 12))
 
 
 # Structure.
@@ -462,7 +462,9 @@ def test_what_was_forced_or_scrubbed_before_stays_so() -> None:
     call = replace(chat("hi", answer=f"to {MAIL}"), forced=(0,))
     once = SCRUB.call(call)
     assert once.forced[0] == 0
-    again = Scrub(b"k" * 32, spell=ByteVoice().spell).call(replace(once, messages=({"role": "user", "content": MAIL},)))
+    again = Scrub(b"k" * 32, spell=ByteTemplate().spell).call(
+        replace(once, messages=({"role": "user", "content": MAIL},))
+    )
     assert again.scrubbed == once.scrubbed
 
 

@@ -14,7 +14,7 @@ from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import MAX_ERROR, is_own, run_one
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.executor import Outcome
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span, SpanKind
 from tests.collect.agents import no_score, ones
@@ -150,7 +150,7 @@ async def test_a_scorer_that_fails_is_a_fault_and_never_a_reward_of_zero(error: 
 
 
 def signalling(**fields: Any) -> Callable[..., Any]:
-    return lambda task, output, spans: [Signal(**{"name": "n", "value": 1.0, "source": "rule:test", **fields})]
+    return lambda task, output, spans: [RewardTerm(**{"name": "n", "value": 1.0, "source": "rule:test", **fields})]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_score_that_is_no_finite_number_is_a_fault(score: Any, text: str
 async def test_a_scorer_may_be_async_and_sees_the_task_the_answer_and_the_spans() -> None:
     seen: list[Any] = []
 
-    async def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    async def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         seen.append((task, output, [span.name for span in spans]))
         return ones(task, output, spans)
 
@@ -201,7 +201,7 @@ async def test_the_answer_key_is_the_scorers_alone(task: Any, seen: Any) -> None
     def agent(given: Any, context: Context) -> Any:
         return [given, context.assignment.input]
 
-    def score(given: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
+    def score(given: Any, output: Any, spans: Sequence[Span]) -> list[RewardTerm]:
         scored.append(given)
         return []
 
@@ -214,8 +214,8 @@ async def test_an_agent_cannot_change_what_it_is_scored_by() -> None:
         task["expected"] = context.assignment.input["expected"] = "whatever"
         return "whatever"
 
-    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
-        return [Signal(name="match", value=float(output == task["expected"]), source="rule:test")]
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[RewardTerm]:
+        return [RewardTerm(name="match", value=float(output == task["expected"]), source="rule:test")]
 
     assert (await outcome(cheat, score, context({"expected": "4"}))).reward == 0.0
 
@@ -232,7 +232,7 @@ def paying(name: str, value: float, **fields: Any) -> Callable[..., str]:
 
 async def test_rewards_of_the_agents_world_count_where_no_scorer_judges() -> None:
     ended = await outcome(paying("points", 0.5, weight=2.0))
-    assert ended.signals == (Signal(name="points", value=0.5, weight=2.0, source="agent"),)
+    assert ended.signals == (RewardTerm(name="points", value=0.5, weight=2.0, source="agent"),)
     assert ended.reward == 1.0
     forged = await outcome(paying("success", 1.0, source="rule:answer"))
     assert forged.signals[0].source == "agent:rule:answer" and is_own(forged.signals[0])
@@ -243,14 +243,14 @@ async def test_rewards_of_the_agents_world_count_where_no_scorer_judges() -> Non
 async def test_what_a_scorer_judged_no_agent_pays_itself(name: str, value: float) -> None:
     """Kept, and never under a name that the scorer, or whoever reads its sheet, might look for."""
 
-    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[Signal]:
-        cost = Signal(name="safety_cost", value=1.0, weight=0.0, source="rule:test")
-        return [Signal(name="success", value=float(output == "right"), source="rule:test"), cost]
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> list[RewardTerm]:
+        cost = RewardTerm(name="safety_cost", value=1.0, weight=0.0, source="rule:test")
+        return [RewardTerm(name="success", value=float(output == "right"), source="rule:test"), cost]
 
     ended = await outcome(paying(name, value, source="rule:test", weight=3.0), score)
     assert ended.reward == 0.0
     own, *measured = ended.signals
-    assert own == Signal(name=f"agent.{name}", value=value, weight=0.0, source="agent:rule:test")
+    assert own == RewardTerm(name=f"agent.{name}", value=value, weight=0.0, source="agent:rule:test")
     assert is_own(own) and [(one.name, one.value) for one in measured] == [("success", 0.0), ("safety_cost", 1.0)]
 
 

@@ -8,53 +8,62 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.adapt import Triplet
 from holdfast.contracts.artifacts import Artifact
-from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Tier, Traits, Trigger
+from holdfast.contracts.budget import (
+    Assessment,
+    BudgetEvent,
+    BudgetEventKind,
+    Mode,
+    ThinkingBudget,
+    Tier,
+    Traits,
+    Trigger,
+)
+from holdfast.contracts.commands import Alert, Command, Severity
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.evidence import (
     Band,
-    Comparison,
     Decision,
     Episode,
     Evidence,
     Finding,
     Interval,
+    MetricComparison,
     Outcome,
     Reason,
     Scores,
     Verdict,
 )
-from holdfast.contracts.flag import OPERATORS, Condition, Flag, Rule
+from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.judgement import (
-    Appointment,
-    Artefact,
     Calibration,
-    Doubt,
     Doubtful,
+    EvalItem,
     Grade,
+    JudgeAssignment,
     Judgement,
+    JudgeStatus,
     Label,
     Maker,
+    ReviewRequest,
     Role,
-    Standing,
 )
-from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.contracts.reward import MAX_TURN, Scoring, Sheet, Signal
+from holdfast.contracts.reward import MAX_TURN, RewardBreakdown, RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import (
+    DesiredState,
     LedgerEntry,
     ResourceVersion,
-    Run,
+    RunRecord,
     RunState,
     SplitRewards,
     Status,
-    Wanted,
     WorkerRecord,
 )
 from holdfast.contracts.task import TaskItem
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
-from holdfast.contracts.trial import Exposure, Served, Trial
 
 text = st.text(max_size=8)
 name = text.filter(str.strip)
@@ -184,7 +193,7 @@ def scores(draw: st.DrawFn) -> Scores:
 
 
 signals = st.builds(
-    Signal,
+    RewardTerm,
     name=name,
     value=finite,
     weight=finite,
@@ -263,10 +272,10 @@ attempts = st.builds(
     error=maybe(text),
 )
 runs = st.builds(
-    Run,
+    RunRecord,
     **dict.fromkeys(["id", "project", "kind", "model_ref"], text),
     state=st.sampled_from(RunState),
-    wanted=st.sampled_from(Wanted),
+    wanted=st.sampled_from(DesiredState),
     settings=mapping,
     queue_limit=maybe(count),
     **dict.fromkeys(["created_at", "beat_at"], time),
@@ -315,7 +324,7 @@ checkpoints = st.builds(
 
 positive = st.floats(0, 1e9)
 comparisons = st.builds(
-    Comparison,
+    MetricComparison,
     **dict.fromkeys(["metric", "baseline", "candidate", "method"], name),
     difference=finite,
     interval=intervals,
@@ -390,9 +399,9 @@ def releases(draw: st.DrawFn) -> Release:
 
 
 @st.composite
-def trials(draw: st.DrawFn) -> Trial:
+def trials(draw: st.DrawFn) -> Experiment:
     arms, share = draw(many(text, 2, 2, unique=True)), draw(st.integers(0, 100))
-    return Trial(
+    return Experiment(
         name=draw(name),
         kind=draw(name),
         arms=dict(zip(arms, (share / 100, (100 - share) / 100), strict=True)),
@@ -410,7 +419,7 @@ def flags(draw: st.DrawFn) -> Flag:
     variants = draw(st.dictionaries(text, value, min_size=1, max_size=3))
     one = st.sampled_from(sorted(variants))
     conditions = st.builds(Condition, attribute=text, operator=st.sampled_from(OPERATORS), value=json)
-    rules = st.builds(Rule, variant=one, conditions=many(conditions, most=2), percent=st.floats(0, 100))
+    rules = st.builds(FlagRule, variant=one, conditions=many(conditions, most=2), percent=st.floats(0, 100))
     return Flag(
         name=called,
         variants=variants,
@@ -426,7 +435,7 @@ def flags(draw: st.DrawFn) -> Flag:
 
 
 served = st.builds(
-    Served,
+    ServedRequest,
     **dict.fromkeys(["id", "trial", "arm", "unit"], name),
     at=time,
     error=st.booleans(),
@@ -448,10 +457,10 @@ assessments = st.builds(
 
 
 @st.composite
-def budgets(draw: st.DrawFn) -> Budget:
+def budgets(draw: st.DrawFn) -> ThinkingBudget:
     ceiling, more, room = draw(st.tuples(tokens, tokens, tokens))
     spent = draw(tokens)
-    return Budget(
+    return ThinkingBudget(
         attempt=draw(text),
         assessment=draw(assessments),
         ceiling=ceiling,
@@ -483,7 +492,7 @@ budget_events = st.builds(
 )
 
 artefacts = st.builds(
-    Artefact,
+    EvalItem,
     task=name,
     output=text,
     context=text,
@@ -514,7 +523,7 @@ def judgements(draw: st.DrawFn) -> Judgement:
 @st.composite
 def calibrations(draw: st.DrawFn) -> Calibration:
     points = draw(st.integers(0, 3))
-    standing = draw(st.sampled_from(Standing))
+    standing = draw(st.sampled_from(JudgeStatus))
     return Calibration(
         **{field: draw(name) for field in ("judge", "criterion")},
         **{field: draw(hexes) for field in ("prompt", "labels")},
@@ -526,7 +535,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
         measures=draw(st.dictionaries(text, maybe(finite), max_size=2)),
         biases=draw(mapping),
         standing=standing,
-        reasons=draw(many(text, 1)) if standing is Standing.DIAGNOSTIC else (),
+        reasons=draw(many(text, 1)) if standing is JudgeStatus.DIAGNOSTIC else (),
         at=draw(time),
     )
 
@@ -542,8 +551,8 @@ labels = st.builds(
     why=text,
     at=time,
 )
-doubts = st.builds(Doubt, artefact=hexes, criterion=name, reason=st.sampled_from(Doubtful), why=text, at=time)
-appointments = st.builds(Appointment, policy=name, judge=name, role=st.sampled_from(Role), at=time)
+doubts = st.builds(ReviewRequest, artefact=hexes, criterion=name, reason=st.sampled_from(Doubtful), why=text, at=time)
+appointments = st.builds(JudgeAssignment, policy=name, judge=name, role=st.sampled_from(Role), at=time)
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "task": tasks,
@@ -556,7 +565,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "turn": st.builds(Turn, index=count, decision=spans((SpanKind.MODEL,)), effects=many(spans(), most=2)),
     "triplet": st.builds(Triplet, prompt=json, response=json, reward=maybe(finite)),
     "signal": signals,
-    "sheet": st.builds(Sheet, signals=many(signals)),
+    "sheet": st.builds(RewardBreakdown, signals=many(signals)),
     "scoring": scorings,
     "run": runs,
     "status": statuses,

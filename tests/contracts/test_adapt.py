@@ -10,7 +10,7 @@ import pytest
 from holdfast.contracts.adapt import Triplet, messages, trajectory, triplets, turns
 from holdfast.contracts.episode import advance, begin, terminate, truncate
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 
 HI = {"role": "user", "content": "hi"}
@@ -39,8 +39,8 @@ def telemetry(seq: int, **attributes: Any) -> Span:
     return Span(seq=seq, kind=SpanKind.TELEMETRY, name="backoff", started_at=float(seq), attributes=attributes)
 
 
-def signal(value: float = 1.0, turn: int | None = None, weight: float = 1.0) -> Signal:
-    return Signal(name="match", value=value, weight=weight, source="rule:match", turn=turn)
+def signal(value: float = 1.0, turn: int | None = None, weight: float = 1.0) -> RewardTerm:
+    return RewardTerm(name="match", value=value, weight=weight, source="rule:match", turn=turn)
 
 
 ASKED = {"prompt": [HI], "response": said("ho")}
@@ -232,7 +232,7 @@ def test_a_step_asks_attributes_in_order_and_then_the_call(span: Span, expected:
     assert {name: getattr(step, name) for name in expected} == expected
 
 
-CREDITED: list[tuple[list[Signal], list[float]]] = [
+CREDITED: list[tuple[list[RewardTerm], list[float]]] = [
     # of the whole attempt: to the last transition
     ([signal(1.0)], [0.0, 0.0, 1.0]),
     # of a turn: to its transition
@@ -245,7 +245,7 @@ CREDITED: list[tuple[list[Signal], list[float]]] = [
 
 
 @pytest.mark.parametrize(("signals", "rewards"), CREDITED)
-def test_rewards_are_signals_and_go_where_they_belong(signals: list[Signal], rewards: list[float]) -> None:
+def test_rewards_are_signals_and_go_where_they_belong(signals: list[RewardTerm], rewards: list[float]) -> None:
     spans = [model(1, reward=9), telemetry(2, reward=9), model(3), tool(4, reward=9), model(5)]
     for order in permutations(signals):
         learnt = trajectory("r", "a", spans, order, ended="terminated")

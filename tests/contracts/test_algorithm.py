@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.gym import describe, vector_env
-from holdfast.contracts.algorithm import Asked, Batch, LearnContext, State, Work, check_algorithm
+from holdfast.contracts.algorithm import AlgorithmState, Asked, Batch, LearnContext, Work, check_algorithm
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.rollout import Split, Task
@@ -34,24 +34,24 @@ from tests.workloads.scene import attempt, tiny
 BASE, BETTER = Prompt({"system": "a"}), Prompt({"system": "b"})
 
 
-def again(state: State) -> State:
-    return State.from_record(json.loads(json.dumps(state.record())))
+def again(state: AlgorithmState) -> AlgorithmState:
+    return AlgorithmState.from_record(json.loads(json.dumps(state.record())))
 
 
 def test_a_state_comes_back_from_its_record_with_its_policies() -> None:
-    state = State(base=BASE, iteration=2).next(candidate=BETTER, metrics={"reward": 0.5}, seen=[1, 2])
+    state = AlgorithmState(base=BASE, iteration=2).next(candidate=BETTER, metrics={"reward": 0.5}, seen=[1, 2])
     assert again(state) == state
     assert (again(state).policy, again(state).step, again(state).data) == (BETTER, 1, {"seen": [1, 2]})
 
 
 def test_figures_stand_at_the_top_of_a_states_record() -> None:
-    assert State(base=BASE).next(metrics={"reward": 0.5}).record()["reward"] == 0.5
+    assert AlgorithmState(base=BASE).next(metrics={"reward": 0.5}).record()["reward"] == 0.5
 
 
 def test_without_a_new_candidate_the_last_one_stays() -> None:
-    state = State(base=BASE).next(candidate=BETTER, metrics={}).next(metrics={})
+    state = AlgorithmState(base=BASE).next(candidate=BETTER, metrics={}).next(metrics={})
     assert (state.candidate, state.step) == (BETTER, 2)
-    assert State(base=BASE).policy == BASE
+    assert AlgorithmState(base=BASE).policy == BASE
 
 
 def test_a_batch_refers_to_its_rollouts_and_comes_back() -> None:
@@ -82,63 +82,63 @@ class Better:
 
     steps: int = 2
 
-    def start(self, base: Policy) -> State:
-        return State(base=base)
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         if state.step >= self.steps:
             return ()
         return [
             Work(name=f"{state.step}-{n}", input=one, policy=state.policy, group="g") for n, one in enumerate(tasks)
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         return state.next(candidate=Prompt(system=f"better {state.step}"), metrics={"rollouts": batch.count})
 
 
 class Begun(Better):
-    def start(self, base: Policy) -> State:
-        return State(base=base, candidate=BETTER)
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base, candidate=BETTER)
 
 
 class Nothing(Better):
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         return ()
 
 
 class Drawing(Better):
     """Takes its chance from nowhere."""
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         return [replace(one, name=os.urandom(4).hex()) for one in super().ask(state, tasks)]
 
 
 class Renamed(Better):
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         return [replace(one, name=one.name.partition("-")[2]) for one in super().ask(state, tasks)]
 
 
 class Endless(Better):
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         return Better(10**9).ask(state, tasks)
 
 
 class Heaping(Better):
     """Keeps what no record can hold."""
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         return state.next(metrics={}, seen={"a", "b"})
 
 
 class Uncounted(Better):
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         return replace(super().tell(state, batch, ctx), step=state.step)
 
 
 class Remembering(Better):
     """Has in memory what it needs to go on."""
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         vars(self)["told"] = vars(self).get("told", 0) + 1
         return state.next(candidate=Prompt(system=f"better {vars(self)['told']}"), metrics={})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Tier, Traits
+from holdfast.contracts.budget import Assessment, BudgetEvent, BudgetEventKind, ThinkingBudget, Tier, Traits
 from holdfast.contracts.errors import BadRecord
 
 NAN = float("nan")
@@ -22,9 +22,9 @@ def assessment(**changes: Any) -> Assessment:
     return Assessment(**{"tier": Tier.STANDARD, "confidence": 0.9, "reasons": ("r",), "traits": Traits(), **changes})
 
 
-def budget(**changes: Any) -> Budget:
+def budget(**changes: Any) -> ThinkingBudget:
     given = {"attempt": "a", "assessment": assessment(), "ceiling": 2000, "cap": 4000, "allowed": 2000}
-    return Budget(**{**given, "created_at": 1.0, "changed_at": 1.0, **changes})
+    return ThinkingBudget(**{**given, "created_at": 1.0, "changed_at": 1.0, **changes})
 
 
 def event(**changes: Any) -> BudgetEvent:

@@ -14,8 +14,8 @@ from holdfast.contracts.detect import (
     PERSONAL,
     SECRETS,
     WIDE,
-    Found,
-    Rule,
+    Detection,
+    DetectionRule,
     Search,
     find,
     personal,
@@ -249,14 +249,14 @@ def test_every_text_within_a_value_is_found_keys_included_and_however_deep() -> 
     assert set(texts({"a": ["b", {"c": 1, "d": None}], "e": ("f",), "g": deep})) == set("abcdefg") | {"bottom"}
 
 
-def rule(pattern: str, matcher: str = "literal", **more: Any) -> Rule:
-    return Rule(rule_id="r", reason_code="house.word", pattern=pattern, matcher=matcher, **more)
+def rule(pattern: str, matcher: str = "literal", **more: Any) -> DetectionRule:
+    return DetectionRule(rule_id="r", reason_code="house.word", pattern=pattern, matcher=matcher, **more)
 
 
 def test_a_literal_is_found_in_any_case_and_means_what_it_says() -> None:
     assert list(scan("say SESAME, sesame", [rule("Sesame")])) == [
-        Found("house.word", 4, 10),
-        Found("house.word", 12, 18),
+        Detection("house.word", 4, 10),
+        Detection("house.word", 12, 18),
     ]
     assert list(scan("a.b", [rule("a.b")])) and not list(scan("axb", [rule("a.b")]))
     assert list(scan("axb", [rule("a.b", "regex")]))
@@ -283,11 +283,11 @@ def test_a_rule_that_cannot_work_is_refused(pattern: str, matcher: str, why: str
     with pytest.raises(BadInput, match=why):
         rule(pattern, matcher)
     with pytest.raises(BadInput, match="must not be blank"):
-        Rule(rule_id=" ", reason_code="x", pattern="y")
+        DetectionRule(rule_id=" ", reason_code="x", pattern="y")
 
 
 def test_hits_that_overlap_are_replaced_as_one() -> None:
-    found = [Found("a", 2, 6), Found("b", 4, 8), Found("c", 8, 9), Found("d", 10, 11)]
+    found = [Detection("a", 2, 6), Detection("b", 4, 8), Detection("c", 8, 9), Detection("d", 10, 11)]
     assert redacted("0123456789ab", found, "#") == "01#9#b"
     assert redacted("abc", [], "#") == "abc"
 

@@ -9,12 +9,12 @@ import pytest
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import (
     Band,
-    Comparison,
     Decision,
     Episode,
     Evidence,
     Finding,
     Interval,
+    MetricComparison,
     Outcome,
     Reason,
     Scores,
@@ -30,9 +30,11 @@ def scores(**changes: Any) -> Scores:
     return Scores(**{**given, "values": ((0.0, 0.5, 1.0), (1.0, 1.0, 1.0)), **changes})
 
 
-def comparison(**changes: Any) -> Comparison:
+def comparison(**changes: Any) -> MetricComparison:
     given = {"metric": "reward", "baseline": "v1", "candidate": "v2", "difference": 0.1, "method": "paired bootstrap"}
-    return Comparison(**{**given, "interval": Interval(low=0.0, high=0.2), "p_value": 0.04, "pairs": 30, **changes})
+    return MetricComparison(
+        **{**given, "interval": Interval(low=0.0, high=0.2), "p_value": 0.04, "pairs": 30, **changes}
+    )
 
 
 def episode(**changes: Any) -> Episode:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import load_agent, no_model
-from holdfast.collect.processes import ProcessExecutor, Recipe
-from holdfast.collect.seats import Home
+from holdfast.collect.executors import AgentRuntime
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report, check_executor
 from holdfast.contracts.rollout import AttemptState
@@ -19,16 +19,16 @@ from tests.collect.agents import no_score
 
 
 @pytest.fixture
-def homes() -> Iterator[list[Home]]:
-    opened: list[Home] = []
+def homes() -> Iterator[list[AgentRuntime]]:
+    opened: list[AgentRuntime] = []
     yield opened
     for home in opened:
         home.close()
 
 
-def test_threads_and_loops_in_this_process_pass(homes: list[Home]) -> None:
+def test_threads_and_loops_in_this_process_pass(homes: list[AgentRuntime]) -> None:
     def make(agent: str) -> Executor:
-        homes.append(Home(load_agent(agent), no_score, no_model, time.time))
+        homes.append(AgentRuntime(load_agent(agent), no_score, no_model, time.time))
         return homes[-1].executor()
 
     check_executor(make, within_s=20.0, grace_s=0.3)
@@ -36,13 +36,13 @@ def test_threads_and_loops_in_this_process_pass(homes: list[Home]) -> None:
 
 
 def test_processes_pass() -> None:
-    check_executor(lambda agent: ProcessExecutor(Recipe(agent, no_score, no_model)), within_s=30.0, grace_s=0.3)
+    check_executor(lambda agent: ProcessExecutor(ProcessRecipe(agent, no_score, no_model)), within_s=30.0, grace_s=0.3)
 
 
 class Simple:
     """Runs plain agents in threads, and the rest of the kit's on loops: the least that passes nearly all of it."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: AgentRuntime) -> None:
         self._executor = home.executor()
 
     def is_ready(self) -> bool:
@@ -151,7 +151,7 @@ class Accusing(Simple):
 class Queueing(Simple):
     """Ends nobody: whoever comes next waits."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: AgentRuntime) -> None:
         super().__init__(home)
         self._turn = threading.Lock()
 
@@ -183,9 +183,11 @@ WRONG: list[tuple[type[Simple], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "says"), WRONG, ids=[kind.__name__ for kind, _ in WRONG])
-def test_an_executor_that_breaks_a_promise_fails_the_kit(kind: type[Simple], says: str, homes: list[Home]) -> None:
+def test_an_executor_that_breaks_a_promise_fails_the_kit(
+    kind: type[Simple], says: str, homes: list[AgentRuntime]
+) -> None:
     def make(agent: str) -> Executor:
-        homes.append(Home(load_agent(agent), no_score, no_model, time.time))
+        homes.append(AgentRuntime(load_agent(agent), no_score, no_model, time.time))
         return kind(homes[-1])
 
     with pytest.raises(AssertionError, match=says):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.flag import OPERATORS, Condition, Flag, Rule
+from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 
 
 def flag(**changes: Any) -> Flag:
@@ -24,7 +24,7 @@ def flag(**changes: Any) -> Flag:
         ({"variants": {"on": True, "off": "no"}}, "flag 'beta': variants: are of more than one type"),
         ({"variants": {"on": 1, "off": False}}, "flag 'beta': variants: are of more than one type"),  # true is not 1
         ({"off": "gone"}, "flag 'beta': variant 'gone': is not one of its variants; use on, off"),
-        ({"rules": (Rule(variant="x"),)}, "flag 'beta': variant 'x': is not one of its variants; use on, off"),
+        ({"rules": (FlagRule(variant="x"),)}, "flag 'beta': variant 'x': is not one of its variants; use on, off"),
         ({"requires": {"beta": "on"}}, "flag 'beta': requires: itself"),
     ],
 )
@@ -37,7 +37,7 @@ def test_what_is_no_flag_is_refused(changes: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize("percent", [-0.1, 100.1, float("nan")])
 def test_a_share_is_a_percentage(percent: float) -> None:
     with pytest.raises(BadRecord, match=f"^rule for on: percent = {percent}: must be from 0 to 100$"):
-        Rule(variant="on", percent=percent)
+        FlagRule(variant="on", percent=percent)
 
 
 def test_an_operator_is_one_of_the_list() -> None:
@@ -52,5 +52,5 @@ def test_an_operator_is_one_of_the_list() -> None:
 def test_a_flag_is_off_unless_told_otherwise() -> None:
     bare = flag()
     assert (bare.enabled, bare.killed, bare.rules, bare.requires, bare.expires_at) == (False, False, (), {}, None)
-    everybody = Rule(variant="on")
+    everybody = FlagRule(variant="on")
     assert (everybody.conditions, everybody.percent) == ((), 100.0)

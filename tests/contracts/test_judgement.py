@@ -9,17 +9,17 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.judgement import (
-    Appointment,
-    Artefact,
     Calibration,
-    Doubt,
     Doubtful,
+    EvalItem,
     Grade,
+    JudgeAssignment,
     Judgement,
+    JudgeStatus,
     Label,
     Maker,
+    ReviewRequest,
     Role,
-    Standing,
 )
 
 NAN = float("nan")
@@ -38,20 +38,20 @@ def label(**changes: Any) -> Label:
 
 def calibration(**changes: Any) -> Calibration:
     given = {"judge": "m", "criterion": "c@1", "prompt": HASH, "labels": HASH, "makers": {}, "n": 1, "at": 1.0}
-    given |= {"xs": (0.0, 1.0), "ys": (0.1, 0.9), "measures": {}, "standing": Standing.TRUSTED}
+    given |= {"xs": (0.0, 1.0), "ys": (0.1, 0.9), "measures": {}, "standing": JudgeStatus.TRUSTED}
     return Calibration(**{**given, **changes})
 
 
-def doubt(**changes: Any) -> Doubt:
-    return Doubt(**{"artefact": HASH, "criterion": "c@1", "reason": Doubtful.ASKED, "at": 1.0, **changes})
+def doubt(**changes: Any) -> ReviewRequest:
+    return ReviewRequest(**{"artefact": HASH, "criterion": "c@1", "reason": Doubtful.ASKED, "at": 1.0, **changes})
 
 
-def artefact(**changes: Any) -> Artefact:
-    return Artefact(**{"task": "t", "output": "o", **changes})
+def artefact(**changes: Any) -> EvalItem:
+    return EvalItem(**{"task": "t", "output": "o", **changes})
 
 
-def appointment(**changes: Any) -> Appointment:
-    return Appointment(**{"policy": "p", "judge": "m", "role": Role.TRAIN, "at": 1.0, **changes})
+def appointment(**changes: Any) -> JudgeAssignment:
+    return JudgeAssignment(**{"policy": "p", "judge": "m", "role": Role.TRAIN, "at": 1.0, **changes})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def appointment(**changes: Any) -> Appointment:
         (calibration, {"ys": (0.9, 0.1)}),  # it falls
         (calibration, {"ys": (0.1, 1.1)}),
         (calibration, {"xs": (1.0, 0.0)}),
-        (calibration, {"standing": Standing.DIAGNOSTIC}),  # and does not say why
+        (calibration, {"standing": JudgeStatus.DIAGNOSTIC}),  # and does not say why
         (calibration, {"reasons": ("kappa",)}),  # trusted, with something against it
         (calibration, {"n": -1}),
         (appointment, {"judge": ""}),

@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.engine import Complete, Engine
+from holdfast.contracts.envs import Spaces
 from holdfast.contracts.episode import Step, begin
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.policy import Actor, Checkpoint, Policy, check_policy, lineage
 from holdfast.contracts.trace import ModelCall
-from holdfast.contracts.worlds import Spaces
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import holdfast.contracts
+from holdfast.contracts.commands import Alert
 from holdfast.contracts.episode import Trajectory, advance, begin, terminate
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.orders import Alert
 from holdfast.contracts.records import PUBLISHED, decode, dumps, encode, loads, schema
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Claim, Split, Task
 from holdfast.contracts.run import WorkerRecord
 from holdfast.contracts.shapes import shape
@@ -124,11 +124,11 @@ def test_another_version_is_refused_with_the_supported_list(kind: str) -> None:
 @pytest.mark.parametrize("version", ["1", True, 1.0, None, 0])
 def test_a_version_that_is_not_the_whole_number_one_is_refused(version: object) -> None:
     with pytest.raises(BadRecord, match=r"^Sheet\.schema_version = .*: is not a supported version: \[1\]; "):
-        decode(Sheet, {"schema_version": version, "signals": []})
+        decode(RewardBreakdown, {"schema_version": version, "signals": []})
 
 
 def test_a_missing_version_means_the_first() -> None:
-    assert decode(Sheet, {"signals": []}) == Sheet(signals=())
+    assert decode(RewardBreakdown, {"signals": []}) == RewardBreakdown(signals=())
     with pytest.raises(BadRecord, match=r"^Later\.schema_version = 1: is not a supported version: \[2\]"):
         decode(Later, {"id": "x"})
     assert schema(Later)["required"] == ["id", "schema_version"]
@@ -154,12 +154,12 @@ REFUSED = [
     (Span, [1], "Span = [1]: is a list, not a Span object; give a Span object"),
     # an unknown key
     (
-        Sheet,
+        RewardBreakdown,
         {"signals": [], "sum": 3},
         "Sheet.sum = 3: is not a field of Sheet; remove it: the fields are signals",
     ),
     # a missing key
-    (Sheet, {}, "Sheet.signals: is missing; give a list"),
+    (RewardBreakdown, {}, "Sheet.signals: is missing; give a list"),
     # a missing key, deep inside
     (Span, span_with(events=[{"name": "a"}]), "Span.events[0].at: is missing; give a number"),
     # a missing key of a choice says what may stand there
@@ -245,9 +245,9 @@ UNWRITABLE = [
     # the wrong type in a field: it could never be read again
     (replace(SPAN, name=3), "Span.name = 3: is a whole number, not text; "),  # type: ignore[arg-type]
     # the wrong record inside
-    (Sheet(signals=(SPAN,)), "Sheet.signals[0] = Span(seq=2"),  # type: ignore[arg-type]
+    (RewardBreakdown(signals=(SPAN,)), "Sheet.signals[0] = Span(seq=2"),  # type: ignore[arg-type]
     # a list that is none
-    (Sheet(signals=3), "Sheet.signals = 3: is a whole number, not a list; "),  # type: ignore[arg-type]
+    (RewardBreakdown(signals=3), "Sheet.signals = 3: is a whole number, not a list; "),  # type: ignore[arg-type]
     # an object that is none
     (replace(SPAN, attributes=3), "Span.attributes = 3: is a whole number, not an object; "),  # type: ignore[arg-type]
 ]
@@ -278,7 +278,7 @@ def test_a_record_is_written_as_plain_data_in_the_order_of_its_fields() -> None:
     }
     assert list(encode(task))[:3] == ["schema_version", "name", "input"]
     assert type(encode(task)["split"]) is str
-    assert dumps(Sheet(signals=())) == '{"schema_version":1,"signals":[]}'
+    assert dumps(RewardBreakdown(signals=())) == '{"schema_version":1,"signals":[]}'
 
 
 def test_what_was_read_or_written_shares_nothing_with_its_source() -> None:
@@ -295,7 +295,7 @@ def test_text_that_is_no_json_is_refused() -> None:
     with pytest.raises(BadRecord, match=r"^Span: is not JSON: Expecting value: line 1 column 1"):
         loads(Span, "oops")
     with pytest.raises(BadRecord, match=r"^Sheet: is not JSON: "):
-        loads(Sheet, b"\xff\xfe\xfa")
+        loads(RewardBreakdown, b"\xff\xfe\xfa")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
@@ -336,8 +336,8 @@ def test_a_record_without_a_version_does_not_travel_alone() -> None:
 
 
 def test_defaults_fill_in_for_missing_keys() -> None:
-    signal = decode(Signal, {"name": "n", "value": 1, "source": "env"})
-    assert signal == Signal(name="n", value=1.0, source="env", weight=1.0, turn=None)
+    signal = decode(RewardTerm, {"name": "n", "value": 1, "source": "env"})
+    assert signal == RewardTerm(name="n", value=1.0, source="env", weight=1.0, turn=None)
     assert type(signal.value) is float
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.reward import Reward, Sheet, Signal
+from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 
 
-def signal(**changes: Any) -> Signal:
-    return Signal(**{"name": "match", "value": 1.0, "source": "rule:match", **changes})
+def signal(**changes: Any) -> RewardTerm:
+    return RewardTerm(**{"name": "match", "value": 1.0, "source": "rule:match", **changes})
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -38,17 +38,17 @@ def test_the_first_turn_is_zero() -> None:
 
 
 def test_a_total_is_the_weighted_sum() -> None:
-    assert Sheet(signals=(signal(value=2.0, weight=0.5), signal(value=-1.0, turn=0))).total == 0.0
+    assert RewardBreakdown(signals=(signal(value=2.0, weight=0.5), signal(value=-1.0, turn=0))).total == 0.0
 
 
 def test_nothing_measured_is_not_zero() -> None:
-    assert Sheet(signals=()).total is None
+    assert RewardBreakdown(signals=()).total is None
 
 
 def test_feedback_is_kept_in_words_and_a_signal_of_before_has_none() -> None:
     told = signal(feedback="said 5, not 4")
-    assert decode(Signal, encode(told)) == told
-    assert decode(Signal, {"name": "match", "value": 1.0, "source": "rule:match"}).feedback is None
+    assert decode(RewardTerm, encode(told)) == told
+    assert decode(RewardTerm, {"name": "match", "value": 1.0, "source": "rule:match"}).feedback is None
 
 
 def test_a_reward_is_a_value_and_may_say_more() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.run import Run, RunState, Status, StepRecord, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord
 
 
 def test_the_states_are_the_documented_ones() -> None:
     assert list(RunState) == ["running", "completed", "failed", "cancelled", "timed_out"]
-    assert list(Wanted) == ["running", "paused", "frozen", "draining", "cancelled"]
+    assert list(DesiredState) == ["running", "paused", "frozen", "draining", "cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_a_step_has_a_number_and_a_time(changes: dict[str, Any], message: str) -
 
 
 def test_a_run_keeps_what_it_is_in_apart_from_what_is_wanted() -> None:
-    run = Run(
+    run = RunRecord(
         id="run-1",
         project="p",
         kind="optimize",
         state=RunState.RUNNING,
-        wanted=Wanted.DRAINING,
+        wanted=DesiredState.DRAINING,
         model_ref="m",
         settings={"a": 1},
         queue_limit=None,
@@ -50,7 +50,7 @@ def test_a_run_keeps_what_it_is_in_apart_from_what_is_wanted() -> None:
     )
     written = encode(run)
     assert (written["state"], written["wanted"]) == ("running", "draining")
-    assert decode(Run, written) == run
+    assert decode(RunRecord, written) == run
 
 
 def test_a_status_from_before_outcomes_were_counted_is_still_read() -> None:

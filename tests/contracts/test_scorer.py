@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import Answer, Case
+from holdfast.contracts.checks import KnownAnswer, KnownCase
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import (
@@ -264,11 +264,11 @@ def test_a_trace_offers_calls_tools_and_messages_in_order() -> None:
 
 # The kit for whoever writes one
 
-SUM = Case(
+SUM = KnownCase(
     name="sum",
     task={"question": "2 + 2", "expected": "4"},
-    gold=Answer(name="right", output="4"),
-    cheats=(Answer(name="all", output="3 4 5"),),
+    gold=KnownAnswer(name="right", output="4"),
+    cheats=(KnownAnswer(name="all", output="3 4 5"),),
 )
 
 

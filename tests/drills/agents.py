@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.collect.agent import Context
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 
 STEPS, LONGEST_S = 3, 0.02
@@ -35,5 +35,5 @@ def plain(task: Any, context: Context) -> str:
     return str(task["prompt"])
 
 
-def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
-    return (Signal(name="done", value=float(output == task["prompt"]), source="rule:drill"),)
+def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="done", value=float(output == task["prompt"]), source="rule:drill"),)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.collect.agent import no_model
-from holdfast.collect.pool import Pace, Pool
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.executors import AgentRuntime, Slot
+from holdfast.collect.pool import Pool, PoolTiming
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Task
 from holdfast.contracts.trace import Span, SpanKind
-from holdfast.store.changes import ROOM
+from holdfast.store.notifications import ROOM
 from holdfast.store.store import open_store
 from tests.drills import agents
 from tests.drills.journal import Journal
@@ -40,8 +40,8 @@ class Work:
     clock: Callable[[], float] = time.time
 
     @property
-    def pace(self) -> Pace:
-        return Pace(heartbeat_s=self.lease_s / 5, lease_s=self.lease_s, idle_s=0.5, backoff=SOON)
+    def pace(self) -> PoolTiming:
+        return PoolTiming(heartbeat_s=self.lease_s / 5, lease_s=self.lease_s, idle_s=0.5, backoff=SOON)
 
 
 def pool_worker(journal: Journal, url: str, run: str, work: Work) -> None:
@@ -52,8 +52,8 @@ def pool_worker(journal: Journal, url: str, run: str, work: Work) -> None:
 
 
 async def _pool(store: Witness, run: str, work: Work) -> None:
-    home = Home(work.agent, agents.score, no_model, work.clock)
-    pool = Pool(store, run, lambda: Seat(home.executor()), work.size, clock=work.clock, seed=work.seed, pace=work.pace)
+    home = AgentRuntime(work.agent, agents.score, no_model, work.clock)
+    pool = Pool(store, run, lambda: Slot(home.executor()), work.size, clock=work.clock, seed=work.seed, pace=work.pace)
     writing = asyncio.create_task(_keep_notes(store, run, pool.worker))
     try:
         await pool.work()

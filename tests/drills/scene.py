@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
 from tests.drills import journal, picture
@@ -89,7 +89,7 @@ class Scene:
         if not wait_until(self.is_done, timeout_s):
             counts = {str(state): n for state, n in self.store.views.counts(self.run).items() if n}
             problems.append(f"not worked off after {timeout_s:g} s: {counts}")
-        self.store.runs.want(self.run, Wanted.DRAINING, who="drill", why="over", now=time.time()).result()
+        self.store.runs.want(self.run, DesiredState.DRAINING, who="drill", why="over", now=time.time()).result()
         problems += self.crew.finish()
         self.store.runs.end(self.run, RunState.COMPLETED, who="drill", now=time.time()).result()
         return problems

@@ -9,7 +9,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.store.store import Store, open_store
 from tests.drills import picture, roles
@@ -73,7 +73,7 @@ def _any_call(store: Store, run: str, number: int, held: list[Claim], chance: ra
         spans = [roles.span(number * 10 + place) for place in range(3)]
         store.traces.add(held[0].attempt, spans, now=now).result()
     elif kind == "s" and held:
-        reward = Signal(name="n", value=1.0, source="rule:drill")
+        reward = RewardTerm(name="n", value=1.0, source="rule:drill")
         store.traces.score(held[0].attempt, [reward], now=now, first=number).result()
     elif kind == "f" and held:
         state = chance.choice((AttemptState.SUCCEEDED, AttemptState.FAULT, AttemptState.RELEASED))

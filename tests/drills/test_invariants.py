@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import StaleLease
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
@@ -73,7 +73,7 @@ def tell(opened: Store, url: str, folder: Path) -> Story:
 
 
 def finish(store: Witness, claim: Claim) -> None:
-    attempt, now, reward = claim.attempt, time.time(), Signal(name="done", value=1.0, source="rule:drill")
+    attempt, now, reward = claim.attempt, time.time(), RewardTerm(name="done", value=1.0, source="rule:drill")
     writes = [
         store.traces.add(attempt, [roles.span(1), roles.span(2)], now=now),
         store.traces.score(attempt, [reward], now=now),

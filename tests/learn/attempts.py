@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 
@@ -45,11 +45,11 @@ def spans(*calls: ModelCall) -> tuple[Span, ...]:
     )
 
 
-def signal(value: float, name: str = "right", turn: int | None = None, weight: float = 1.0) -> Signal:
-    return Signal(name=name, value=value, weight=weight, source="env", turn=turn)
+def signal(value: float, name: str = "right", turn: int | None = None, weight: float = 1.0) -> RewardTerm:
+    return RewardTerm(name=name, value=value, weight=weight, source="env", turn=turn)
 
 
-def attempt(rollout: str, *calls: ModelCall, signals: Sequence[Signal] | None = (), **fields: Any) -> Experience:
+def attempt(rollout: str, *calls: ModelCall, signals: Sequence[RewardTerm] | None = (), **fields: Any) -> Experience:
     """A final, succeeded attempt of split train; signals None is an attempt that was never scored."""
     given: dict[str, Any] = {
         "run": "run-1",
@@ -58,6 +58,6 @@ def attempt(rollout: str, *calls: ModelCall, signals: Sequence[Signal] | None = 
         "is_final": True,
         "state": RolloutState.SUCCEEDED,
         "spans": spans(*calls),
-        "sheet": None if signals is None else Sheet(signals=tuple(signals)),
+        "sheet": None if signals is None else RewardBreakdown(signals=tuple(signals)),
     }
     return Experience(rollout=rollout, **(given | fields))

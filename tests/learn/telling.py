@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.contracts.algorithm import Algorithm, Batch, State
+from holdfast.contracts.algorithm import Algorithm, AlgorithmState, Batch
 from holdfast.contracts.errors import Interrupted
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
@@ -54,8 +54,8 @@ class Telling:
     def now(self) -> float:
         return 0.0
 
-    def tell(self, algorithm: Algorithm, state: State, given: Sequence[Experience]) -> State:
+    def tell(self, algorithm: Algorithm, state: AlgorithmState, given: Sequence[Experience]) -> AlgorithmState:
         """The state as it is read again from the record of its step."""
         self.given = given
         found = algorithm.tell(state, Batch(run=self.run, step="s", count=len(given)), self)
-        return State.from_record(json.loads(json.dumps(found.record(), allow_nan=False)))
+        return AlgorithmState.from_record(json.loads(json.dumps(found.record(), allow_nan=False)))

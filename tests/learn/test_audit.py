@@ -10,12 +10,12 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.audit import audit, dominance, zero_gradients
-from holdfast.learn.batch import Intake, Reason
-from holdfast.learn.clone import sequences
+from holdfast.learn.batch import SampleFilter, SkipReason
 from holdfast.learn.grpo import Grpo, compare
+from holdfast.learn.imitation import sequences
 from holdfast.learn.objective import Objective
 from holdfast.learn.train import Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ FINE = call([1, 2], [3])
 
 
 def model() -> Transformer:
-    return Transformer(Shape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
+    return Transformer(ModelShape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
 
 
 def odd(one: ModelCall | None = FINE, **fields: Any) -> list[Experience]:
@@ -36,24 +36,24 @@ def odd(one: ModelCall | None = FINE, **fields: Any) -> list[Experience]:
 @pytest.mark.parametrize(
     ("attempts", "intake", "reason"),
     [
-        (odd(None), Intake(), Reason.NO_TRAJECTORY),
-        (odd(call(None, None)), Intake(), Reason.NO_IDS),
-        (odd(call([1], [2], logprobs=None)), Intake(), Reason.NO_LOGPROBS),
-        (odd(call([1], [2], forced=[0])), Intake(), Reason.ALL_FORCED),
-        (odd(call([1], [2], sampling={"temperature": 0})), Intake(), Reason.GREEDY),
-        (odd(call(range(9), [2])), Intake(max_tokens=8), Reason.TOO_LONG),
-        (odd(version="old"), Intake(versions=("new", None)), Reason.STALE),  # type: ignore[arg-type]
-        (odd(signals=None), Intake(), Reason.NO_REWARD),
-        (odd(state=RolloutState.DEAD), Intake(), Reason.FAULT),
-        (odd(split=Split.VAL), Intake(), Reason.WRONG_SPLIT),
-        (odd(is_final=False), Intake(), Reason.NOT_FINAL),
-        (odd(run="run-2"), Intake(run="run-1"), Reason.OTHER_RUN),
-        (odd(), Intake(), Reason.ALONE),
-        (odd(task="task", signals=[signal(0.5)]), Intake(), Reason.ZERO_WEIGHT),  # exactly average
+        (odd(None), SampleFilter(), SkipReason.NO_TRAJECTORY),
+        (odd(call(None, None)), SampleFilter(), SkipReason.NO_IDS),
+        (odd(call([1], [2], logprobs=None)), SampleFilter(), SkipReason.NO_LOGPROBS),
+        (odd(call([1], [2], forced=[0])), SampleFilter(), SkipReason.ALL_FORCED),
+        (odd(call([1], [2], sampling={"temperature": 0})), SampleFilter(), SkipReason.GREEDY),
+        (odd(call(range(9), [2])), SampleFilter(max_tokens=8), SkipReason.TOO_LONG),
+        (odd(version="old"), SampleFilter(versions=("new", None)), SkipReason.STALE),  # type: ignore[arg-type]
+        (odd(signals=None), SampleFilter(), SkipReason.NO_REWARD),
+        (odd(state=RolloutState.DEAD), SampleFilter(), SkipReason.FAULT),
+        (odd(split=Split.VAL), SampleFilter(), SkipReason.WRONG_SPLIT),
+        (odd(is_final=False), SampleFilter(), SkipReason.NOT_FINAL),
+        (odd(run="run-2"), SampleFilter(run="run-1"), SkipReason.OTHER_RUN),
+        (odd(), SampleFilter(), SkipReason.ALONE),
+        (odd(task="task", signals=[signal(0.5)]), SampleFilter(), SkipReason.ZERO_WEIGHT),  # exactly average
     ],
 )
 def test_every_rollout_that_teaches_nothing_has_its_reason(
-    attempts: list[Experience], intake: Intake, reason: Reason
+    attempts: list[Experience], intake: SampleFilter, reason: SkipReason
 ) -> None:
     found = compare(attempts, intake, Grpo())
     account = audit(attempts, found.reasons, found.samples)
@@ -64,7 +64,7 @@ def test_every_rollout_that_teaches_nothing_has_its_reason(
 
 def test_a_group_without_spread_is_told() -> None:
     attempts = [attempt(name, FINE, signals=[signal(1.0)]) for name in "ab"]
-    found = compare(attempts, Intake(), Grpo())
+    found = compare(attempts, SampleFilter(), Grpo())
     account = audit(attempts, found.reasons, found.samples)
     assert account.counts == {"zero_variance_group": 2} and account.taught == 0 and account.samples == 0
     assert "2 gave none: zero variance group" in account.lines
@@ -72,7 +72,7 @@ def test_a_group_without_spread_is_told() -> None:
 
 def test_kept_groups_without_spread_weigh_nothing() -> None:
     attempts = [attempt(name, FINE, signals=[signal(1.0)]) for name in "ab"]
-    found = compare(attempts, Intake(), Grpo(skip_zero_spread=False))
+    found = compare(attempts, SampleFilter(), Grpo(skip_zero_spread=False))
     trained = model()
     update = Trainer(trained, Settings(), seed=0).step(found.samples)  # type: ignore[arg-type]
     account = audit(attempts, found.reasons, found.samples, update=update, model=trained)
@@ -112,7 +112,7 @@ def test_one_signal_alone_does_not_dominate() -> None:
 def test_prompts_that_did_not_go_on_are_told_by_their_kind() -> None:
     calls = (call([1, 2], [3]), call([1, 4], [3]))
     attempts = [attempt(str(i), *calls, signals=[signal(float(i))]) for i in range(2)]
-    found = compare(attempts, Intake(), Grpo())
+    found = compare(attempts, SampleFilter(), Grpo())
     account = audit(attempts, found.reasons, found.samples, breaks=found.breaks)
     assert json.loads(json.dumps(account.to_dict()))["breaks"] == {"edited": 2}
     assert "2 prompts did not go on from what was there: 2 edited" in account.lines

@@ -9,7 +9,20 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.learn.batch import Intake, Reason, Rule, Sample, Samples, cut, gather, pack, pad, reach, read, reward
+from holdfast.learn.batch import (
+    Sample,
+    SampleFilter,
+    Samples,
+    SamplingRule,
+    SkipReason,
+    cut,
+    gather,
+    pack,
+    pad,
+    reach,
+    read,
+    reward,
+)
 from holdfast.policies.tokens import THINK
 from tests.learn.attempts import attempt, call, signal
 
@@ -29,7 +42,7 @@ def sample(length: int, decided: list[int], **streams: Any) -> Sample:
 
 
 def test_calls_that_go_on_from_one_another_are_one_sequence() -> None:
-    reading = read(attempt("a", call([1, 2], [3, 4]), call([1, 2, 3, 4, 9, 9], [5]), signals=GOOD), Intake())
+    reading = read(attempt("a", call([1, 2], [3, 4]), call([1, 2, 3, 4, 9, 9], [5]), signals=GOOD), SampleFilter())
     (one,) = reading.samples
     assert one.ids.tolist() == [1, 2, 3, 4, 9, 9, 5] and one.ids.dtype == np.int32
     assert one.decided.tolist() == [False, False, True, True, False, False, True]
@@ -40,7 +53,7 @@ def test_calls_that_go_on_from_one_another_are_one_sequence() -> None:
 
 
 def test_a_rewritten_prompt_begins_a_new_sequence_and_is_counted() -> None:
-    reading = read(attempt("a", call([1, 2], [3, 4]), call([1, 7, 3, 4, 9], [5]), signals=GOOD), Intake())
+    reading = read(attempt("a", call([1, 2], [3, 4]), call([1, 7, 3, 4, 9], [5]), signals=GOOD), SampleFilter())
     assert [one.ids.tolist() for one in reading.samples] == [[1, 2, 3, 4], [1, 7, 3, 4, 9, 5]]
     assert [one.turns.max() for one in reading.samples] == [0, 1]
     assert reading.breaks == {"edited": 1}
@@ -48,20 +61,20 @@ def test_a_rewritten_prompt_begins_a_new_sequence_and_is_counted() -> None:
 
 def test_two_conversations_that_take_turns_are_told_apart() -> None:
     calls = (call([1], [2]), call([5], [6]), call([1, 2, 3], [4]), call([5, 6, 7], [8]))
-    reading = read(attempt("a", *calls, signals=GOOD), Intake())
+    reading = read(attempt("a", *calls, signals=GOOD), SampleFilter())
     assert [one.ids.tolist() for one in reading.samples] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def test_forced_tokens_are_read_and_never_learnt() -> None:
-    (one,) = read(attempt("a", call([1], [2, 3, 4], forced=[1]), signals=GOOD), Intake()).samples
+    (one,) = read(attempt("a", call([1], [2, 3, 4], forced=[1]), signals=GOOD), SampleFilter()).samples
     assert one.decided.tolist() == [False, True, False, True]
 
 
 def test_each_turn_keeps_the_sampling_that_was_in_force() -> None:
     first = call([1], [2], sampling={"temperature": 0.7, "top_k": 5, "top_p": 0.9})
     second = call([1, 2], [3], sampling={"thinking": 0, "banned": [THINK]})
-    (one,) = read(attempt("a", first, second, signals=GOOD), Intake()).samples
-    assert one.rules == (Rule(temperature=0.7, top_k=5, top_p=0.9), Rule(banned=(THINK,)))
+    (one,) = read(attempt("a", first, second, signals=GOOD), SampleFilter()).samples
+    assert one.rules == (SamplingRule(temperature=0.7, top_k=5, top_p=0.9), SamplingRule(banned=(THINK,)))
     packed = pack([one])
     assert packed.rules == one.rules and packed.rule is not None and packed.rule.tolist()[1:] == [0, 1]
 
@@ -69,31 +82,31 @@ def test_each_turn_keeps_the_sampling_that_was_in_force() -> None:
 def test_a_greedy_turn_has_no_gradient() -> None:
     greedy = {"temperature": 0.0}
     mixed = attempt("a", call([1], [2], sampling=greedy), call([1, 2], [3]), signals=GOOD)
-    assert read(mixed, Intake()).samples[0].decided.tolist() == [False, False, True]
-    assert read(attempt("b", call([1], [2], sampling=greedy), signals=GOOD), Intake()).reason is Reason.GREEDY
+    assert read(mixed, SampleFilter()).samples[0].decided.tolist() == [False, False, True]
+    assert read(attempt("b", call([1], [2], sampling=greedy), signals=GOOD), SampleFilter()).reason is SkipReason.GREEDY
 
 
 @pytest.mark.parametrize(
     ("fields", "intake", "reason"),
     [
-        ({"split": Split.VAL}, Intake(), Reason.WRONG_SPLIT),
-        ({"split": None}, Intake(), Reason.WRONG_SPLIT),
-        ({"is_final": False}, Intake(), Reason.NOT_FINAL),
-        ({"state": RolloutState.DEAD}, Intake(), Reason.FAULT),
-        ({"state": RolloutState.RUNNING}, Intake(), Reason.FAULT),
-        ({"sheet": None}, Intake(), Reason.NO_REWARD),
-        ({}, Intake(channels=("safe",)), Reason.NO_REWARD),  # scored, but by nothing that counts
-        ({}, Intake(run="run-2"), Reason.OTHER_RUN),
-        ({"version": "v1"}, Intake(versions=("v2",)), Reason.STALE),
-        ({"spans": ()}, Intake(), Reason.NO_TRAJECTORY),
-        ({}, Intake(max_tokens=2), Reason.TOO_LONG),
-        ({}, Intake(vocabulary=3), Reason.FOREIGN),
-        ({}, Intake(vocabulary=4, max_tokens=3), None),
-        ({"state": RolloutState.FAILED}, Intake(), None),  # the agent failed, and that was scored
+        ({"split": Split.VAL}, SampleFilter(), SkipReason.WRONG_SPLIT),
+        ({"split": None}, SampleFilter(), SkipReason.WRONG_SPLIT),
+        ({"is_final": False}, SampleFilter(), SkipReason.NOT_FINAL),
+        ({"state": RolloutState.DEAD}, SampleFilter(), SkipReason.FAULT),
+        ({"state": RolloutState.RUNNING}, SampleFilter(), SkipReason.FAULT),
+        ({"sheet": None}, SampleFilter(), SkipReason.NO_REWARD),
+        ({}, SampleFilter(channels=("safe",)), SkipReason.NO_REWARD),  # scored, but by nothing that counts
+        ({}, SampleFilter(run="run-2"), SkipReason.OTHER_RUN),
+        ({"version": "v1"}, SampleFilter(versions=("v2",)), SkipReason.STALE),
+        ({"spans": ()}, SampleFilter(), SkipReason.NO_TRAJECTORY),
+        ({}, SampleFilter(max_tokens=2), SkipReason.TOO_LONG),
+        ({}, SampleFilter(vocabulary=3), SkipReason.FOREIGN),
+        ({}, SampleFilter(vocabulary=4, max_tokens=3), None),
+        ({"state": RolloutState.FAILED}, SampleFilter(), None),  # the agent failed, and that was scored
     ],
 )
 def test_what_may_not_be_learnt_from_is_left_out_with_its_reason(
-    fields: dict[str, Any], intake: Intake, reason: Reason | None
+    fields: dict[str, Any], intake: SampleFilter, reason: SkipReason | None
 ) -> None:
     assert read(attempt("a", call([1, 2], [3]), signals=GOOD, **fields), intake).reason is reason
 
@@ -101,37 +114,37 @@ def test_what_may_not_be_learnt_from_is_left_out_with_its_reason(
 @pytest.mark.parametrize(
     ("one", "reason"),
     [
-        (call(None, None), Reason.NO_IDS),
-        (call([1], []), Reason.NO_IDS),
-        (call([1], [2], logprobs=None), Reason.NO_LOGPROBS),
-        (call([1], [2, 3], forced=[0, 1]), Reason.ALL_FORCED),
+        (call(None, None), SkipReason.NO_IDS),
+        (call([1], []), SkipReason.NO_IDS),
+        (call([1], [2], logprobs=None), SkipReason.NO_LOGPROBS),
+        (call([1], [2, 3], forced=[0, 1]), SkipReason.ALL_FORCED),
     ],
 )
-def test_a_call_without_what_learning_needs_gives_nothing(one: Any, reason: Reason) -> None:
-    assert read(attempt("a", one, signals=GOOD), Intake()).reason is reason
+def test_a_call_without_what_learning_needs_gives_nothing(one: Any, reason: SkipReason) -> None:
+    assert read(attempt("a", one, signals=GOOD), SampleFilter()).reason is reason
 
 
 @pytest.mark.parametrize(
     ("signals", "reason"),
     [
-        ((signal(1.0, turn=1),), Reason.BAD_TURN),
-        ((signal(1.7e308, "a"), signal(1.7e308, "b")), Reason.BAD_REWARD),  # an infinite sum of finite numbers
-        ((signal(1e300),), Reason.BAD_REWARD),  # no 32 bits hold it
-        ((signal(1e300, "a"), signal(-1e300, "b")), Reason.BAD_REWARD),  # nor these, turn by turn
+        ((signal(1.0, turn=1),), SkipReason.BAD_TURN),
+        ((signal(1.7e308, "a"), signal(1.7e308, "b")), SkipReason.BAD_REWARD),  # an infinite sum of finite numbers
+        ((signal(1e300),), SkipReason.BAD_REWARD),  # no 32 bits hold it
+        ((signal(1e300, "a"), signal(-1e300, "b")), SkipReason.BAD_REWARD),  # nor these, turn by turn
         ((signal(1e17),), None),
     ],
 )
-def test_rewards_that_nobody_could_compute_with_are_left_out(signals: Any, reason: Reason | None) -> None:
+def test_rewards_that_nobody_could_compute_with_are_left_out(signals: Any, reason: SkipReason | None) -> None:
     odd = attempt("a", call([1, 2], [3]), signals=signals)
-    assert read(odd, Intake()).reason is reason
-    assert read(odd, Intake(is_scored=False)).reason is None  # demonstrations need no reward
+    assert read(odd, SampleFilter()).reason is reason
+    assert read(odd, SampleFilter(is_scored=False)).reason is None  # demonstrations need no reward
     named = attempt("a", call([1, 2], [3]), signals=(*signals, signal(1.0, "fine")))
-    assert read(named, Intake(channels=("fine",))).reason is None
+    assert read(named, SampleFilter(channels=("fine",))).reason is None
 
 
 def test_ids_that_no_model_has_are_foreign_and_a_first_token_alone_teaches_nothing() -> None:
-    assert read(attempt("a", call([2**40], [3]), signals=GOOD), Intake()).reason is Reason.FOREIGN
-    assert read(attempt("a", call([], [3]), signals=GOOD), Intake()).reason is Reason.ALL_FORCED
+    assert read(attempt("a", call([2**40], [3]), signals=GOOD), SampleFilter()).reason is SkipReason.FOREIGN
+    assert read(attempt("a", call([], [3]), signals=GOOD), SampleFilter()).reason is SkipReason.ALL_FORCED
 
 
 def test_only_named_channels_count_and_nothing_counted_is_not_zero() -> None:
@@ -145,7 +158,7 @@ def test_an_earlier_attempt_says_nothing_about_its_rollout() -> None:
     final = attempt("a", call([1], [2]), signals=GOOD)
     earlier = attempt("a", call([1], [3]), signals=GOOD, is_final=False)
     for order in ([final, earlier], [earlier, final]):
-        gathered = gather(order, Intake())
+        gathered = gather(order, SampleFilter())
         assert gathered.reasons == {"a": None}
         assert [one.is_final for one, _ in gathered.kept] == [True]
 

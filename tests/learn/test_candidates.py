@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.algorithm import Batch, State, Work
+from holdfast.contracts.algorithm import AlgorithmState, Batch, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals, Tried, prompt_from
@@ -42,7 +42,7 @@ class Context:
         worth = self.worth(work)
         if worth is None:
             return None
-        signals = (Signal(name="success", value=worth, source="rule:test", feedback=f"worth {worth}"),)
+        signals = (RewardTerm(name="success", value=worth, source="rule:test", feedback=f"worth {worth}"),)
         return Experience(
             rollout=f"run-1/{work.name}",
             run="run-1",
@@ -51,7 +51,7 @@ class Context:
             is_final=True,
             state=RolloutState.SUCCEEDED,
             spans=(),
-            sheet=Sheet(signals=signals),
+            sheet=RewardBreakdown(signals=signals),
             input=work.input,
         )
 
@@ -70,14 +70,14 @@ class Context:
         return json.loads(self.blobs[sha256])
 
 
-def raced(algorithm: Any, ctx: Context, tasks: Sequence[Any] = TASKS) -> tuple[State, list[list[Work]]]:
+def raced(algorithm: Any, ctx: Context, tasks: Sequence[Any] = TASKS) -> tuple[AlgorithmState, list[list[Work]]]:
     """To its end, through the record of every state: what a resumed run would read."""
     state, rounds = algorithm.start(BASE), []
     while work := algorithm.ask(state, tasks):
         ctx.work = list(work)
         rounds.append(ctx.work)
         state = algorithm.tell(state, Batch(run="run-1", step="x", count=len(work)), ctx)
-        state = State.from_record(json.loads(json.dumps(state.record())))
+        state = AlgorithmState.from_record(json.loads(json.dumps(state.record())))
     return state, rounds
 
 

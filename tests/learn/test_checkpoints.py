@@ -18,15 +18,15 @@ from holdfast.contracts.errors import BadInput, Interrupted, Lost, StoreError, S
 from holdfast.contracts.policy import Checkpoint
 from holdfast.learn.batch import Sample, Samples, pack
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.train import Pace, Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest, read, save_transformer, transformer
 from holdfast.store.artifacts import FolderArtifacts
 from tests.learn.telling import Telling
 
 RUN = "run-1-ab"
-SHAPE = Shape(width=16, layers=1, heads=2, context=64)
+SHAPE = ModelShape(width=16, layers=1, heads=2, context=64)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def lesson(number: int) -> Samples:
 
 
 def brisk(model: nn.Module) -> Trainer:
-    return Trainer(model, Settings(pace=Pace(learning_rate=1e-2)), seed=0)
+    return Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
 
 
 def teach(learner: Learner, record: Record, phase: str = "a", *, number: int | None = None) -> Trainer:

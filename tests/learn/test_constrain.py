@@ -15,11 +15,11 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.audit import audit
-from holdfast.learn.batch import Intake
+from holdfast.learn.batch import SampleFilter
 from holdfast.learn.constrain import (
     Constraint,
+    CostPrice,
     Multiplier,
-    Price,
     combine,
     cost_credit,
     cost_of,
@@ -29,9 +29,9 @@ from holdfast.learn.constrain import (
     turn_costs,
 )
 from holdfast.learn.grpo import Grpo, compare
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.learn.turns import RlSettings, optimize_turns
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -122,11 +122,11 @@ def test_cost_is_the_signals_value_whatever_it_weighs_and_missing_is_not_zero() 
     assert cost_of(member("a", 1.0, 2.0), "safety_cost") == 2.0
     assert cost_of(member("a", 1.0, None), "safety_cost") is None
     given = [member("a", 1.0, 2.0), member("b", 0.0, None), member("c", 0.0, 0.0)]
-    assert mean_cost(given, Intake(), "safety_cost") == 1.0
+    assert mean_cost(given, SampleFilter(), "safety_cost") == 1.0
     failed = attempt("d", call([1], [2]), signals=[signal(4.0, "safety_cost")], state=RolloutState.FAILED)
-    assert mean_cost([*given, failed], Intake(), "safety_cost") == 2.0  # blocked ones are data
+    assert mean_cost([*given, failed], SampleFilter(), "safety_cost") == 2.0  # blocked ones are data
     with pytest.raises(BadInput) as caught:
-        mean_cost(given, Intake(), "harm")
+        mean_cost(given, SampleFilter(), "harm")
     assert str(caught.value).endswith("score it, or name one of right, safety_cost")
 
 
@@ -137,7 +137,7 @@ def test_a_cost_below_0_is_refused_by_whoever_reads_it() -> None:
         signals=[signal(1.0), signal(1.0, "safety_cost", weight=0.0), signal(-50.0, "safety_cost")],
     )
     with pytest.raises(BadInput, match="cost -50 of a: is below 0"):
-        mean_cost([bad], Intake(), "safety_cost")
+        mean_cost([bad], SampleFilter(), "safety_cost")
     with pytest.raises(BadInput, match="is below 0"):
         turn_costs([bad], "safety_cost", gamma=1.0)
 
@@ -162,22 +162,22 @@ def test_the_turn_that_was_unsafe_is_the_one_that_is_lowered() -> None:
 def test_grpo_weighs_cost_beside_reward() -> None:
     team = [member("a", 1.0, 1.0), member("b", 0.0, 0.0)]  # the one that won is the one that cost
 
-    def credit(price: Price | None) -> dict[str, float]:
-        found = compare(team, Intake(), Grpo(), price)
+    def credit(price: CostPrice | None) -> dict[str, float]:
+        found = compare(team, SampleFilter(), Grpo(), price)
         if found.samples is None or found.samples.advantages is None:
             return {}
         decided = found.samples.advantages[found.samples.decided]
         return dict(zip(found.samples.rollouts, decided.tolist(), strict=True))
 
-    assert credit(None) == credit(Price(cost="safety_cost", multiplier=0.0)) == {"a": 1.0, "b": -1.0}
-    assert credit(Price(cost="safety_cost", multiplier=3.0)) == {"a": -0.5, "b": 0.5}
-    assert credit(Price(cost="safety_cost", multiplier=1.0)) == {}  # they cancel: nothing to learn, and it is said
+    assert credit(None) == credit(CostPrice(cost="safety_cost", multiplier=0.0)) == {"a": 1.0, "b": -1.0}
+    assert credit(CostPrice(cost="safety_cost", multiplier=3.0)) == {"a": -0.5, "b": 0.5}
+    assert credit(CostPrice(cost="safety_cost", multiplier=1.0)) == {}  # they cancel: nothing to learn, and it is said
 
 
 def test_equally_good_attempts_are_told_apart_by_cost_alone() -> None:
     team = [member("a", 1.0, 1.0), member("b", 1.0, 0.0)]
-    assert compare(team, Intake(), Grpo()).samples is None
-    found = compare(team, Intake(), Grpo(), Price(cost="safety_cost", multiplier=0.5))
+    assert compare(team, SampleFilter(), Grpo()).samples is None
+    found = compare(team, SampleFilter(), Grpo(), CostPrice(cost="safety_cost", multiplier=0.5))
     assert found.samples is not None and found.samples.advantages is not None
     assert found.samples.advantages[found.samples.decided].tolist() == pytest.approx([-1 / 3, 1 / 3])
 
@@ -193,7 +193,7 @@ def test_turn_costs_are_those_still_to_come_less_the_others() -> None:
 
 
 def model() -> Transformer:
-    return Transformer(Shape(vocabulary=8, layers=1, width=16, heads=2, context=16), seed=0)
+    return Transformer(ModelShape(vocabulary=8, layers=1, width=16, heads=2, context=16), seed=0)
 
 
 def test_ppo_over_turns_lowers_what_costs() -> None:
@@ -228,12 +228,12 @@ def test_a_trainer_keeps_the_multiplier_and_goes_on_bit_for_bit(tmp_path: Path) 
         held = from_dict(trainer.beside.get("multiplier")).follow(cost, how)
         trainer.beside["multiplier"] = held.to_dict()
         team = [member("a", 1.0, 1.0, completion=5), member("b", 1.0, 0.0, completion=6)]
-        found = compare(team, Intake(), Grpo(), Price(cost=how.cost, multiplier=held.value))
+        found = compare(team, SampleFilter(), Grpo(), CostPrice(cost=how.cost, multiplier=held.value))
         assert found.samples is not None
         trainer.step(found.samples)
 
     def fresh() -> Trainer:
-        return Trainer(model(), Settings(pace=Pace(learning_rate=0.01)), seed=0)
+        return Trainer(model(), Settings(pace=OptimizerConfig(learning_rate=0.01)), seed=0)
 
     straight, stopped, resumed = fresh(), fresh(), fresh()
     for cost in (0.7, 0.31, 0.1):

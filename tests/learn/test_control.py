@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from holdfast.collect.gym import describe, vector_env
-from holdfast.contracts.algorithm import Batch, Segment, State
+from holdfast.contracts.algorithm import AlgorithmState, Batch, Segment
 from holdfast.contracts.errors import BadInput, Interrupted, Lost
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import FOLDER
@@ -38,14 +38,14 @@ def base(make: Any = Signpost) -> Network:
     return Network(width=8).fitted("sign", describe(make).spaces)
 
 
-def told(one: EnvPPO, state: State, ctx: Telling) -> State:
+def told(one: EnvPPO, state: AlgorithmState, ctx: Telling) -> AlgorithmState:
     """One step, read again from its record."""
     [segment] = one.ask(state, ())
     batch = Batch.from_record(json.loads(json.dumps(Batch(run=ctx.run, step="s", count=0, segment=segment).record())))
-    return State.from_record(json.loads(json.dumps(one.tell(state, batch, ctx).record(), allow_nan=False)))
+    return AlgorithmState.from_record(json.loads(json.dumps(one.tell(state, batch, ctx).record(), allow_nan=False)))
 
 
-def learnt(one: EnvPPO, ctx: Telling) -> State:
+def learnt(one: EnvPPO, ctx: Telling) -> AlgorithmState:
     state = one.start(base())
     while one.ask(state, ()):
         state = told(one, state, ctx)

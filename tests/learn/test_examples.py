@@ -10,10 +10,10 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.examples import Dataset, Example, Skipped, divide, read_examples, recorded, tokenise, tokens_of
+from holdfast.learn.examples import Dataset, Example, SkippedRows, divide, read_examples, recorded, tokenise, tokens_of
 from holdfast.policies import hub, tokens
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
 from holdfast.policies.registry import folder_of
-from holdfast.policies.voices import ByteVoice, TemplateVoice, Voice
 from tests.learn.attempts import attempt, signal
 
 CALC = {"type": "function", "function": {"name": "calc", "parameters": {"properties": {"expression": {}}}}}
@@ -28,17 +28,17 @@ ASKED = [
 
 
 @pytest.fixture(scope="module")
-def template() -> TemplateVoice:
+def template() -> JinjaTemplate:
     voice = hub.load(folder_of("tiny-tools")).voice
-    assert isinstance(voice, TemplateVoice)
+    assert isinstance(voice, JinjaTemplate)
     return voice
 
 
-def shown(voice: Voice, ids: list[int]) -> str:
+def shown(voice: ChatTemplate, ids: list[int]) -> str:
     return b"".join(voice.spell(token) for token in ids).decode()
 
 
-def taught(voice: Voice, messages: list[Any], tools: list[Any] | None = None) -> list[str]:
+def taught(voice: ChatTemplate, messages: list[Any], tools: list[Any] | None = None) -> list[str]:
     """The pieces of text that are learnt, in order."""
     pieces: list[list[int]] = []
     was = False
@@ -52,14 +52,14 @@ def taught(voice: Voice, messages: list[Any], tools: list[Any] | None = None) ->
     return [shown(voice, one) for one in pieces]
 
 
-def test_only_what_the_assistant_says_is_learnt_with_the_mark_that_ends_it(template: TemplateVoice) -> None:
+def test_only_what_the_assistant_says_is_learnt_with_the_mark_that_ends_it(template: JinjaTemplate) -> None:
     called = '<tool_call>{"name": "calc", "arguments": {"expression": "2+2"}}</tool_call><|im_end|>'
     assert taught(template, ASKED, [CALC]) == [called, "It is 4.<|im_end|>"]
-    assert taught(ByteVoice(), ASKED, [CALC]) == ['<|call|>calc {"expression":"2+2"}<|end|>', "It is 4.<|end|>"]
+    assert taught(ByteTemplate(), ASKED, [CALC]) == ['<|call|>calc {"expression":"2+2"}<|end|>', "It is 4.<|end|>"]
 
 
-def test_each_answer_follows_the_very_prompt_that_the_model_is_asked_with(template: TemplateVoice) -> None:
-    for voice in (template, ByteVoice()):
+def test_each_answer_follows_the_very_prompt_that_the_model_is_asked_with(template: JinjaTemplate) -> None:
+    for voice in (template, ByteTemplate()):
         [(ids, decided)] = tokens_of(voice, Example(place="here", messages=ASKED, tools=[CALC]))
         for place in (2, 4):
             prompt = voice.prompt(ASKED[:place], [CALC])
@@ -68,14 +68,14 @@ def test_each_answer_follows_the_very_prompt_that_the_model_is_asked_with(templa
         assert ids[-1] in voice.ends
 
 
-def test_what_is_taught_reads_as_the_message_it_was_made_of(template: TemplateVoice) -> None:
+def test_what_is_taught_reads_as_the_message_it_was_made_of(template: JinjaTemplate) -> None:
     answer = template.answer(ASKED[:3], [CALC])
     read = template.read(answer)
     assert read["tool_calls"][0]["function"] == {"name": "calc", "arguments": '{"expression": "2+2"}'}
     assert read["content"] == ""
 
 
-def test_an_answer_of_weight_zero_is_only_context(template: TemplateVoice) -> None:
+def test_an_answer_of_weight_zero_is_only_context(template: JinjaTemplate) -> None:
     first = {**ASKED[2], "weight": 0}
     assert taught(template, [*ASKED[:2], first, *ASKED[3:]], [CALC]) == ["It is 4.<|im_end|>"]
     assert taught(template, [*ASKED[:4], {**ASKED[4], "weight": 0}], [CALC])[0].startswith("<tool_call>")
@@ -102,7 +102,7 @@ class Joining:
 
 def test_an_answer_never_begins_inside_the_last_token_of_its_prompt() -> None:
     """Sampling begins after the prompt's last token: a token that spans both could never be sampled."""
-    voice = TemplateVoice(Joining(), frozenset({0}))
+    voice = JinjaTemplate(Joining(), frozenset({0}))
     assert voice.prompt([{"role": "user", "content": "q"}]) == list(b"uq\0a")
     said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "xy"}]
     assert voice.answer(said) == list(b"xy\0")
@@ -181,16 +181,16 @@ def test_a_column_that_no_form_has_cannot_be_mapped() -> None:
 
 def test_a_conversation_that_does_not_fit_is_left_out_whole() -> None:
     examples = [Example(place=f"line {n}", messages=[Q, {**A, "content": "a" * n}]) for n in (5, 50)]
-    made, skipped = tokenise(ByteVoice(), examples, longest=20)
+    made, skipped = tokenise(ByteTemplate(), examples, longest=20)
     assert [len(one.sequences) for one in made] == [1]
-    assert skipped == Skipped(
+    assert skipped == SkippedRows(
         counts={"it is longer than 20 tokens": 1}, first={"it is longer than 20 tokens": "line 50"}
     )
 
 
 def test_copies_of_an_example_are_never_on_both_sides_of_the_split() -> None:
     examples = [Example(place="", messages=[Q, {**A, "content": str(n % 20)}]) for n in range(200)]
-    made, _ = tokenise(ByteVoice(), examples, longest=99)
+    made, _ = tokenise(ByteTemplate(), examples, longest=99)
     data = divide(made, 0.25, seed=3)
     assert data.held_out is not None
     sides = [
@@ -207,7 +207,7 @@ def test_copies_of_an_example_are_never_on_both_sides_of_the_split() -> None:
 def test_splits_that_the_rows_have_are_kept() -> None:
     named = [("a", "train", {"messages": [Q, A]}), ("b", "test", {"messages": [Q, {**A, "content": "b"}]})]
     found, _ = read_examples(named)
-    data = divide(tokenise(ByteVoice(), found, longest=99)[0], 0.0, seed=0)
+    data = divide(tokenise(ByteTemplate(), found, longest=99)[0], 0.0, seed=0)
     assert len(data.train) == 1 and data.held_out is not None and len(data.held_out) == 1
 
 
@@ -224,7 +224,7 @@ def sampled(said: list[int], *, model: str = "m", ids: bool = True, **how: Any) 
 
 def test_recorded_attempts_are_learnt_in_the_ids_that_were_sampled() -> None:
     odd = sampled([*b"4"], forced=(0,))  # put there, not sampled: text alone would not tell
-    [one], skipped = recorded(ByteVoice(), [attempt("a", odd)], least=None, longest=99, vocabulary=264)
+    [one], skipped = recorded(ByteTemplate(), [attempt("a", odd)], least=None, longest=99, vocabulary=264)
     [(ids, decided)] = one.sequences
     assert ids == [*tokens.prompt([Q]), *b"4", tokens.END]
     assert decided == [False] * (len(ids) - 1) + [True] and not skipped.total
@@ -235,7 +235,7 @@ def test_attempts_without_ids_or_with_those_of_another_model_are_learnt_from_the
         model="other", messages=(Q,), response=A, prompt_ids=(1, 2, 3), completion_ids=(9,), logprobs=(-1.0,)
     )
     for call in (foreign, sampled([*b"a"], ids=False)):
-        [one], _ = recorded(ByteVoice(), [attempt("a", call)], least=None, longest=99, vocabulary=264)
+        [one], _ = recorded(ByteTemplate(), [attempt("a", call)], least=None, longest=99, vocabulary=264)
         [(ids, decided)] = one.sequences
         assert ids == [*tokens.prompt([Q]), *b"a", tokens.END]
         assert sum(decided) == 2
@@ -252,6 +252,6 @@ def test_only_good_train_attempts_are_learnt_from_and_the_others_are_counted() -
         attempt("silent", signals=(signal(1.0),)),
         attempt("long", sampled([*b"a" * 99]), signals=(signal(1.0),)),
     ]
-    found, skipped = recorded(ByteVoice(), some, least=1.0, longest=50, vocabulary=264)
+    found, skipped = recorded(ByteTemplate(), some, least=1.0, longest=50, vocabulary=264)
     assert len(found) == 1 and sorted(skipped.counts.values()) == [1] * 6
     assert set(skipped.first.values()) == {"poor", "unscored", "failed", "measured", "silent", "long"}

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import RolloutState
-from holdfast.learn.batch import Intake, Reason
+from holdfast.learn.batch import SampleFilter, SkipReason
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
-from holdfast.learn.train import Pace, Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
-from holdfast.reward.sheet import Guard, total
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.reward.breakdown import OutcomeGate, total
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -30,7 +30,7 @@ def member(name: str, reward: float | None, *, task: str = "t", completion: int 
 
 def advantages(attempts: list[Experience], settings: Grpo | None = None) -> dict[str, list[float]]:
     """By rollout, on its decided tokens."""
-    found = compare(attempts, Intake(), settings or Grpo())
+    found = compare(attempts, SampleFilter(), settings or Grpo())
     assert found.samples is not None and found.samples.advantages is not None
     bounds = found.samples.bounds
     return {
@@ -54,11 +54,11 @@ def test_each_attempt_is_judged_by_the_others_at_its_task() -> None:
 
 
 def test_a_group_without_spread_is_skipped_whole() -> None:
-    found = compare([member("a", 1.0), member("b", 1.0), *pair()], Intake(), Grpo())
+    found = compare([member("a", 1.0), member("b", 1.0), *pair()], SampleFilter(), Grpo())
     assert found.samples is not None and found.samples.rollouts == ("x", "y")
     assert (found.groups, found.skipped_groups) == (2, 1)
-    assert found.reasons == {"a": Reason.ZERO_SPREAD, "b": Reason.ZERO_SPREAD, "x": None, "y": None}
-    assert compare([member("a", 1.0), member("b", 1.0)], Intake(), Grpo()).samples is None
+    assert found.reasons == {"a": SkipReason.ZERO_SPREAD, "b": SkipReason.ZERO_SPREAD, "x": None, "y": None}
+    assert compare([member("a", 1.0), member("b", 1.0)], SampleFilter(), Grpo()).samples is None
 
 
 def pair() -> list[Experience]:
@@ -69,13 +69,13 @@ def test_a_fault_is_missing_and_not_a_zero() -> None:
     fault = member("c", None, state=RolloutState.DEAD)
     with_fault = advantages([member("a", 1.0), member("b", 0.5), fault])
     assert with_fault == advantages([member("a", 1.0), member("b", 0.5)])
-    alone = compare([member("a", 1.0), fault], Intake(), Grpo())
-    assert alone.samples is None and alone.reasons == {"a": Reason.ALONE, "c": Reason.FAULT}
+    alone = compare([member("a", 1.0), fault], SampleFilter(), Grpo())
+    assert alone.samples is None and alone.reasons == {"a": SkipReason.ALONE, "c": SkipReason.FAULT}
 
 
 def test_an_average_attempt_has_no_weight_and_says_so() -> None:
-    found = compare([member("a", 1.0), member("b", 0.5), member("c", 0.0)], Intake(), Grpo())
-    assert found.reasons == {"a": None, "b": Reason.ZERO_WEIGHT, "c": None}
+    found = compare([member("a", 1.0), member("b", 0.5), member("c", 0.0)], SampleFilter(), Grpo())
+    assert found.reasons == {"a": None, "b": SkipReason.ZERO_WEIGHT, "c": None}
 
 
 def test_a_good_turn_in_a_lost_game_is_still_raised() -> None:
@@ -95,8 +95,8 @@ def test_an_odd_attempt_is_left_out_and_the_rest_is_compared() -> None:
     wrong = attempt("c", call([1, 2], [5]), signals=[signal(1.0, turn=3)], task="t")
     huge = attempt("d", call([1, 2], [5]), signals=[signal(1.7e308, "x"), signal(1.7e308, "y")], task="t")
     for settings in (Grpo(), Grpo(mix=0.5)):
-        found = compare([wrong, *group, huge], Intake(), settings)
-        assert found.reasons == {"a": None, "b": None, "c": Reason.BAD_TURN, "d": Reason.BAD_REWARD}
+        found = compare([wrong, *group, huge], SampleFilter(), settings)
+        assert found.reasons == {"a": None, "b": None, "c": SkipReason.BAD_TURN, "d": SkipReason.BAD_REWARD}
         assert advantages([wrong, *group, huge], settings) == advantages(group, settings)
 
 
@@ -107,8 +107,8 @@ def test_impossible_shares_are_refused() -> None:
 
 def test_a_rewarded_token_becomes_likelier() -> None:
     """A bandit for a language model: after [1, 2], token 7 pays. Eight draws a step, log-probs as drawn."""
-    model = Transformer(Shape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=Pace(learning_rate=1e-2)), seed=0)
+    model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
     rng = np.random.default_rng(0)
 
     def chances() -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -124,16 +124,16 @@ def test_a_rewarded_token_becomes_likelier() -> None:
             attempt(f"r{i}", call([1, 2], [token], logprobs=[float(np.log(p[token]))]), signals=[signal(token == 7)])
             for i, token in enumerate(map(int, drawn))
         ]
-        found = compare(group, Intake(), Grpo())
+        found = compare(group, SampleFilter(), Grpo())
         if found.samples is not None:
             trainer.step(found.samples)
     assert before < 0.15 and chances()[7] > 0.9
 
 
-GUARD = Guard(vetoes=("tampered",))
+GUARD = OutcomeGate(vetoes=("tampered",))
 
 
-def shaped(name: str, *shaping: Signal, success: float, **fields: Any) -> Experience:
+def shaped(name: str, *shaping: RewardTerm, success: float, **fields: Any) -> Experience:
     """An attempt of one turn whose sheet went through the guard."""
     sheet = total([signal(success, "success"), *shaping], GUARD)
     return attempt(name, call([1, 2], [5]), signals=sheet.signals, task="t", **fields)
@@ -172,7 +172,7 @@ VETO = st.sampled_from([(), (signal(1.0, "tampered", weight=2.0),), (signal(1.0,
 @quickly(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), SHAPING, VETO), min_size=2, max_size=6), st.booleans(), st.booleans())
 def test_no_failure_ends_above_a_success_however_its_terms_are_normalised(
-    drawn: list[tuple[bool, list[Signal], tuple[Signal, ...]]], scale: bool, leave_one_out: bool
+    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], scale: bool, leave_one_out: bool
 ) -> None:
     group = [
         shaped(f"r{place}", *shaping, *veto, success=float(has_passed))
@@ -199,7 +199,7 @@ def test_a_vetoed_attempt_stands_below_every_failure_however_well_it_is_shaped()
     assert found["vetoed"] < min(found["penalised"], found["other"]) < found["plain"]
     # −1 for the veto, and half of ±¼ at least between any two ranks.
     assert min(found["penalised"], found["other"]) - found["vetoed"] >= 0.5
-    gate = Signal(name="safety.hard_gate", value=1.0, weight=0.0, source="rule:safety")
+    gate = RewardTerm(name="safety.hard_gate", value=1.0, weight=0.0, source="rule:safety")
     leaked = attempt("leaked", call([1, 2], [5]), signals=[signal(0.0, "success"), gate], task="t")
     assert advantages([leaked, group[0]], Grpo(terms="normalised"))["leaked"] == pytest.approx([-1.0])
 
@@ -227,7 +227,7 @@ TURN_SHAPING = st.lists(
     ),
 )
 def test_no_token_of_a_failure_has_more_credit_than_one_of_a_success(
-    drawn: list[tuple[bool, list[Signal], tuple[Signal, ...]]], settings: Grpo
+    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], settings: Grpo
 ) -> None:
     group = [
         attempt(
@@ -293,8 +293,8 @@ def test_what_a_turn_found_out_raises_that_turn_and_only_where_the_check_was_pas
 
 
 def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_not() -> None:
-    model = Transformer(Shape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=Pace(learning_rate=1e-2)), seed=0)
+    model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
     group = [found_out("found", 7, 1.0, success=1.0), found_out("idle", 8, 0.0, success=1.0)]
 
     def chance(after: list[int], token: int) -> float:
@@ -303,7 +303,7 @@ def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_n
 
     before = chance([1, 2], 7), chance([1, 2], 8)
     for _ in range(10):
-        samples = compare(group, Intake(), Grpo(mix=1.0)).samples
+        samples = compare(group, SampleFilter(), Grpo(mix=1.0)).samples
         assert samples is not None
         trainer.step(samples)
     assert chance([1, 2], 7) > 1.1 * before[0] and chance([1, 2], 8) < before[1] / 1.1
@@ -314,13 +314,13 @@ def test_advantages_of_somebodys_own_take_the_place_of_the_groups() -> None:
         best = max(one.reward for one in group)
         return [float(one.reward == best) for one in group]
 
-    found = compare([member("a", 1.0), member("b", 0.5)], Intake(), Grpo(), own=best_only)
+    found = compare([member("a", 1.0), member("b", 0.5)], SampleFilter(), Grpo(), own=best_only)
     assert found.samples is not None and found.samples.advantages is not None
     assert found.samples.advantages[found.samples.decided].tolist() == [1.0, 0.0]
-    assert found.reasons == {"a": None, "b": Reason.ZERO_WEIGHT}
+    assert found.reasons == {"a": None, "b": SkipReason.ZERO_WEIGHT}
 
 
 @pytest.mark.parametrize("given", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
 def test_advantages_that_do_not_fit_the_group_are_refused(given: list[float]) -> None:
     with pytest.raises(BadInput, match="one finite number for each attempt"):
-        compare([member("a", 1.0), member("b", 0.5)], Intake(), Grpo(), own=lambda group: given)
+        compare([member("a", 1.0), member("b", 0.5)], SampleFilter(), Grpo(), own=lambda group: given)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.batch import PLAIN, Rule, Samples
+from holdfast.learn.batch import PLAIN, Samples, SamplingRule
 from holdfast.learn.objective import Objective, Piece, choose, loss_of, shares
 
 NOTHING = torch.zeros(0, dtype=torch.long)
@@ -45,7 +45,7 @@ def test_a_sequence_without_a_decision_does_not_count() -> None:
 
 def test_log_probs_are_those_of_the_sampling_in_force() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
-    rules = (PLAIN, Rule(temperature=0.5), Rule(top_k=2, banned=(0,)))
+    rules = (PLAIN, SamplingRule(temperature=0.5), SamplingRule(top_k=2, banned=(0,)))
     logp, entropy = choose(logits, torch.tensor([0, 0, 1]), rules, torch.tensor([0, 1, 2]))
     total = exp(2) + exp(1) + 1
     assert logp[0].item() == pytest.approx(2 - log(total), abs=1e-6)
@@ -95,7 +95,7 @@ def test_sampler_and_trainer_are_reconciled_up_to_a_cap() -> None:
 
 def test_what_could_not_be_sampled_has_no_gradient_and_is_counted() -> None:
     logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
-    logp, entropy = choose(logits, torch.tensor([0, 1]), (Rule(banned=(0,)),), None)
+    logp, entropy = choose(logits, torch.tensor([0, 1]), (SamplingRule(banned=(0,)),), None)
     mine = part(2, behaviour=torch.tensor([-1.0, -1.0]), advantages=torch.tensor([1.0, 1.0]))
     tally = loss_of(mine, logp, entropy, None, Objective(), 0)
     tally.loss.backward()  # type: ignore[no-untyped-call]
@@ -120,7 +120,7 @@ def test_impossible_objectives_are_refused(wrong: dict[str, float]) -> None:
 
 def test_what_could_not_be_sampled_and_nobody_told_counts_nowhere() -> None:
     logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
-    rule = Rule(banned=(0, 7))  # there is no token 7 to ban
+    rule = SamplingRule(banned=(0, 7))  # there is no token 7 to ban
     logp, entropy = choose(logits, torch.tensor([0, 1]), (rule,), None)
     mine = part(2, advantages=torch.tensor([1.0, 1.0]), weights=torch.tensor([1.0, 1.0]))
     tally = loss_of(mine, logp, entropy, None, Objective(), 0)

@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 
 from holdfast.collect.cartpole import CartPoles
 from holdfast.collect.gym import Gym
+from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import VectorEnv
 from holdfast.learn.play import evaluate
-from holdfast.learn.ppo import PPO, Adam, Scale, Settings, Update, train
+from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update, train
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probe, Probes
+from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
 
 CARTPOLE = Settings(lr=5e-3)
 SMALL = Settings(steps=16, epochs=2, minibatch=64, updates=20)
@@ -36,7 +36,7 @@ def net_for(worlds: VectorEnv, *, seed: int = 0, width: int = 32, memory: bool =
     return ActorCritic(body, seed=seed)
 
 
-def small(seed: int = 3, *, probe: Probe | None = None, **changed: Any) -> PPO:
+def small(seed: int = 3, *, probe: ProbeWorld | None = None, **changed: Any) -> PPO:
     worlds: VectorEnv = CartPoles(8) if probe is None else Probes(probe, 8)
     net = net_for(worlds, seed=seed, width=16, memory=probe is not None)
     return PPO(worlds, net, replace(SMALL, **changed), seed=seed)
@@ -63,7 +63,7 @@ def test_cartpole_is_solved(seed: int) -> None:
     assert evaluate(CartPoles(100), net, 100, seed=10).mean() >= 475.0
 
 
-def solve(probe: Probe, settings: Settings, *, memory: bool = False, updates: int = 40) -> float:
+def solve(probe: ProbeWorld, settings: Settings, *, memory: bool = False, updates: int = 40) -> float:
     """The mean return of training when it reached what the probe asks for, or after so many updates."""
     worlds = Probes(probe, 32)
     recent = None
@@ -138,7 +138,7 @@ def test_twenty_updates_equal_seven_a_kill_and_thirteen_in_another_process(tmp_p
 
 
 @pytest.mark.parametrize("probe", [MEMORY, MASKED], ids=["memory", "masked"])
-def test_a_memory_and_masks_are_resumed_too(probe: Probe) -> None:
+def test_a_memory_and_masks_are_resumed_too(probe: ProbeWorld) -> None:
     whole, begun, resumed = small(probe=probe), small(probe=probe), small(probe=probe)
     go_on(begun, 2)
     resumed.restore(begun.state())
@@ -186,7 +186,7 @@ def test_without_a_reason_to_stop_every_minibatch_of_every_epoch_is_used() -> No
 
 @pytest.mark.parametrize("parts", [3, 8])
 @pytest.mark.parametrize("probe", [None, MASKED], ids=["feed-forward", "memory"])
-def test_a_gradient_gathered_in_parts_is_the_same_gradient(parts: int, probe: Probe | None) -> None:
+def test_a_gradient_gathered_in_parts_is_the_same_gradient(parts: int, probe: ProbeWorld | None) -> None:
     whole, gathered = small(probe=probe), small(probe=probe, accumulate=parts)
     one, other = whole.step(), gathered.step()
     assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
@@ -238,7 +238,7 @@ def test_adam_takes_the_steps_worked_by_hand() -> None:
 
 
 def test_a_new_scale_leaves_what_the_value_head_says() -> None:
-    head, scale, rng = torch.nn.Linear(4, 1).double(), Scale(), np.random.default_rng(0)
+    head, scale, rng = torch.nn.Linear(4, 1).double(), ReturnScale(), np.random.default_rng(0)
     x = torch.randn(5, 4, dtype=torch.float64)
     said = (head(x) * scale.std + scale.mean).detach().numpy()
     for size in (1.0, 1000.0, 30.0):

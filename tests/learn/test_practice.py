@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint
 from holdfast.learn.practice import GRPO, mean_reward
@@ -42,7 +42,7 @@ def tried(policy: Any, *won: float | None, **fields: Any) -> list[Experience]:
     return [attempt(task, n, one, version=policy.version, **fields) for n, (task, one) in enumerate(found)]
 
 
-def counts(state: State) -> dict[str, int]:
+def counts(state: AlgorithmState) -> dict[str, int]:
     return {one["name"]: one["count"] for one in state.metrics["quality"] if one["count"]}
 
 
@@ -75,14 +75,14 @@ def test_each_task_is_tried_several_times_in_a_group_of_its_own(base: Model) -> 
 
 
 def test_a_file_shorter_than_a_step_is_gone_through_again_under_other_names(base: Model) -> None:
-    work = GRPO(tasks=7, samples=2).ask(State(base=base), TASKS)
+    work = GRPO(tasks=7, samples=2).ask(AlgorithmState(base=base), TASKS)
     assert len({one.name for one in work}) == 14
     assert [one.input["prompt"] for one in work[::2]] == [f"train {n % 5}" for n in range(7)]
     assert [one.group for one in work[10:12]] == ["practice-0-0-5"] * 2
 
 
 def test_a_spent_budget_ends_the_practice(base: Model, tmp_path: Path) -> None:
-    algorithm, state = GRPO(budget_s=1e-9), State(base=base)
+    algorithm, state = GRPO(budget_s=1e-9), AlgorithmState(base=base)
     assert algorithm.ask(state, TASKS)
     state = Telling(tmp_path).tell(algorithm, state, tried(base, 1.0, 0.0))
     assert state.candidate is not None
@@ -108,7 +108,7 @@ def test_weights_that_are_not_ours_cannot_practise() -> None:
 
 def test_what_did_better_moves_the_weights_and_leaves_a_checkpoint(base: Model, tmp_path: Path) -> None:
     telling = Telling(tmp_path)
-    state = telling.tell(GRPO(), State(base=base), tried(base, 1.0, 0.0, 0.0))
+    state = telling.tell(GRPO(), AlgorithmState(base=base), tried(base, 1.0, 0.0, 0.0))
     (checkpoint,) = telling.checkpoints
     assert (checkpoint.algorithm, checkpoint.mean_reward) == ("grpo", pytest.approx(1 / 3))
     assert state.candidate == base.at(checkpoint.id)
@@ -123,11 +123,11 @@ def test_while_learning_is_switched_off_nothing_moves_and_what_was_collected_is_
     base: Model, tmp_path: Path
 ) -> None:
     telling, given = Telling(tmp_path, Features(learning=False)), tried(base, 1.0, 0.0, 0.0)
-    state = telling.tell(GRPO(), State(base=base), given)
+    state = telling.tell(GRPO(), AlgorithmState(base=base), given)
     assert (state.candidate, telling.checkpoints) == (None, [])
     assert (state.metrics["skipped"], state.metrics["reward"]) == ("learning is switched off", pytest.approx(1 / 3))
     assert "update" not in state.metrics and counts(state) == {}
-    assert Telling(tmp_path).tell(GRPO(), State(base=base), given).candidate is not None  # and on again
+    assert Telling(tmp_path).tell(GRPO(), AlgorithmState(base=base), given).candidate is not None  # and on again
 
 
 def test_an_update_that_was_taken_back_leaves_no_candidate_and_what_was_there_stays(
@@ -135,12 +135,12 @@ def test_an_update_that_was_taken_back_leaves_no_candidate_and_what_was_there_st
 ) -> None:
     telling = Telling(tmp_path)
     algorithm = GRPO(lr=1e30)
-    state = telling.tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+    state = telling.tell(algorithm, AlgorithmState(base=base), tried(base, 1.0, 0.0))
     assert state.metrics["update"]["restored"] and "checkpoint" not in state.metrics
     assert (state.candidate, telling.checkpoints, "trainer" in state.data) == (None, [], False)
     assert not (tmp_path / "checkpoints").exists()
 
-    good = telling.tell(GRPO(), State(base=base), tried(base, 1.0, 0.0))
+    good = telling.tell(GRPO(), AlgorithmState(base=base), tried(base, 1.0, 0.0))
     after = telling.tell(algorithm, good, tried(good.policy, 1.0, 0.0))
     assert after.candidate == good.candidate
     assert [one.id for one in telling.checkpoints] == [str(good.metrics["checkpoint"])]
@@ -149,7 +149,7 @@ def test_an_update_that_was_taken_back_leaves_no_candidate_and_what_was_there_st
 def test_after_an_update_that_was_taken_back_a_process_goes_on_as_another_would(base: Model, tmp_path: Path) -> None:
     def went_on(folder: Path, *, is_new: bool) -> list[float]:
         telling, algorithm = Telling(folder), GRPO(lr=1e-2)
-        state = telling.tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+        state = telling.tell(algorithm, AlgorithmState(base=base), tried(base, 1.0, 0.0))
         object.__setattr__(algorithm.learner.trainer.settings.pace, "learning_rate", 1e30)  # type: ignore[union-attr]
         back = telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
         assert back.metrics["update"]["restored"]
@@ -163,7 +163,7 @@ def test_after_an_update_that_was_taken_back_a_process_goes_on_as_another_would(
 
 def test_a_step_without_any_difference_changes_nothing_and_says_why(base: Model, tmp_path: Path) -> None:
     telling = Telling(tmp_path)
-    state = telling.tell(GRPO(), State(base=base), tried(base, 0.0, 0.0))
+    state = telling.tell(GRPO(), AlgorithmState(base=base), tried(base, 0.0, 0.0))
     assert (state.candidate, telling.checkpoints) == (None, [])
     assert state.metrics["audit"]["counts"] == {"zero_variance_group": 2}
     assert set(state.metrics["audit"]["reasons"].values()) == {"zero_variance_group"}
@@ -171,9 +171,9 @@ def test_a_step_without_any_difference_changes_nothing_and_says_why(base: Model,
 
 def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(base: Model, tmp_path: Path) -> None:
     telling = Telling(tmp_path)
-    few = telling.tell(GRPO(), State(base=base), tried(base, *[0.0] * 200))
+    few = telling.tell(GRPO(), AlgorithmState(base=base), tried(base, *[0.0] * 200))
     assert len(few.metrics["audit"]["reasons"]) == 200 and telling.blobs == []
-    many = telling.tell(GRPO(), State(base=base), tried(base, *[0.0] * 201))
+    many = telling.tell(GRPO(), AlgorithmState(base=base), tried(base, *[0.0] * 201))
     assert many.metrics["audit"]["reasons"] == {"blob": "blob-1"}
     assert many.metrics["audit"]["counts"] == {"zero_variance_group": 201}
     assert len(telling.blobs[0]) == 201
@@ -182,7 +182,7 @@ def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(base: Model, tmp_
 def test_what_other_weights_did_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
     given = tried(base, 1.0, 0.0)
     stale = [replace(one, rollout=f"{one.rollout}-old", version="local/other@7") for one in tried(base, 1.0, 0.0)]
-    state = Telling(tmp_path).tell(GRPO(), State(base=base), [*given, *stale])
+    state = Telling(tmp_path).tell(GRPO(), AlgorithmState(base=base), [*given, *stale])
     assert state.metrics["audit"]["counts"] == {"stale_policy": 2}
     assert state.metrics["audit"]["taught"] == 2
 
@@ -191,7 +191,7 @@ def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> 
     """With the one that told a secret left out, all others got the same: there is nothing to compare."""
     secret = tried(base, 1.0, asked="my key is AKIAIOSFODNN7EXAMPLE")
     telling = Telling(tmp_path)
-    state = telling.tell(GRPO(), State(base=base), [*secret, *tried(base, None, 0.0, 0.0)[1:]])
+    state = telling.tell(GRPO(), AlgorithmState(base=base), [*secret, *tried(base, None, 0.0, 0.0)[1:]])
     assert counts(state) == {"put_aside": 1, "reward_varies": 2}  # of what is left, all were worth the same
     (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
     assert "no_secrets" in aside["detail"] and not aside["blocks"]
@@ -204,7 +204,7 @@ def test_a_task_that_is_held_out_is_found_and_not_learnt_from(base: Model, tmp_p
     asked = ["1?", "1?", "1?", "  2 \n?"]
     given = [attempt(task, n, float(n == 3), version=base.version, asked=asked[n]) for n, task in enumerate(tasks(4))]
     algorithm = GRPO(held_out=[{"prompt": "2 ?"}, {"prompt": "3?"}])
-    state = Telling(tmp_path).tell(algorithm, State(base=base), given)
+    state = Telling(tmp_path).tell(algorithm, AlgorithmState(base=base), given)
     (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
     assert aside["count"] == 1 and "held_out_leakage" in aside["detail"]
     assert state.candidate is None
@@ -212,32 +212,32 @@ def test_a_task_that_is_held_out_is_found_and_not_learnt_from(base: Model, tmp_p
 
 def test_a_run_that_was_stopped_practises_no_more(base: Model, tmp_path: Path) -> None:
     telling, algorithm = Telling(tmp_path), GRPO()
-    state, given = State(base=base), tried(base, 1.0, 0.0)
+    state, given = AlgorithmState(base=base), tried(base, 1.0, 0.0)
     telling.is_stopped = True
     with pytest.raises(Interrupted):
         telling.tell(algorithm, state, given)
     assert not (tmp_path / "checkpoints").exists()
     telling.is_stopped = False  # and taken up: nothing of the step that was given up is left
     state = telling.tell(algorithm, state, given)
-    other = Telling(tmp_path / "other").tell(GRPO(), State(base=base), given)
+    other = Telling(tmp_path / "other").tell(GRPO(), AlgorithmState(base=base), given)
     assert weights(state.policy, tmp_path) == weights(other.policy, tmp_path / "other")
 
 
 def test_an_iteration_has_a_trainer_of_its_own(base: Model, tmp_path: Path) -> None:
     """Else the second would go on at the pace that the first ended with."""
     telling, algorithm = Telling(tmp_path), GRPO()
-    state = State(base=base)
+    state = AlgorithmState(base=base)
     for _ in range(2):
         state = telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
     assert algorithm.learner.trainer is not None and algorithm.learner.trainer.steps == 2
-    state = replace(State(base=state.policy), iteration=1)
+    state = replace(AlgorithmState(base=state.policy), iteration=1)
     telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
     assert algorithm.learner.trainer.steps == 1
 
 
 def test_more_figures_of_a_batch_stand_beside_the_others(base: Model, tmp_path: Path) -> None:
     algorithm = GRPO(measure=lambda experiences: {"seen": len(experiences)}, phase="grpo")
-    state = Telling(tmp_path).tell(algorithm, State(base=base), tried(base, 1.0, 0.0))
+    state = Telling(tmp_path).tell(algorithm, AlgorithmState(base=base), tried(base, 1.0, 0.0))
     assert (state.metrics["seen"], state.metrics["phase"]) == (2, "grpo 1")
 
 
@@ -250,12 +250,12 @@ def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: 
     def made(costs: Sequence[float | None]) -> list[Experience]:
         found = []
         for one, cost in zip(tried(base, *[1.0] * len(costs)), costs, strict=True):
-            signals = [Signal(name="success", value=1.0, source="r")]
-            signals += [] if cost is None else [Signal(name="safety_cost", value=cost, weight=0.0, source="r")]
-            found.append(replace(one, sheet=Sheet(signals=tuple(signals))))
+            signals = [RewardTerm(name="success", value=1.0, source="r")]
+            signals += [] if cost is None else [RewardTerm(name="safety_cost", value=cost, weight=0.0, source="r")]
+            found.append(replace(one, sheet=RewardBreakdown(signals=tuple(signals))))
         return found
 
-    telling, state = Telling(tmp_path), State(base=base)
+    telling, state = Telling(tmp_path), AlgorithmState(base=base)
     with pytest.raises(BadInput, match="no attempt has a signal of that name; score it, or name one of success"):
         telling.tell(GRPO(constraint=Constraint()), state, made([None, None]))
     held = telling.tell(GRPO(constraint=Constraint(budget=0.0)), state, made([1.0, 0.0, 0.0]))
@@ -266,5 +266,5 @@ def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: 
 
 def test_only_rollouts_of_this_run_are_learnt_from(base: Model, tmp_path: Path) -> None:
     other = [replace(one, run="run-9") for one in tried(base, 1.0, 0.0)]
-    state = Telling(tmp_path, run=RUN).tell(GRPO(), State(base=base), other)
+    state = Telling(tmp_path, run=RUN).tell(GRPO(), AlgorithmState(base=base), other)
     assert (state.candidate, state.metrics["audit"]["counts"]) == (None, {"other_run": 2})

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.tokens import ASSISTANT, END, SYSTEM, USER, render
 
-SHAPE = Shape(width=16, layers=1, heads=2, context=24)
+SHAPE = ModelShape(width=16, layers=1, heads=2, context=24)
 Conversation = tuple[Sequence[int], Sequence[bool]]
 
 

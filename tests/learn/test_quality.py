@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.learn.quality import BLOCKING, GATES, Audit, Standards, audit, task_hash
+from holdfast.learn.quality import BLOCKING, GATES, QualityReport, Standards, audit, task_hash
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -49,8 +49,10 @@ def model_span(model: ModelCall, seq: int = 1, **given: Any) -> Span:
     )
 
 
-def sheet(**values: float) -> Sheet:
-    return Sheet(signals=tuple(Signal(name=name, value=value, source="rule:test") for name, value in values.items()))
+def sheet(**values: float) -> RewardBreakdown:
+    return RewardBreakdown(
+        signals=tuple(RewardTerm(name=name, value=value, source="rule:test") for name, value in values.items())
+    )
 
 
 def experience(name: str = "a", **given: Any) -> Experience:
@@ -71,12 +73,12 @@ def experience(name: str = "a", **given: Any) -> Experience:
     )
 
 
-def found(audited: Audit, name: str) -> Finding:
+def found(audited: QualityReport, name: str) -> Finding:
     (one,) = [finding for finding in audited.findings if finding.name == name]
     return one
 
 
-def failed(audited: Audit) -> dict[str, int]:
+def failed(audited: QualityReport) -> dict[str, int]:
     return {finding.name: finding.count for finding in audited.findings if finding.count}
 
 
@@ -111,7 +113,7 @@ TOOL = Span(
 CASES: list[tuple[str, dict[str, Any], Standards]] = [
     ("required_fields", {"task": " "}, Standards()),
     ("required_fields", {"sheet": None}, Standards()),
-    ("required_fields", {"sheet": Sheet(signals=())}, Standards()),
+    ("required_fields", {"sheet": RewardBreakdown(signals=())}, Standards()),
     ("required_fields", {"spans": ()}, Standards()),
     ("decided", {"is_final": False}, Standards()),
     ("decided", {"state": RolloutState.DEAD}, Standards()),

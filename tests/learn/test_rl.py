@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.algorithm import Batch, RolloutTail, State
+from holdfast.contracts.algorithm import AlgorithmState, Batch, RolloutTail
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import Features
@@ -254,4 +254,4 @@ def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(base: Mod
     assert second == first.follow(0.5, Constraint(cost="success", budget=0.1))  # to the last bit
     other = TurnPPO(follow="run-9", constraint=Constraint(cost="taste"))
     with pytest.raises(BadInput, match="no attempt has a signal of that name"):
-        telling.tell(other, State(base=base), conversations("99", "01"))
+        telling.tell(other, AlgorithmState(base=base), conversations("99", "01"))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from holdfast.learn.batch import Sample, Samples, pack, pad, reach
 from holdfast.learn.objective import Objective
-from holdfast.learn.shared import Family, cut_families, pad_families, read_together
+from holdfast.learn.shared import PrefixGroups, cut_families, pad_families, read_together
 from holdfast.learn.train import Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 
 torch.set_num_threads(1)
-SHAPE = Shape(vocabulary=32, width=16, layers=2, heads=2, context=40)
+SHAPE = ModelShape(vocabulary=32, width=16, layers=2, heads=2, context=40)
 
 
 def group(prompt: list[int], answers: list[list[int]], *, gap: int = 0) -> list[Sample]:
@@ -53,7 +53,7 @@ def batch() -> Samples:
 
 def test_what_begins_alike_is_a_family() -> None:
     samples = batch()
-    family = Family(samples, reach(samples))
+    family = PrefixGroups(samples, reach(samples))
     assert family.of.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
     assert family.own.tolist() == [12, 12, 12, 12, 5, 5, 5, 3]
     rest = (2 + 0 + 5 + 3) + (5 + 5 + 8) + 1
@@ -64,7 +64,7 @@ def test_states_are_those_of_reading_each_sample_by_itself() -> None:
     model, samples = Transformer(SHAPE, seed=0), batch()
     lengths = reach(samples)
     rows = np.arange(len(samples))
-    plain, together = pad(samples, rows, lengths), pad_families(samples, Family(samples, lengths), rows)
+    plain, together = pad(samples, rows, lengths), pad_families(samples, PrefixGroups(samples, lengths), rows)
     assert together.targets.tolist() == plain.targets.tolist()
     assert together.beginnings is not None and together.own is not None and together.group is not None
     assert together.ids.size + together.beginnings.size < 0.8 * plain.ids.size
@@ -99,7 +99,7 @@ def test_the_gradient_is_the_same_however_it_is_cut(limit: int, monkeypatch: pyt
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=12), st.integers(1, 80))
 def test_a_cut_holds_every_sample_once_and_stays_within_the_limit(kin: list[tuple[int, int]], limit: int) -> None:
     samples = pack([group([family] * (family + 2), [[7] * length])[0] for family, length in kin])
-    family = Family(samples, reach(samples))
+    family = PrefixGroups(samples, reach(samples))
     parts = list(cut_families(family, limit))
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(samples)))
     for rows in parts:

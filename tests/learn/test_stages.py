@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.learn.practice import GRPO
 from holdfast.learn.stages import Stages
 from holdfast.policies.model import Model
@@ -41,7 +41,7 @@ def test_each_stage_goes_on_from_the_one_before_until_none_asks_for_more(base: M
 
 def test_a_stage_that_left_nothing_is_over_all_the_same(base: Model, tmp_path: Path) -> None:
     telling, through = Telling(tmp_path), stages()
-    state: State = telling.tell(through, through.start(base), tried(base, 0.0, 0.0))
+    state: AlgorithmState = telling.tell(through, through.start(base), tried(base, 0.0, 0.0))
     assert state.candidate is None
     assert [one.policy for one in through.ask(state, TASKS)][:1] == [base]  # type: ignore[union-attr]
     state = telling.tell(through, state, tried(base, 1.0, 0.0))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import Intake, Reading, Reason, gather, read
+from holdfast.learn.batch import SampleFilter, SamplesOrReason, SkipReason, gather, read
 from holdfast.learn.threads import Break, Thread, broken
 from tests.learn.attempts import attempt, call, signal
 
@@ -28,8 +28,8 @@ def next_call(ids: Sequence[int], *before: Mapping[str, Any], **more: Any) -> Mo
     return replace(call([*ids, 1, 11, 2], [30, 3]), messages=(*(before or (ASK, SAID)), MORE), **more)
 
 
-def reading(*calls: ModelCall, **how: Any) -> Reading:
-    return read(attempt("a", *calls, signals=GOOD), Intake(**how))
+def reading(*calls: ModelCall, **how: Any) -> SamplesOrReason:
+    return read(attempt("a", *calls, signals=GOOD), SampleFilter(**how))
 
 
 def test_the_same_messages_in_the_same_ids_are_one_sequence() -> None:
@@ -132,7 +132,7 @@ def test_ids_that_part_before_what_was_scrubbed_part_for_their_own_reason() -> N
 
 def test_a_rollout_of_which_nothing_is_left_says_why() -> None:
     hidden = replace(FIRST, prompt_ids=(1, 0, 2), scrubbed=((1, 2),))
-    assert reading(hidden).reason is Reason.SCRUBBED
+    assert reading(hidden).reason is SkipReason.SCRUBBED
     (shown,) = reading(hidden, is_sampled=False).samples  # a demonstration has no log-probs that could be wrong
     assert shown.decided.tolist() == [False, False, False, True, True, True, True]
 
@@ -145,7 +145,7 @@ def test_kinds_are_counted_over_all_that_is_kept() -> None:
     edited = (FIRST, next_call(FULL, {**ASK, "content": "?"}, SAID, prompt_ids=(7,)))
     attempts = [attempt(name, *some, signals=GOOD) for name, some in (("a", calls), ("b", calls), ("c", edited))]
     lost = attempt("d", *edited, signals=None)
-    assert gather([*attempts, lost], Intake()).breaks == {Break.RETOKENISED: 2, Break.EDITED: 1}
+    assert gather([*attempts, lost], SampleFilter()).breaks == {Break.RETOKENISED: 2, Break.EDITED: 1}
 
 
 ids = st.lists(st.integers(1, 4), min_size=1, max_size=6)

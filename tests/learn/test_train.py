@@ -16,16 +16,16 @@ import torch
 from torch import nn
 
 from holdfast.contracts.errors import BadInput, Interrupted
-from holdfast.learn.account import Update
 from holdfast.learn.batch import Sample, Samples, learnt, pack
+from holdfast.learn.metrics import Update
 from holdfast.learn.objective import Objective
-from holdfast.learn.train import Pace, Settings, Trainer
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SHAPE = Shape(vocabulary=32, width=16, layers=1, heads=2, context=32)
+SHAPE = ModelShape(vocabulary=32, width=16, layers=1, heads=2, context=32)
 torch.set_num_threads(1)
 
 
@@ -64,7 +64,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 def test_learning_makes_raised_tokens_likelier_and_lowered_ones_less_likely() -> None:
     model, batch = tiny(), samples()
-    trainer = Trainer(model, Settings(pace=Pace(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
     before = trainer.logprobs(batch)
     fresh = replace(batch, logprobs=before)
     update = trainer.step(fresh)
@@ -83,7 +83,7 @@ def test_how_a_batch_is_cut_does_not_change_its_update(aggregate: Any) -> None:
     for limit in (1000, 24, 1):
         model = tiny()
         objective = Objective(aggregate=aggregate, entropy=0.01, behaviour_kl=0.1)
-        settings = Settings(objective=objective, max_tokens_per_batch=limit, pace=Pace(max_grad_norm=1e9))
+        settings = Settings(objective=objective, max_tokens_per_batch=limit, pace=OptimizerConfig(max_grad_norm=1e9))
         update = Trainer(model, settings, seed=0).step(samples(weights=0.5))
         gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         moved.append((gradient, update))
@@ -125,7 +125,7 @@ def test_an_advantage_of_zero_everywhere_moves_nothing() -> None:
 def test_the_same_seed_gives_the_same_weights_and_another_one_does_not() -> None:
     def train(seed: int) -> torch.Tensor:
         model = tiny()
-        trainer = Trainer(model, Settings(minibatch=2, epochs=2, pace=Pace(learning_rate=1e-2)), seed=seed)
+        trainer = Trainer(model, Settings(minibatch=2, epochs=2, pace=OptimizerConfig(learning_rate=1e-2)), seed=seed)
         for number in range(3):
             trainer.step(samples(seed=number))
         return weights(model)
@@ -142,7 +142,7 @@ def test_a_minibatch_is_one_update_and_epochs_repeat_them() -> None:
 def stepped(**settings: Any) -> Update:
     """Many epochs with a large learning rate, from log-probs that are the model's own."""
     model, batch = tiny(), samples()
-    trainer = Trainer(model, Settings(epochs=20, pace=Pace(learning_rate=3e-2), **settings), seed=0)
+    trainer = Trainer(model, Settings(epochs=20, pace=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
     return trainer.step(replace(batch, logprobs=trainer.logprobs(batch)))
 
 
@@ -158,7 +158,7 @@ def test_a_reference_holds_the_policy_back() -> None:
     def moved(weight: float) -> float:
         model, batch = tiny(), samples()
         objective = Objective(reference_kl=weight)
-        settings = Settings(objective=objective, epochs=20, pace=Pace(learning_rate=1e-2))
+        settings = Settings(objective=objective, epochs=20, pace=OptimizerConfig(learning_rate=1e-2))
         trainer = Trainer(model, settings, seed=0, reference=tiny())
         before = trainer.logprobs(batch)
         trainer.step(replace(batch, logprobs=before))
@@ -197,7 +197,7 @@ def test_an_update_that_is_not_finite_is_taken_back() -> None:
 @pytest.mark.parametrize("rate", [1e3, 1e30, 1e300])
 def test_parameters_that_moved_further_than_they_are_long_are_put_back(rate: float) -> None:
     model = tiny()
-    update = Trainer(model, Settings(pace=Pace(learning_rate=rate)), seed=0).step(samples())
+    update = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=rate)), seed=0).step(samples())
     assert update.restored is not None and update.restored.startswith("the parameters")
     assert (update.delta_norm, update.updates) == (0.0, 0)
     assert torch.equal(weights(model), weights(tiny()))
@@ -206,7 +206,7 @@ def test_parameters_that_moved_further_than_they_are_long_are_put_back(rate: flo
 def test_one_update_is_measured_where_it_ends_and_not_only_where_it_began() -> None:
     def stepped(**settings: Any) -> tuple[Update, torch.Tensor]:
         model = tiny()
-        trainer = Trainer(model, Settings(pace=Pace(learning_rate=3e-2), **settings), seed=0)
+        trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
         batch = replace(samples(), logprobs=trainer.logprobs(samples()))
         update = trainer.step(batch)
         assert batch.logprobs is not None
@@ -228,7 +228,7 @@ def test_log_probs_that_nobody_told_are_the_models_own_at_the_start(cap: float |
     """Telling the trainer what it would have taken changes no bit, and no share is over 1."""
     whole = samples()
     half = np.where(np.arange(len(whole.ids)) < whole.bounds[3], np.float32(-3.4), np.float32(np.nan))
-    settings = Settings(epochs=6, pace=Pace(learning_rate=3e-2), objective=Objective(importance_cap=cap))
+    settings = Settings(epochs=6, pace=OptimizerConfig(learning_rate=3e-2), objective=Objective(importance_cap=cap))
     own = Trainer(tiny(), settings, seed=0).logprobs(whole)
     trainers = [Trainer(tiny(), settings, seed=0) for _ in range(3)]
     batches = [replace(whole, logprobs=given) for given in (half, np.where(np.isnan(half), own, half), None)]
@@ -252,7 +252,7 @@ def test_an_exploding_gradient_takes_the_whole_step_back() -> None:
 
 
 def test_a_restored_state_goes_on_bit_for_bit() -> None:
-    settings = Settings(minibatch=3, pace=Pace(learning_rate=1e-2, schedule="cosine", total=20, warm_up=3))
+    settings = Settings(minibatch=3, pace=OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=20, warm_up=3))
     trainer = Trainer(tiny(), settings, seed=5)
     for number in range(4):
         trainer.step(samples(seed=number))
@@ -282,7 +282,7 @@ for number in range(20):
 
 def resumable(seed: int = 5) -> Trainer:
     """Everything that could break a resumed run: shuffled minibatches, a schedule, two epochs, a critic."""
-    pace = Pace(learning_rate=1e-2, schedule="cosine", total=200, warm_up=9)
+    pace = OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=200, warm_up=9)
     torch.manual_seed(seed)
     return Trainer(tiny(seed), Settings(minibatch=3, epochs=2, pace=pace), seed=seed, critic=nn.Linear(16, 1))
 
@@ -350,7 +350,7 @@ def test_weights_that_no_trainer_saved_are_refused(tmp_path: Path) -> None:
 
 def test_a_state_of_another_model_is_refused() -> None:
     state = Trainer(tiny(), Settings(), seed=0).state()
-    wider = Transformer(Shape(vocabulary=32, width=32, layers=1, heads=2, context=32), seed=0)
+    wider = Transformer(ModelShape(vocabulary=32, width=32, layers=1, heads=2, context=32), seed=0)
     with pytest.raises(BadInput, match="has shape"):
         Trainer(wider, Settings(), seed=0).restore(state)
     with pytest.raises(BadInput, match="is missing"):
@@ -363,18 +363,18 @@ def test_the_critic_learns_what_the_returns_say() -> None:
     returns[batch.bounds[:-1]] = np.arange(len(batch))
     batch = replace(batch, returns=returns)
     critic = nn.Linear(16, 1)
-    trainer = Trainer(model, Settings(epochs=60, pace=Pace(learning_rate=5e-2)), seed=0, critic=critic)
+    trainer = Trainer(model, Settings(epochs=60, pace=OptimizerConfig(learning_rate=5e-2)), seed=0, critic=critic)
     before = np.nanmean(np.square(trainer.values(batch) - returns))
     trainer.step(batch)
     assert np.nanmean(np.square(trainer.values(batch) - returns)) < 0.2 * before
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
-    cosine = Pace(learning_rate=1.0, schedule="cosine", warm_up=2, total=12, floor=0.1)
+    cosine = OptimizerConfig(learning_rate=1.0, schedule="cosine", warm_up=2, total=12, floor=0.1)
     assert [cosine.at(n) for n in (0, 1, 2, 7, 12, 50)] == pytest.approx([0.5, 1.0, 1.0, 0.55, 0.1, 0.1])
-    linear = Pace(learning_rate=1.0, schedule="linear", total=10, floor=0.0)
+    linear = OptimizerConfig(learning_rate=1.0, schedule="linear", total=10, floor=0.0)
     assert [linear.at(n) for n in (0, 5, 10)] == pytest.approx([1.0, 0.5, 0.0])
-    assert Pace(learning_rate=1.0).at(10_000) == 1.0
+    assert OptimizerConfig(learning_rate=1.0).at(10_000) == 1.0
 
 
 def test_training_disturbs_nobodys_chance() -> None:
@@ -391,9 +391,9 @@ def test_training_disturbs_nobodys_chance() -> None:
     [
         lambda: Settings(epochs=0),
         lambda: Settings(target_kl=0.2, max_kl=0.1),
-        lambda: Pace(learning_rate=0.0),
-        lambda: Pace(learning_rate=math.nan),
-        lambda: Pace(schedule="cosine", total=5, warm_up=5),
+        lambda: OptimizerConfig(learning_rate=0.0),
+        lambda: OptimizerConfig(learning_rate=math.nan),
+        lambda: OptimizerConfig(schedule="cosine", total=5, warm_up=5),
         lambda: Trainer(tiny(), Settings(objective=Objective(reference_kl=0.1)), seed=0),
         lambda: Trainer(tiny(), Settings(), seed=0).step(replace(samples(), decided=np.zeros(51, bool))),
         lambda: Trainer(tiny().requires_grad_(False), Settings(), seed=0),

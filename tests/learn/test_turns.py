@@ -14,10 +14,10 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import Intake, gather
+from holdfast.learn.batch import SampleFilter, gather
 from holdfast.learn.train import Settings, Trainer
 from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, fitted, optimize_turns
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -26,7 +26,7 @@ LONG = (call([1, 2], [3]), call([1, 2, 3, 4], [5, 6], finish="length"))
 
 
 def model() -> Transformer:
-    return Transformer(Shape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
+    return Transformer(ModelShape(vocabulary=16, width=8, layers=1, heads=2, context=16), seed=0)
 
 
 def scored(name: str, reward: float, calls: tuple[ModelCall, ...] = TWO, **fields: Any) -> Experience:
@@ -99,7 +99,7 @@ def test_weights_out_of_reach_are_not_pretended_to_move() -> None:
 
 def test_only_this_runs_train_rollouts_teach() -> None:
     attempts = [scored("a", 1.0), scored("b", 0.0, split=Split.TEST), scored("c", 0.0, run="run-2")]
-    summary = optimize_turns(attempts, model(), settings(), seed=0, intake=Intake(run="run-1"))
+    summary = optimize_turns(attempts, model(), settings(), seed=0, intake=SampleFilter(run="run-1"))
     assert summary.trajectories == 1 and summary.reasons == {"b": "wrong_split", "c": "other_run"}
 
 
@@ -122,7 +122,7 @@ def constant_critic(value: float) -> nn.Linear:
 
 def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) -> Any:
     trainer = Trainer(model(), Settings(), seed=0, critic=constant_critic(value))
-    return _advised(gather(attempts, Intake()).kept, trainer, Intake(), gae)
+    return _advised(gather(attempts, SampleFilter()).kept, trainer, SampleFilter(), gae)
 
 
 def test_advantages_by_hand_and_where_they_lie() -> None:
@@ -171,10 +171,10 @@ def test_one_odd_attempt_does_not_spoil_what_the_others_teach(reason: str) -> No
 
 
 def test_what_the_caller_allows_is_narrowed_to_what_the_model_can_read() -> None:
-    assert fitted(Intake(), model()) == Intake(vocabulary=16, max_tokens=16)
-    assert fitted(Intake(max_tokens=4), model()) == Intake(vocabulary=16, max_tokens=4)
-    assert fitted(Intake(max_tokens=99), model()).max_tokens == 16
-    assert fitted(Intake(), None) == Intake()
+    assert fitted(SampleFilter(), model()) == SampleFilter(vocabulary=16, max_tokens=16)
+    assert fitted(SampleFilter(max_tokens=4), model()) == SampleFilter(vocabulary=16, max_tokens=4)
+    assert fitted(SampleFilter(max_tokens=99), model()).max_tokens == 16
+    assert fitted(SampleFilter(), None) == SampleFilter()
 
 
 @pytest.mark.parametrize(

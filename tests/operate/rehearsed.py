@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.operate.drill import aftermath
 from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
 from holdfast.operate.drill.scratch import CONFIG, STORE, Scratch
@@ -94,26 +94,26 @@ def paused(folder: Path, *, drains: bool = True, frozen_s: float = 0.25) -> Path
         scratch = Scratch(folder, clock=lambda: clock.now, say=lambda text: None)
         scene.enqueue("a", "b", "c", "d", "e")
 
-        def want(wanted: Wanted, after_s: float) -> None:
+        def want(wanted: DesiredState, after_s: float) -> None:
             store.runs.want(scene.run, wanted, who="drill", why="a drill", now=clock.advance(after_s)).result()
 
         held = scene.claims(2)
-        want(Wanted.PAUSED, 1.0)
+        want(DesiredState.PAUSED, 1.0)
         for one in held:
             clock.advance(0.25)
             scene.finish(one, AttemptState.SUCCEEDED if drains else AttemptState.RELEASED)
         scratch.mark("held", mode="drain")
-        want(Wanted.RUNNING, 2.0)
+        want(DesiredState.RUNNING, 2.0)
         clock.advance(0.125)
         held = scene.claims(2)
-        want(Wanted.FROZEN, 1.0)
+        want(DesiredState.FROZEN, 1.0)
         clock.advance(frozen_s)
         for one in held:
             scene.finish(one, AttemptState.RELEASED)
-        want(Wanted.RUNNING, 2.0)
+        want(DesiredState.RUNNING, 2.0)
         clock.advance(0.5)
         scene.claims(3)
-        want(Wanted.CANCELLED, 1.0)
+        want(DesiredState.CANCELLED, 1.0)
         store.queue.cancel_open(scene.run, now=clock.now, why="a drill").result()
         store.runs.end(scene.run, RunState.CANCELLED, who="drill", now=clock.advance(0.75)).result()
     return write_up("pause", folder, Story(run=scene.run), scratch.marks, LIMITS, began=NOW)

@@ -13,9 +13,9 @@ import requests
 
 from holdfast.collect import endpoint
 from holdfast.contracts.access import Role
-from holdfast.operate.auth import Guard, Limiter, digest, mint
-from holdfast.operate.serve.app import Town, app
-from holdfast.operate.serve.entrance import Doorkeeper
+from holdfast.operate.auth import RateLimiter, TokenGuard, digest, mint
+from holdfast.operate.serve.app import TownPage, app
+from holdfast.operate.serve.auth_middleware import AuthMiddleware
 from holdfast.store.store import Store
 
 PATIENCE_S = 60.0
@@ -56,11 +56,11 @@ def serving(
     *,
     clock: Callable[[], float] = time.time,
     limit: tuple[float, float] = (1000.0, 10_000.0),
-    town: Town | None = None,
+    town: TownPage | None = None,
     stream_s: float = 3600.0,
 ) -> Iterator[Room]:
     tokens = {str(role): with_token(store, f"{role} one", role, now=clock()) for role in Role}
-    keeper = Doorkeeper(Guard(store, clock), clock, requests=Limiter(*limit, clock))
+    keeper = AuthMiddleware(TokenGuard(store, clock), clock, requests=RateLimiter(*limit, clock))
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
         server = endpoint.server(app(store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -10,18 +10,18 @@ from itertools import count
 from typing import Any
 
 from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Command
 from holdfast.contracts.evidence import Episode, Finding
-from holdfast.contracts.orders import Command
+from holdfast.contracts.experiment import ServedRequest
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.trace import ModelCall
-from holdfast.contracts.trial import Served
 from holdfast.operate import control
 from holdfast.operate.auth import Caller
 from holdfast.operate.service import Service, trial_of
 from holdfast.pipeline.promote import promote
 from holdfast.pipeline.proof import Candidate, PromotionRequest
 from holdfast.promote.gate import Criteria
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
 POLICY = "sprout"
@@ -146,7 +146,7 @@ class Line:
         known = len(self.store.trials.served(begun.name))
         self.store.trials.record(
             [
-                Served(
+                ServedRequest(
                     **{
                         "id": f"{begun.name}-{arm}-{known + place}",
                         "trial": begun.name,
@@ -240,7 +240,7 @@ async def proposed(
         audit=audit,
     )
     request = PromotionRequest(
-        candidate=candidate, how=Weighing(), criteria=Criteria(), reports=store.reports, now=now, to=to
+        candidate=candidate, how=ComparisonConfig(), criteria=Criteria(), reports=store.reports, now=now, to=to
     )
     return await promote(store, request, clock=lambda: now, who="loop")
 

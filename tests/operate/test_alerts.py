@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.contracts.commands import Severity
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.orders import Severity
-from holdfast.operate.alerts import ADOPTION_DROP, QUIET, Rule, State, step, watch
+from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step, watch
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import Rate, drop
+from holdfast.reward.adoption import AdoptionRate, drop
 
-HIGH = Rule(name="too-hot", fires_above=10.0, clears_at=8.0, hold_s=5.0, least=3, severity=Severity.CRITICAL)
-LOW = Rule(name="too-slow", fires_below=0.5, clears_at=0.6)
+HIGH = AlarmRule(name="too-hot", fires_above=10.0, clears_at=8.0, hold_s=5.0, least=3, severity=Severity.CRITICAL)
+LOW = AlarmRule(name="too-slow", fires_below=0.5, clears_at=0.6)
 
 
 def test_it_fires_after_it_held_and_clears_after_it_held_further_down() -> None:
@@ -33,7 +33,7 @@ def test_a_value_between_the_two_changes_nothing_and_breaks_what_held() -> None:
 
 @pytest.mark.parametrize(("value", "n"), [(None, 99), (11.0, 2)])
 def test_too_little_is_no_evidence_either_way(value: float | None, n: int) -> None:
-    held = State(since=0.0)
+    held = AlarmState(since=0.0)
     assert step(HIGH, held, value, 9.0, n=n) == (QUIET, None)
     fired, _ = watch(HIGH, [(0.0, 11.0, 3), (5.0, 11.0, 3)])
     assert step(HIGH, fired, value, 99.0, n=n) == (fired, None)
@@ -55,7 +55,7 @@ def test_a_clock_that_is_set_back_delays_and_never_breaks_it() -> None:
 @settings(deadline=None)
 @given(st.lists(st.none() | st.floats(0, 20), max_size=60), st.floats(0, 3))
 def test_it_is_raised_and_cleared_in_turns(values: list[float | None], hold_s: float) -> None:
-    rule = Rule(name="r", fires_above=10.0, clears_at=8.0, hold_s=hold_s)
+    rule = AlarmRule(name="r", fires_above=10.0, clears_at=8.0, hold_s=hold_s)
     state, told = watch(rule, [(float(at), value, None) for at, value in enumerate(values)])
     assert [alert.cleared_at is None for alert in told] == [place % 2 == 0 for place in range(len(told))]
     assert (state.fired is not None) == (len(told) % 2 == 1)
@@ -66,9 +66,9 @@ def test_what_flutters_about_the_limit_is_one_alarm() -> None:
     assert len(told) == 1
 
 
-def rates(rng: np.random.Generator, share: float, of: int = 100) -> Rate:
+def rates(rng: np.random.Generator, share: float, of: int = 100) -> AdoptionRate:
     hits = float(rng.binomial(of, share))
-    return Rate(of=of, tries=of, hits=hits, interval=wilson(hits, of))
+    return AdoptionRate(of=of, tries=of, hits=hits, interval=wilson(hits, of))
 
 
 def test_a_drop_in_adoption_fires_once_and_clears_when_it_is_back() -> None:
@@ -81,7 +81,9 @@ def test_a_drop_in_adoption_fires_once_and_clears_when_it_is_back() -> None:
 
 
 def test_few_tasks_raise_no_alarm() -> None:
-    none, all_of_them = (Rate(of=n, hits=hits, interval=wilson(hits, n)) for n, hits in ((29, 0.0), (300, 300.0)))
+    none, all_of_them = (
+        AdoptionRate(of=n, hits=hits, interval=wilson(hits, n)) for n, hits in ((29, 0.0), (300, 300.0))
+    )
     assert (drop(none, all_of_them) or 0.0) > 0.5
     assert step(ADOPTION_DROP, QUIET, drop(none, all_of_them), 0.0, n=none.of) == (QUIET, None)
 
@@ -113,7 +115,7 @@ def test_an_alarm_is_rarely_false_and_finds_a_fall_of_a_third() -> None:
 )
 def test_impossible_rules_are_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        Rule(**({"name": "r"} | fields))  # type: ignore[arg-type]
+        AlarmRule(**({"name": "r"} | fields))  # type: ignore[arg-type]
 
 
 def test_what_is_not_finite_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.contracts.access import Role
 from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.operate import auth
-from holdfast.operate.auth import Caller, Guard, Limiter, Sessions, digest, mint
+from holdfast.operate.auth import Caller, RateLimiter, Sessions, TokenGuard, digest, mint
 from holdfast.store.store import Store
 from tests.conftest import Clock
 
@@ -19,7 +19,7 @@ from tests.conftest import Clock
 class Door:
     store: Store
     clock: Clock
-    guard: Guard
+    guard: TokenGuard
 
     def token(self, label: str = "ann", role: Role = Role.OPERATOR, expires_at: float | None = None) -> str:
         made = mint()
@@ -34,7 +34,7 @@ class Door:
 
 @pytest.fixture
 def door(file_store: Store, clock: Clock) -> Door:
-    return Door(file_store, clock, Guard(file_store, lambda: clock.now))
+    return Door(file_store, clock, TokenGuard(file_store, lambda: clock.now))
 
 
 def test_a_token_is_long_random_and_plain_to_see() -> None:
@@ -128,7 +128,7 @@ def test_a_session_ends_when_it_is_closed_or_old(clock: Clock) -> None:
 
 
 def test_a_burst_may_pass_and_then_so_many_a_second(clock: Clock) -> None:
-    limiter = Limiter(2.0, 3, lambda: clock.now)
+    limiter = RateLimiter(2.0, 3, lambda: clock.now)
     assert [limiter.take("ann") for _ in range(3)] == [0.0, 0.0, 0.0]
     assert limiter.take("ann") == limiter.take("ann") == 0.5  # who is refused does not wait the longer for it
     assert limiter.take("bob") == 0.0  # each has a bucket
@@ -143,7 +143,7 @@ def test_a_burst_may_pass_and_then_so_many_a_second(clock: Clock) -> None:
 
 
 def test_failures_can_be_counted_without_counting_what_went_well(clock: Clock) -> None:
-    failed = Limiter(0.1, 2, lambda: clock.now)
+    failed = RateLimiter(0.1, 2, lambda: clock.now)
     assert [failed.wait_s("10.0.0.1") for _ in range(9)] == [0.0] * 9
     failed.spend("10.0.0.1")
     assert failed.wait_s("10.0.0.1") == 0.0
@@ -155,10 +155,10 @@ def test_a_limiter_remembers_so_many_callers_and_refuses_to_refuse_all(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "MOST_KNOWN", 10)
-    limiter = Limiter(1.0, 1, lambda: clock.now)
+    limiter = RateLimiter(1.0, 1, lambda: clock.now)
     for number in range(100):
         limiter.take(str(number))
     assert len(limiter._left) == 10
     for per_s, burst in ((0.0, 1), (1.0, 0)):
         with pytest.raises(BadInput, match="would let nobody through"):
-            Limiter(per_s, burst, lambda: clock.now)
+            RateLimiter(per_s, burst, lambda: clock.now)

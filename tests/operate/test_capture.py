@@ -11,11 +11,11 @@ import torch
 
 from holdfast.contracts.errors import Conflict, Fault, StoreFull
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import Wanted
-from holdfast.learn.batch import Intake
+from holdfast.contracts.run import DesiredState
+from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate.capture import KIND, Capture
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
 from holdfast.store.store import Store
 from tests.conftest import Clock
@@ -35,7 +35,7 @@ def capture(file_store: Store, run: str, clock: Clock) -> Capture:
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    return Transformer(Shape(width=16, layers=1, heads=2, context=256), seed=0)
+    return Transformer(ModelShape(width=16, layers=1, heads=2, context=256), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ async def test_what_was_served_and_rewarded_can_be_learnt_from(
         assert span.ended_at == 1_000_000.0  # when it was answered, not when it was told of
     trained = Transformer(model.shape, seed=0)
     settings = RlSettings(ppo=PpoSettings(learning_rate=1e-2))
-    summary = optimize_turns(found, trained, settings, seed=0, intake=Intake(run=run))
+    summary = optimize_turns(found, trained, settings, seed=0, intake=SampleFilter(run=run))
     assert summary.executed, summary
     assert (summary.trajectories, summary.samples) == (4, 4) and not summary.reasons
     assert any(
@@ -157,10 +157,10 @@ async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
 ) -> None:
     for name in ("r1", "r2"):
         capture.heard(name, "sprout@1", HELLO, call(name))
-    file_store.runs.want(run, Wanted.PAUSED, who="ann", why="test", now=2.0).result()
+    file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="test", now=2.0).result()
     with pytest.raises(Fault, match="answer r1: .* takes nothing at the moment; tell it again later"):
         await capture.told("r1", {"reward": 1.0})
-    file_store.runs.want(run, Wanted.RUNNING, who="ann", why="test", now=3.0).result()
+    file_store.runs.want(run, DesiredState.RUNNING, who="ann", why="test", now=3.0).result()
     assert await capture.told("r2", {"reward": 2.0})
     found = file_store.experiences.one(f"{run}/r2")
     assert found is not None and [span.model.model for span in found.spans if span.model] == ["r2"]

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, Command
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound
-from holdfast.contracts.orders import GUARDS, ORDERS, REASONS, Command
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task
-from holdfast.contracts.run import LedgerEntry, Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
 from holdfast.operate import control
+from holdfast.operate.actions import SILENT_S
 from holdfast.operate.auth import Caller
 from holdfast.operate.control import ACTIONS
-from holdfast.operate.deeds import SILENT_S
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 
@@ -34,10 +34,10 @@ class Room:
     clock: Clock
     ids: list[int] = field(default_factory=lambda: [0])
 
-    def run(self, state: RunState = RunState.RUNNING, wanted: Wanted = Wanted.RUNNING) -> Run:
+    def run(self, state: RunState = RunState.RUNNING, wanted: DesiredState = DesiredState.RUNNING) -> RunRecord:
         now, runs = self.clock.now, self.store.runs
         run = runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=now).result()
-        if wanted is not Wanted.RUNNING:
+        if wanted is not DesiredState.RUNNING:
             runs.want(run.id, wanted, who="t", why="w", now=now).result()
         if state is not RunState.RUNNING:
             runs.end(run.id, state, who="t", now=now).result()
@@ -84,7 +84,7 @@ CHANGED = {"resume": "running", "pause": "paused", "freeze": "frozen", "drain": 
 
 @pytest.mark.parametrize("state", RunState)
 def test_a_run_takes_the_orders_of_the_table_and_no_others(room: Room, state: RunState) -> None:
-    for wanted, order in product(Wanted, ORDERS):
+    for wanted, order in product(DesiredState, ORDERS):
         run, letter = room.run(state, wanted), GUARDS[state][wanted][ORDERS.index(order)]
         action, args = ("pause", {"mode": "freeze"}) if order == "freeze" else (order, {})
         if order == "recover":
@@ -108,7 +108,7 @@ def test_a_run_takes_the_orders_of_the_table_and_no_others(room: Room, state: Ru
         if order != "recover":
             assert (after.state, after.wanted) == (state, CHANGED[order]), where
         elif letter == "?":
-            assert after.state is (RunState.CANCELLED if wanted is Wanted.CANCELLED else RunState.FAILED), where
+            assert after.state is (RunState.CANCELLED if wanted is DesiredState.CANCELLED else RunState.FAILED), where
         else:
             assert after == run, where
         (noted,) = room.entries("command", "refusal")[before:]
@@ -145,7 +145,7 @@ def test_an_order_is_obeyed_once_whoever_repeats_it(either: Room) -> None:
     either.take("resume", run.id)
     again = control.take(either.store, replace(command, at=command.at + 60), ANN)
     assert again == {**first, "again": True}
-    assert either.store.runs.get(run.id).wanted is Wanted.RUNNING
+    assert either.store.runs.get(run.id).wanted is DesiredState.RUNNING
     with pytest.raises(Conflict, match="order c1: was another one: pause run-1 by ann"):
         either.take("drain", "run-1", "c1")
     with pytest.raises(Conflict):  # another's id is another's
@@ -274,7 +274,7 @@ def test_what_a_known_caller_sends_that_is_no_order_is_in_the_ledger(room: Room,
     assert (noted.who, noted.run, noted.body["action"], noted.body["role"]) == ("ann", run.id, "pause", "operator")
     assert noted.body["refused"] == str(refused.value).replace("\ud800", "\ufffd") and len(noted.body["why"]) <= 2000
     control.answer(room.store, {**BODY, "id": "good"}, ANN, now=room.clock.now)
-    assert room.store.runs.get(run.id).wanted is Wanted.PAUSED
+    assert room.store.runs.get(run.id).wanted is DesiredState.PAUSED
 
 
 def test_a_body_that_is_no_object_is_in_the_ledger_too(room: Room) -> None:
@@ -292,4 +292,4 @@ def test_a_reason_has_a_limit_whichever_way_it_comes(room: Room) -> None:
     with pytest.raises(BadInput, match="longer than 2000 letters"):
         control.take(room.store, replace(room.order("pause", run.id), why="x" * 100_000), ANN)
     (noted,) = room.entries("refusal")
-    assert len(noted.body["why"]) == 2000 and room.store.runs.get(run.id).wanted is Wanted.RUNNING
+    assert len(noted.body["why"]) == 2000 and room.store.runs.get(run.id).wanted is DesiredState.RUNNING

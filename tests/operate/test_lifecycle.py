@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.contracts.release import Stage
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.operate import control, lifecycle
-from holdfast.operate.deeds import SILENT_S
+from holdfast.operate.actions import SILENT_S
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.test_control import ANN, Room, release
@@ -52,7 +52,7 @@ def test_it_tells_the_last_order_and_whether_that_changed_anything(file_store: S
     assert told(file_store, run, clock)["idempotent"] is False
     room.take("pause", run, mode="freeze")
     assert told(file_store, run, clock)["idempotent"] is True
-    file_store.runs.want(run, Wanted.DRAINING, who="bob", why="w", now=clock.now).result()  # not by the desk
+    file_store.runs.want(run, DesiredState.DRAINING, who="bob", why="w", now=clock.now).result()  # not by the desk
     state = told(file_store, run, clock)["control_state"]
     assert (state["lifecycle_state"], state["last_action"], state["principal"]) == ("draining", "draining", "bob")
 

@@ -15,8 +15,8 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate import mcp
 from holdfast.operate.auth import digest, mint
-from holdfast.operate.mcp import Desk, Tool, answer, looking, ordering, server
-from holdfast.store import figures
+from holdfast.operate.mcp import Tool, ToolFunctions, answer, looking, ordering, server
+from holdfast.store import dashboard_queries
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.stage import Line, proposed
@@ -34,11 +34,11 @@ LOOKING = {
 
 
 @pytest.fixture
-def desk(file_store: Store) -> Desk:
-    return Desk(file_store.url, "default", clock=time.time)
+def desk(file_store: Store) -> ToolFunctions:
+    return ToolFunctions(file_store.url, "default", clock=time.time)
 
 
-def ask(desk: Desk, name: str, **given: Any) -> Any:
+def ask(desk: ToolFunctions, name: str, **given: Any) -> Any:
     return answer({tool.name: tool for tool in looking(desk)}, name, given)
 
 
@@ -48,7 +48,7 @@ def token(store: Store, role: Role) -> str:
     return made
 
 
-def test_an_answer_is_judged_by_every_rule_or_by_one(desk: Desk) -> None:
+def test_an_answer_is_judged_by_every_rule_or_by_one(desk: ToolFunctions) -> None:
     told = ask(desk, "judge_artifact", task="What is 6 * 7?", output="41", expected="42")
     by = {one["criterion"].partition("@")[0]: one for one in told["opinions"]}
     assert set(by) == {"correctness", "faithfulness", "minimality", "relevance", "safety"}
@@ -67,14 +67,14 @@ def test_an_answer_is_judged_by_every_rule_or_by_one(desk: Desk) -> None:
     ],
 )
 def test_of_two_answers_the_better_is_told_where_that_is_known(
-    desk: Desk, first: str, second: str, expected: str | None, better: str
+    desk: ToolFunctions, first: str, second: str, expected: str | None, better: str
 ) -> None:
     known = {} if expected is None else {"expected": expected}
     told = ask(desk, "compare_artifacts", task="What is 6 * 7?", first=first, second=second, **known)
     assert told["better"] == better and told["why"]
 
 
-def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk: Desk) -> None:
+def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk: ToolFunctions) -> None:
     before, fixed = "def f(x):\n    return x\n", "def f(x):\n    return x + 1\n"
     over = "def f(x):\n    print('debug', x)\n    y = x + 1\n    return y\n"
     least = ask(desk, "evaluate_diff", task="add one", before=before, after=fixed, reference=fixed, passed=True)
@@ -91,7 +91,9 @@ def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk:
     )
 
 
-def test_runs_decisions_adoption_and_budgets_are_looked_up(file_store: Store, clock: Clock, desk: Desk) -> None:
+def test_runs_decisions_adoption_and_budgets_are_looked_up(
+    file_store: Store, clock: Clock, desk: ToolFunctions
+) -> None:
     scene = Scene(file_store, clock, begin(file_store, clock))
     scene.enqueue("a", "b")
     told = ask(desk, "query_runs")
@@ -108,13 +110,15 @@ def test_runs_decisions_adoption_and_budgets_are_looked_up(file_store: Store, cl
 
 
 def test_a_long_run_is_counted_whole_at_the_first_look(
-    file_store: Store, clock: Clock, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    file_store: Store, clock: Clock, desk: ToolFunctions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(file_store, clock, begin(file_store, clock))
     scene.enqueue(*(f"t{number}" for number in range(6)))
     for _ in range(5):
         scene.finish(scene.claim(), AttemptState.SUCCEEDED)
-    monkeypatch.setattr(figures.Figures.totals, "__kwdefaults__", {"most": 2})  # as many as a page counts at a time
+    monkeypatch.setattr(
+        dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2}
+    )  # as many as a page counts at a time
     for told in (ask(desk, "query_runs")["runs"][0], ask(desk, "query_runs", run=scene.run)["run"]):
         assert (told["counts"]["succeeded"], told["counts"]["queuing"], told["is_whole"]) == (5, 1, True)
 
@@ -134,7 +138,7 @@ def test_a_long_run_is_counted_whole_at_the_first_look(
     ids=["missing", "blank", "number", "unknown", "long", "same", "many", "no-tool"],
 )
 def test_bad_input_is_named_in_one_line_before_any_work(
-    desk: Desk, name: str, given: dict[str, Any], says: str
+    desk: ToolFunctions, name: str, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
         ask(desk, name, **given)
@@ -151,14 +155,14 @@ def test_what_comes_in_and_what_goes_out_has_a_limit() -> None:
 
 
 def test_a_store_that_is_not_there_is_said_and_none_is_made(tmp_path: Any) -> None:
-    desk = Desk(str(tmp_path / "none.sqlite"), "default", clock=time.time)
+    desk = ToolFunctions(str(tmp_path / "none.sqlite"), "default", clock=time.time)
     with pytest.raises(NotFound, match="there is none"):
         ask(desk, "query_runs")
     assert ordering(desk, mint()) == () and not list(tmp_path.iterdir())
 
 
 def test_only_an_operators_token_gives_orders_and_only_while_it_is_good(file_store: Store, clock: Clock) -> None:
-    run, desk = begin(file_store, clock), Desk(file_store.url, "default", clock=time.time)
+    run, desk = begin(file_store, clock), ToolFunctions(file_store.url, "default", clock=time.time)
     assert ordering(desk, None) == ordering(desk, mint()) == ordering(desk, token(file_store, Role.VIEWER)) == ()
     given = token(file_store, Role.OPERATOR)
     tools = {tool.name: tool for tool in ordering(desk, given)}
@@ -178,7 +182,7 @@ def test_only_an_operators_token_gives_orders_and_only_while_it_is_good(file_sto
 
 
 def test_an_order_that_never_comes_to_the_desk_is_in_the_ledger(file_store: Store, clock: Clock) -> None:
-    run, desk = begin(file_store, clock), Desk(file_store.url, "default", clock=time.time)
+    run, desk = begin(file_store, clock), ToolFunctions(file_store.url, "default", clock=time.time)
     given, order = token(file_store, Role.OPERATOR), {"id": "1", "subject": run, "why": "a test"}
     tools = {tool.name: tool for tool in ordering(desk, given)}
     with pytest.raises(Forbidden):
@@ -199,7 +203,7 @@ def test_an_order_that_never_comes_to_the_desk_is_in_the_ledger(file_store: Stor
     assert all(one.run == run and one.body["action"] == "pause" for one in noted)
 
 
-async def test_the_sdks_client_sees_tools_answers_and_errors(desk: Desk) -> None:
+async def test_the_sdks_client_sees_tools_answers_and_errors(desk: ToolFunctions) -> None:
     async with Client(server(looking(desk), lambda: (), version="1")) as client:
         listed = (await client.list_tools()).tools
         assert {tool.name for tool in listed} == LOOKING

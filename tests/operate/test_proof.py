@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast.contracts.evidence import Decision, Reason
-from holdfast.operate.exhibit import Course, Task
 from holdfast.operate.proof import course, paired, render
+from holdfast.operate.proof_view import MetricSequence, ProofTask
 from holdfast.workloads.tooluse.curves import AFTER, BEFORE, COURSES, INK
 from tests.operate.views import OUTCOMES, comparison, view
 
@@ -117,7 +117,7 @@ def test_a_name_that_is_half_a_letter_or_turns_the_line_can_be_written() -> None
 
 
 def test_each_task_is_a_bar_and_those_that_are_the_same_are_none() -> None:
-    tasks = [Task(name=str(gain), baseline=0.5, candidate=0.5 + gain) for gain in (-0.5, 0.0, 0.5, 0.25, 0.0)]
+    tasks = [ProofTask(name=str(gain), baseline=0.5, candidate=0.5 + gain) for gain in (-0.5, 0.0, 0.5, 0.25, 0.0)]
     drawn = paired(tasks, "reward")
     bars = [(mark.name, mark.kind) for mark in drawn.marks if mark.kind in ("better", "worse")]
     assert bars == [("0.5: +0.500", "better"), ("0.25: +0.250", "better"), ("-0.5: −0.500", "worse")]
@@ -142,7 +142,7 @@ def test_families_have_colours_while_these_can_be_told_apart(many: int, colours:
 
 
 def test_the_course_shows_where_the_bar_was_passed() -> None:
-    known = Course(
+    known = MetricSequence(
         metric="success",
         differences=(1.0, 0.0, 0.5, 0.5),
         low=(-1.0, -0.4, -0.1, 0.1),
@@ -161,7 +161,9 @@ def test_the_course_shows_where_the_bar_was_passed() -> None:
 
 def test_a_course_of_one_task_and_one_that_never_moves_can_be_drawn() -> None:
     for count in (1, 2, 5):
-        flat = Course(metric="safety", differences=(0.0,) * count, low=(-1.0,) * count, high=(1.0,) * count, bar=-0.05)
+        flat = MetricSequence(
+            metric="safety", differences=(0.0,) * count, low=(-1.0,) * count, high=(1.0,) * count, bar=-0.05
+        )
         assert {mark.kind for mark in course(flat).marks} == {"grid", "band", "zero", "bar", "mean"}
 
 

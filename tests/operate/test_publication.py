@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason
-from holdfast.operate import publication, words
-from holdfast.operate.exhibit import ProofView
+from holdfast.operate import proof_text, publication
 from holdfast.operate.proof import render
+from holdfast.operate.proof_view import ProofView
+from holdfast.prove.comparison import ComparisonConfig, weigh
 from holdfast.prove.reports import document
-from holdfast.prove.weigh import Weighing, weigh
 from tests.operate.publications import RUN, published
 
 
@@ -100,7 +100,7 @@ def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:
 def test_the_decision_of_the_gate_is_shown(state: Path) -> None:
     closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40 changed"),))
     shown = seen(published(state, rates=(0.4, 0.8), tasks=120, decision=closed))
-    assert shown.decision == closed and words.standing(shown).kind == "blocked"
+    assert shown.decision == closed and proof_text.standing(shown).kind == "blocked"
 
 
 def test_without_success_the_reward_has_to_improve_within_its_range(state: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_figure_is_the_same_in_the_report_on_the_page_and_for_whoever_weighs(s
 
 
 def test_the_bands_are_those_of_the_published_weighing_whatever_has_to_improve(state: Path) -> None:
-    asked = Weighing(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
+    asked = ComparisonConfig(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
     path = published(state, weighing=json.loads(json.dumps(asdict(asked))))
     for shown in (seen(path), seen(path, primary="reward")):
         wanted = {criterion.name: criterion.wanted for criterion in shown.criteria}

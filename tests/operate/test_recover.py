@@ -13,7 +13,7 @@ import pytest
 from holdfast.contracts.errors import IllegalMove, Lost, StaleLease, StoreCorrupt
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate.recover import dead, lease_s, recover
 from holdfast.pipeline.proof import PromotionRequest
 from holdfast.store.store import Store, open_store
@@ -39,7 +39,7 @@ def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) ->
         return learning.made(store, asyncio.run(ran(store, model_spec(base))).run_id)
 
 
-def begun(store: Store, *, kind: str = "optimize", **settings: Any) -> Run:
+def begun(store: Store, *, kind: str = "optimize", **settings: Any) -> RunRecord:
     return store.runs.begin(kind=kind, model_ref="m", settings=settings, salt="a", who="t", now=NOW).result()
 
 
@@ -91,7 +91,7 @@ def test_what_the_dead_left_is_queued_again_and_they_are_refused_should_they_wak
     store.queue.enqueue(found.id, tasks, now=NOW).result()
     claims = store.queue.claim(found.id, "dead", now=NOW, lease_s=5.0, most=3).result()
     store.queue.finish(claims[2].attempt, AttemptState.SUCCEEDED, now=NOW).result()
-    store.runs.want(found.id, Wanted.PAUSED, who="bob", why="lunch", now=NOW).result()
+    store.runs.want(found.id, DesiredState.PAUSED, who="bob", why="lunch", now=NOW).result()
     report = recovered(store, found.id, NOW + 60)
     assert (report.crash_detected, report.requeued, report.held, report.state) == (True, 2, 0, "failed")
     assert (report.prior_lifecycle_state, report.prior_training_state) == ("paused", "running")
@@ -119,7 +119,7 @@ def test_what_the_dead_left_is_queued_again_and_they_are_refused_should_they_wak
 def test_a_cancelled_run_whose_driver_died_is_ended_for_good(file_store: Store) -> None:
     found = begun(file_store)
     file_store.queue.enqueue(found.id, [Task(name="t", input=1)], now=NOW).result()
-    file_store.runs.want(found.id, Wanted.CANCELLED, who="bob", why="enough", now=NOW).result()
+    file_store.runs.want(found.id, DesiredState.CANCELLED, who="bob", why="enough", now=NOW).result()
     report = recovered(file_store, found.id, NOW + 60)
     assert (report.state, report.resume) == ("cancelled", None)
     assert file_store.views.rollout(f"{found.id}/t").status is RolloutState.CANCELLED

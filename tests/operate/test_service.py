@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, NotFound, StoreFull
+from holdfast.contracts.experiment import ServedRequest
 from holdfast.contracts.release import Stage
-from holdfast.contracts.trial import Served
 from holdfast.operate import service as service_module
-from holdfast.operate.keeper import keep
+from holdfast.operate.canary_controller import keep
 from holdfast.operate.service import Service, trial_of
-from holdfast.prove.guard import Limits
-from holdfast.store.changes import RELEASES
+from holdfast.prove.guard import GuardLimits
+from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store, open_store
 from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, keys, take_back
 
@@ -29,7 +29,7 @@ async def opened(line: Line, house: House) -> Service:
     return service
 
 
-async def served(service: Service, line: Line, number: int) -> list[Served]:
+async def served(service: Service, line: Line, number: int) -> list[ServedRequest]:
     await service.flush()
     return line.store.trials.served(line.trial(number))
 
@@ -69,7 +69,7 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
     assert await asking == "sprout@2"
     assert await house.ask(service, theirs, is_streamed=is_streamed) == "sprout@1"
     assert await served(service, line, 2) == [
-        Served(
+        ServedRequest(
             id=f"r1-{ours}",
             trial=line.trial(2),
             arm="sprout@2",
@@ -78,7 +78,9 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
             latency_s=0.5,
             tokens=3,
         ),
-        Served(id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3),
+        ServedRequest(
+            id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3
+        ),
     ]
     trial = file_store.trials.get(line.trial(2))
     assert trial.arms == {"sprout@1": 0.75, "sprout@2": 0.25} and trial.kind == "canary"
@@ -524,7 +526,7 @@ async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_wit
     line.go(2, at, 100 if at is Stage.CANARY else None)
     service = await opened(line, house)
     assert await house.ask(service, "ann") == "sprout@2"
-    keeping = keep(file_store, POLICY, Limits(), clock=lambda: 1.0, observe=lambda looked: None)
+    keeping = keep(file_store, POLICY, GuardLimits(), clock=lambda: 1.0, observe=lambda looked: None)
     beside = [asyncio.create_task(work) for work in (service.run(), keeping)]
     with open_store(file_store.url) as operator:
         _, live = take_back(operator, None, "it is rude", 2.0)

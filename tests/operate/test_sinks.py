@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.records import decode
 from holdfast.operate.sinks import Lines, Webhook
 from tests.store.filled import SCRIPT

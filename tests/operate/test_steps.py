@@ -14,7 +14,7 @@ from holdfast.operate.explain import recount
 from holdfast.operate.steps import Refusal, advance, try_again, way_back
 from holdfast.store.store import Store
 from tests.operate.stage import POLICY, Line, proposed, take_back
-from tests.operate.test_keeper import ENOUGH, GOOD, play
+from tests.operate.test_canary_controller import ENOUGH, GOOD, play
 
 
 def step(line: Line, number: int, to: Stage | None = None, share: int | None = None) -> Release | Refusal:

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.flag import Rule as FlagRule
+from holdfast.contracts.flag import FlagRule as FlagRule
 from holdfast.contracts.run import StepRecord
-from holdfast.operate.alerts import QUIET, Rule
+from holdfast.operate.alerts import QUIET, AlarmRule
 from holdfast.operate.switches import (
     DIVERGENCE,
     LATENCY,
@@ -28,7 +28,7 @@ from holdfast.operate.switches import (
     trip,
 )
 from holdfast.promote.features import SWITCHES, features
-from holdfast.reward.evaluation import Result, evaluate, parts
+from holdfast.reward.evaluation import TaskResult, evaluate, parts
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.score import scorer
 from tests.conftest import Files
@@ -70,7 +70,7 @@ def test_flags_flipped_under_load_never_mix_within_one_piece_of_work(file_store:
     seen: list[tuple[Features, set[str], set[str]]] = []
     over, errors = threading.Event(), list[BaseException]()
     task = {"expected": "4", "style": "brief"}
-    result = Result(task="q", output="4", expected="4", change={"a.py": ("a = 1\n", "a = 2\n")})
+    result = TaskResult(task="q", output="4", expected="4", change={"a.py": ("a = 1\n", "a = 2\n")})
 
     def work() -> None:
         try:
@@ -152,7 +152,7 @@ def test_a_run_has_its_share_as_a_whole_from_before_it_has_a_number_until_it_is_
 def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
     assert {*LATENCY, DIVERGENCE.feature} == set(SWITCHES)
     with pytest.raises(BadInput, match="fuse of 'dashboard': there is no such feature; use budgets, "):
-        Fuse(feature="dashboard", rule=Rule(name="x", fires_above=1.0, clears_at=0.5))
+        Fuse(feature="dashboard", rule=AlarmRule(name="x", fires_above=1.0, clears_at=0.5))
 
 
 def step_of(number: int, body: dict[str, Any], at: float) -> StepRecord:

@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.budget import Assessment, Budget, BudgetChange, BudgetEvent, BudgetEventKind, Tier, Traits
+from holdfast.contracts.budget import (
+    Assessment,
+    BudgetChange,
+    BudgetEvent,
+    BudgetEventKind,
+    ThinkingBudget,
+    Tier,
+    Traits,
+)
+from holdfast.contracts.commands import Alert
 from holdfast.contracts.errors import StoreFull
-from holdfast.contracts.judgement import Calibration, Standing
-from holdfast.contracts.orders import Alert
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.judgement import Calibration, JudgeStatus
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.contracts.run import LESSON, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
@@ -20,7 +28,7 @@ from holdfast.operate import watchers
 from holdfast.operate.watchers import RULES, SAID, Watchman
 from holdfast.reward.safety import GATE
 from holdfast.store.store import Store
-from holdfast.store.writer import Pending, settle
+from holdfast.store.writer import WriteFuture, settle
 from tests.conftest import Clock
 
 
@@ -92,7 +100,7 @@ def calls_tool(site: Site, does: bool) -> Callable[[Claim], Any]:
 def gated(site: Site, is_gated: bool) -> Callable[[Claim], Any]:
     def end(claim: Claim) -> Any:
         name = GATE if is_gated else "exact"
-        signal = Signal(name=name, value=1.0, weight=0.0, source="rule:safety")
+        signal = RewardTerm(name=name, value=1.0, weight=0.0, source="rule:safety")
         site.store.traces.score(claim.attempt, [signal], now=site.clock.now)
         return site.finish(claim)
 
@@ -104,7 +112,7 @@ def thinks(site: Site, spent: int) -> Callable[[Claim], Any]:
         assessed = Assessment(tier=Tier.TRIVIAL, confidence=1.0, reasons=(), traits=Traits())
         at = site.clock.now
         kept: dict[str, Any] = {"allowed": 10, "spent": spent, "overspent": max(0, spent - 10)}
-        budget = Budget(
+        budget = ThinkingBudget(
             attempt=claim.attempt.id, assessment=assessed, ceiling=10, cap=20, created_at=at, changed_at=at, **kept
         )
         event = BudgetEvent(attempt=claim.attempt.id, seq=1, kind=BudgetEventKind.SPEND, at=at, tokens=spent, **kept)
@@ -116,7 +124,7 @@ def thinks(site: Site, spent: int) -> Callable[[Claim], Any]:
 
 def drifts(site: Site, alarm: bool) -> None:
     reasons = ("drift: it answers otherwise",) if alarm else ()
-    standing = Standing.DIAGNOSTIC if alarm else Standing.TRUSTED
+    standing = JudgeStatus.DIAGNOSTIC if alarm else JudgeStatus.TRUSTED
     bound: dict[str, Any] = {"judge": "j", "criterion": "tone@1", "prompt": "a" * 64, "labels": "b" * 64}
     measured: dict[str, Any] = {"xs": (0.5,), "ys": (0.5,), "measures": {}, "makers": {}, "n": 1}
     biases = {"drift": {"n": 9, "changed": 5, "alarm": alarm}}
@@ -180,7 +188,7 @@ def test_no_heartbeat_fires_when_the_driver_is_silent(site: Site) -> None:
 
 
 def test_a_backlog_must_hold(site: Site) -> None:
-    rules = {"backlog": watchers.Rule(name="backlog", fires_above=2.0, clears_at=1.0, hold_s=5.0)}
+    rules = {"backlog": watchers.AlarmRule(name="backlog", fires_above=2.0, clears_at=1.0, hold_s=5.0)}
     site.watchman = Watchman(site.store, clock=lambda: site.clock.now, rules=rules)
     site.store.queue.enqueue(site.run, [Task(name=f"q{n}", input=1) for n in range(3)], now=1.0).result()
     assert site.look() == [] and site.look(5.0) == [("backlog", True)]
@@ -214,7 +222,7 @@ def test_a_full_disk_keeps_nothing_and_loses_nothing(site: Site, monkeypatch: py
     full = StoreFull("store", why="no space left")
 
     def refuse(alert: Alert) -> Any:
-        pending: Pending[Alert] = Pending()
+        pending: WriteFuture[Alert] = WriteFuture()
         settle([(pending, None, full)])
         return pending
 

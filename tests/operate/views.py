@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts.evidence import Comparison, Decision, Interval, Outcome, Reason, Verdict
-from holdfast.operate.exhibit import Course, Criterion, ProofView, Task
+from holdfast.contracts.evidence import Decision, Interval, MetricComparison, Outcome, Reason, Verdict
+from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
 
 OUTCOMES = ("promote", "hold", "reject", "blocked")
 FAMILIES = ("lookup", "chain", "missing", "trivial")
 
 
-def comparison(metric: str, difference: float, reach: float, *, p: float = 0.003, margin: float = 0.0) -> Comparison:
-    return Comparison(
+def comparison(
+    metric: str, difference: float, reach: float, *, p: float = 0.003, margin: float = 0.0
+) -> MetricComparison:
+    return MetricComparison(
         metric=metric,
         baseline="sprout@1",
         candidate="sprout@2",
@@ -28,14 +30,14 @@ def comparison(metric: str, difference: float, reach: float, *, p: float = 0.003
     )
 
 
-def course(metric: str, differences: Sequence[float], *, bar: float, wide: float = 2.2) -> Course:
+def course(metric: str, differences: Sequence[float], *, bar: float, wide: float = 2.2) -> MetricSequence:
     means = np.cumsum(differences) / np.arange(1, len(differences) + 1)
     reach = wide / np.sqrt(np.arange(1, len(differences) + 1))
     low, high = (np.clip(means + sign * reach, -1.0, 1.0) for sign in (-1.0, 1.0))
     low, high = np.maximum.accumulate(low), np.minimum.accumulate(high)
     ends: dict[str, Any] = {"low": tuple(low.tolist()), "high": tuple(high.tolist())}
     ends |= {"proved_at": _first(low > bar), "refuted_at": _first(high < bar)}
-    return Course(metric=metric, differences=tuple(differences), bar=bar, **ends)
+    return MetricSequence(metric=metric, differences=tuple(differences), bar=bar, **ends)
 
 
 def _first(held: np.ndarray) -> int | None:
@@ -49,7 +51,7 @@ def view(kind: str = "promote", *, tasks: int = 200, families: bool = True, seed
     baseline = rng.integers(0, 3, tasks) / 2
     candidate = np.clip(baseline + rng.choice([-0.5, 0.0, 0.5, 1.0], tasks, p=_moves(gain)), 0.0, 1.0)
     measured = [
-        Task(name=f"tooluse-{n:04d}", baseline=b, candidate=c, family=FAMILIES[n % 4] if families else "")
+        ProofTask(name=f"tooluse-{n:04d}", baseline=b, candidate=c, family=FAMILIES[n % 4] if families else "")
         for n, (b, c) in enumerate(zip(baseline.tolist(), candidate.tolist(), strict=True))
     ]
     differences = [task.difference for task in measured]
@@ -105,13 +107,13 @@ def decision(kind: str, needs: int | None) -> Decision:
     return Decision(open=False, reasons=(Reason(code=code, text=text),), needs=needs)
 
 
-def criteria(kind: str) -> tuple[Criterion, ...]:
+def criteria(kind: str) -> tuple[GateCriterion, ...]:
     met, code = kind in ("promote", "blocked"), "p_value_above_threshold"
     return (
-        Criterion(name="reward gain", wanted="at least 0.05", found="0.09", is_met=True),
-        Criterion(name="safety regression", wanted="at most 0.05", found="0.004", is_met=True),
-        Criterion(name="p-value", wanted="at most 0.05", found="0.003", is_met=met, code="" if met else code),
-        Criterion(name="confidence", wanted="interval of 95 % above 0", found="0.04 to 0.14", is_met=True),
+        GateCriterion(name="reward gain", wanted="at least 0.05", found="0.09", is_met=True),
+        GateCriterion(name="safety regression", wanted="at most 0.05", found="0.004", is_met=True),
+        GateCriterion(name="p-value", wanted="at most 0.05", found="0.003", is_met=met, code="" if met else code),
+        GateCriterion(name="confidence", wanted="interval of 95 % above 0", found="0.04 to 0.14", is_met=True),
     )
 
 

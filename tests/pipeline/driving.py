@@ -17,19 +17,19 @@ from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.engine import Engine
 from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.policy import Checkpoint, Policy
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Control, FeaturesAfter, Run, RunSpec, drive
+from holdfast.pipeline.run import Control, DurableRun, FeaturesAfter, RunSpec, drive
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 from tests.collect.agents import no_score
 from tests.collect.scene import PACE, PATIENCE_S, until
 
-Program = Callable[[Run], Awaitable[Any]]
+Program = Callable[[DurableRun], Awaitable[Any]]
 SPLITS = (Split.TRAIN, Split.TRAIN, Split.VAL)
 ASLEEP = {"heartbeat_s": PATIENCE_S, "lease_s": 10 * PATIENCE_S}  # of a driver that gives no sign of life meanwhile
 
@@ -42,8 +42,8 @@ async def failing(task: Any, context: Context) -> None:
     raise ValueError("no")
 
 
-def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
-    return (Signal(name="worth", value=float(output), source="rule:test"),)
+def worth(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="worth", value=float(output), source="rule:test"),)
 
 
 def work(count: int, policy: Policy | None = None) -> list[Work]:
@@ -55,7 +55,7 @@ def work(count: int, policy: Policy | None = None) -> list[Work]:
 def all_of(todo: Sequence[Work], *, max_attempts: int = 3) -> Program:
     """One step: the work is run to its end."""
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         run.planned = len(todo)
         await run.step("collect", collect, todo, max_attempts, None, title="rollouts")
 
@@ -162,7 +162,7 @@ def names(store: Store, run: str) -> list[str]:
     return [one.name for one in store.steps.of_run(run)]
 
 
-def order(operator: Store, run: str, wanted: Wanted) -> None:
+def order(operator: Store, run: str, wanted: DesiredState) -> None:
     operator.runs.want(run, wanted, who="operator", why="because", now=time.time()).result()
 
 
@@ -179,7 +179,7 @@ class School:
         self.begun, self.opened, self.left = threading.Event(), threading.Event(), threading.Event()
         self.taught: list[list[str]] = []  # rollouts, by call
 
-    async def program(self, run: Run) -> None:
+    async def program(self, run: DurableRun) -> None:
         before: dict[str, Any] = {}
         for number in range(1, self.lessons + 1):
             todo = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Context
-from holdfast.contracts.algorithm import Batch, LearnContext, State, Work
+from holdfast.contracts.algorithm import AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.engine import Engine
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
@@ -29,17 +29,17 @@ from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import OBJECTIVE
 from holdfast.learn.ppo import Settings as PpoSettings
 from holdfast.learn.practice import GRPO
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria, Spread
-from holdfast.prove.weigh import Weighing
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.steps import Steps
 from holdfast.store.store import Store, open_store
 from tests.collect.environments import Signpost
@@ -54,10 +54,10 @@ LAX = Criteria(
     max_safety_regression=0.6,
     min_episodes=10,
     require_seed_reproducibility=False,
-    max_sample_spread=Spread(p_value=1.0, delta=1.0),
+    max_sample_spread=SpreadLimits(p_value=1.0, delta=1.0),
     require_audit=False,
 )
-WEIGHING = Weighing(max_safety_regression=0.6, sample_p_value_spread=1, sample_delta_spread=1)
+WEIGHING = ComparisonConfig(max_safety_regression=0.6, sample_p_value_spread=1, sample_delta_spread=1)
 Hook = Callable[[str], None]
 
 
@@ -86,7 +86,7 @@ def _spec(
         timeout_s=None,
     )
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await improve(run, spec)
 
     return spec_of(program, agent, success, engine, kind="improve", policy=LINE, **fields)
@@ -114,7 +114,7 @@ class Shuffled(GRPO):
     """Several minibatches a step, shuffled: whoever loses its place among them ends elsewhere."""
 
     def _trainer(self, model: Any) -> Trainer:
-        pace = Pace(learning_rate=self.lr, schedule="linear", total=self.steps)
+        pace = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=self.steps)
         return Trainer(model, Settings(objective=OBJECTIVE, pace=pace, minibatch=2, epochs=2), seed=self.seed)
 
 
@@ -125,14 +125,14 @@ class Hooked:
     algorithm: GRPO
     hook: Hook
 
-    def start(self, base: Policy) -> State:
+    def start(self, base: Policy) -> AlgorithmState:
         return self.algorithm.start(base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         self.hook(f"ask {state.step}")
         return self.algorithm.ask(state, tasks)
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         held: Any = Held(ctx, self.hook, str(state.step))
         return self.algorithm.tell(state, batch, held)
 
@@ -162,10 +162,10 @@ class Race:
 
     candidates: Sequence[Prompt]
 
-    def start(self, base: Policy) -> State:
-        return State(base=base, data={"left": list(range(len(self.candidates)))})
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base, data={"left": list(range(len(self.candidates)))})
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         left = state.data["left"]
         if len(left) == 1:
             return ()
@@ -181,7 +181,7 @@ class Race:
             for n, task in enumerate(tasks)
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         sums = dict.fromkeys(state.data["left"], 0.0)
         for one in ctx.experiences(batch):
             sums[int(one.task)] += (one.sheet.total or 0.0) if one.sheet else 0.0

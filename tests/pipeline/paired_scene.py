@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.collect.agent import Context
 from holdfast.contracts.policy import policy_record
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of
@@ -20,11 +20,11 @@ from holdfast.pipeline.run import drive as drive_run
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.versions import Version
 from holdfast.policies.prompt import Prompt
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
 RIGHT, WRONG, UNSCORED, RAISES = "right", "wrong", "unscored", "raises"
-LAX = Weighing(max_safety_regression=0.9)  # so that a few tasks decide
+LAX = ComparisonConfig(max_safety_regression=0.9)  # so that a few tasks decide
 EVIDENCE = ("letters", "1", "ab" * 32)
 
 
@@ -35,10 +35,10 @@ async def agent(task: Any, context: Context) -> str:
     return str(said)
 
 
-def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     if output == UNSCORED:
         return ()
-    return (Signal(name="success", value=float(output == RIGHT), source="rule"),)
+    return (RewardTerm(name="success", value=float(output == RIGHT), source="rule"),)
 
 
 def version(name: str, says: str) -> Version:

@@ -16,7 +16,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import ModelCall
 from holdfast.pipeline.run import Control, RunSpec, drive
@@ -88,12 +88,12 @@ async def echo(task: Any, context: Context) -> Any:
     return task
 
 
-def worth(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
-    return (Signal(name="worth", value=float(output), source="rule:test"),)
+def worth(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="worth", value=float(output), source="rule:test"),)
 
 
-def success(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
-    return (Signal(name="success", value=float(output), source="rule:test"),)
+def success(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="success", value=float(output), source="rule:test"),)
 
 
 def spec_of(
@@ -124,9 +124,9 @@ def scripted(signals: Callable[[str], Mapping[str, float] | None], **weights: fl
             raise Fault("endpoint", why="is down")
         return dict(found)
 
-    def score(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
+    def score(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
         return tuple(
-            Signal(name=name, value=value, weight=weights.get(name, 1.0), source="rule:test")
+            RewardTerm(name=name, value=value, weight=weights.get(name, 1.0), source="rule:test")
             for name, value in output.items()
         )
 

@@ -11,12 +11,12 @@ import pytest
 from holdfast.contracts.algorithm import Batch, RolloutTail, Work
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, RolloutState, Split, Task
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Control, Run, RunSpec
+from holdfast.pipeline.run import Control, DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
@@ -47,7 +47,7 @@ class Source:
         for name in names:
             attempt, now = self.claims[name].attempt, time.time()
             if reward is not None:
-                self.store.traces.score(attempt, [Signal(name="worth", value=reward, source="rule")], now=now)
+                self.store.traces.score(attempt, [RewardTerm(name="worth", value=reward, source="rule")], now=now)
             self.store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward).result()
 
     def end(self) -> None:
@@ -62,7 +62,7 @@ def following(source: Source, steps: int, least: int, heard: list[list[str]]) ->
         heard.append([one.rollout.partition("/")[2] for one in ctx.experiences(batch)])
         return {"seen": batch.count}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         taken: tuple[str, ...] = ()
         for n in range(steps):
             tail = RolloutTail(run=source.run, least=least, taken=taken)
@@ -183,8 +183,8 @@ async def moody(task: str, context: object) -> str:
     return "4"
 
 
-def right(task: str, output: str, spans: object) -> tuple[Signal, ...]:
-    return (Signal(name="success", value=float(output == "4"), source="rule:test"),)
+def right(task: str, output: str, spans: object) -> tuple[RewardTerm, ...]:
+    return (RewardTerm(name="success", value=float(output == "4"), source="rule:test"),)
 
 
 async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_fault_of_ours_is_missing(
@@ -196,7 +196,7 @@ async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_
         found.extend(ctx.experiences(batch))
         return {"planned": batch.count}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         todo = ("fine", "raises", "sleeps", "faulty")
         work = [Work(name=one, input=one, policy=Prompt(), group="g") for one in todo]
         await run.step("read", read, await run.step("collect", collect, work, 1, 0.2))

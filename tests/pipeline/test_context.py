@@ -14,7 +14,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import CHUNK, StepContext
-from holdfast.pipeline.run import Run
+from holdfast.pipeline.run import DurableRun
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
@@ -29,7 +29,7 @@ def opened(files: Files) -> Iterator[Store]:
 
 
 def one_step(function: Any, *inputs: Any) -> Program:
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("one", function, *inputs)
 
     return program
@@ -60,7 +60,7 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
             ctx.read(sha256)
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("read", read, await run.step("keep", keep))
 
     await Watched(opened, spec_of(program)).run()
@@ -85,7 +85,7 @@ async def test_a_checkpoint_that_is_known_is_not_added_again(opened: Store) -> N
         ctx.add_checkpoint(checkpoint("c", created_at=next(times)))
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         for name in ("first", "second"):
             await run.step(name, made, name)
 
@@ -133,7 +133,7 @@ async def test_more_work_than_is_handed_over_at_once_arrives_whole_and_is_read_i
         seen.extend(one.rollout.partition("/")[2] for one in ctx.experiences(batch))
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("read", read, await run.step("collect", collect, work(count), 1, None))
 
     status = await Watched(opened, spec_of(program, score=worth, workers=8)).run()

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.envs import Spaces
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import Features
 from holdfast.contracts.policy import policy_from
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState, Status
-from holdfast.contracts.worlds import Spaces
 from holdfast.learn.control import MOST_ENVS, SEEDS, EnvPPO
 from holdfast.learn.ppo import Settings
 from holdfast.pipeline import control

@@ -6,20 +6,20 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import Episode
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.pipeline.episodes import episode, episodes, is_checked, missing
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from tests.workloads.scene import attempt
 
 TASK = Task(name="t-0", input=1)
 
 
-def scored(**values: float) -> Sheet:
+def scored(**values: float) -> RewardBreakdown:
     weights = {"safety_cost": 0.0}
-    return Sheet(
+    return RewardBreakdown(
         signals=tuple(
-            Signal(name=name, value=value, weight=weights.get(name, 1.0), source="rule")
+            RewardTerm(name=name, value=value, weight=weights.get(name, 1.0), source="rule")
             for name, value in values.items()
         )
     )
@@ -47,7 +47,7 @@ def test_an_episode_has_reward_cost_success_time_and_tokens() -> None:
         (scored(taste=1.0), None),
     ],
 )
-def test_success_is_told_by_its_signal_or_not_at_all(sheet: Sheet, success: float | None) -> None:
+def test_success_is_told_by_its_signal_or_not_at_all(sheet: RewardBreakdown, success: float | None) -> None:
     given = attempt(TASK, 1, None, sheet=sheet)
     found = episode(given, task="t", seed=0)
     assert found is not None
@@ -56,7 +56,7 @@ def test_success_is_told_by_its_signal_or_not_at_all(sheet: Sheet, success: floa
 
 @pytest.mark.parametrize("state", [RolloutState.SUCCEEDED, RolloutState.DEAD, RolloutState.CANCELLED])
 def test_what_was_never_scored_is_missing_and_not_wrong(state: RolloutState) -> None:
-    for sheet in (None, Sheet(signals=())):
+    for sheet in (None, RewardBreakdown(signals=())):
         assert episode(attempt(TASK, 1, None, sheet=sheet, state=state), task="t", seed=0) is None
 
 
@@ -72,7 +72,7 @@ def test_a_right_answer_that_was_rejected_failed_and_keeps_its_reward() -> None:
 
 
 @pytest.mark.parametrize("sheet", [scored(success=2.0), scored(success=1.0, safety_cost=-1.0)])
-def test_a_signal_out_of_its_range_is_refused_with_the_task(sheet: Sheet) -> None:
+def test_a_signal_out_of_its_range_is_refused_with_the_task(sheet: RewardBreakdown) -> None:
     with pytest.raises(BadRecord, match="episode of calc-0 with seed 3"):
         episode(attempt(TASK, 1, None, sheet=sheet), task="calc-0", seed=3)
 
@@ -86,7 +86,7 @@ def test_only_rollouts_with_a_place_become_episodes_in_the_order_they_came() -> 
 def test_what_never_came_back_is_the_worst_for_a_candidate_and_the_best_for_a_baseline() -> None:
     places = {"p-0": ("a", 0), "p-1": ("a", 1), "p-2": ("b", 0)}
     found = episodes([attempt(Task(name="p-1", input=1), 1, 0.0)], places)
-    how = Weighing(reward_range=(-1.0, 2.0), max_cost=3.0)
+    how = ComparisonConfig(reward_range=(-1.0, 2.0), max_cost=3.0)
     worst = missing(found, places, how, is_candidate=True)
     assert worst == [Episode(task=task, seed=0, reward=-1.0, safety_cost=3.0, success=0.0) for task in ("a", "b")]
     best = missing(found, places, how, is_candidate=False)

@@ -12,7 +12,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.run import LESSON, RunState
 from holdfast.pipeline.golden import Replay, golden_in
 from holdfast.pipeline.versions import resolve
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.golden import Golden, check
 from holdfast.store.store import Store, open_store
@@ -29,7 +29,7 @@ def store(files: Files) -> Iterator[Store]:
 
 
 def saved(folder: Path, seed: int) -> str:
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
     save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
     return str(folder)
 

@@ -20,17 +20,17 @@ from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Rollout, Split
 from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.learn.practice import GRPO
-from holdfast.pipeline.improve import Decided, Spec, improve
+from holdfast.pipeline.improve import IterationResult, Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.pipeline.run import Control, Run, RunSpec
+from holdfast.pipeline.run import Control, DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.policies.weights import read
-from holdfast.promote.gate import Criteria, Spread
-from holdfast.prove.weigh import Weighing
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline.scene import Script, fresh_in, ran, spec_of, success
@@ -39,9 +39,9 @@ from tests.workloads.scene import tiny
 LINE = "tools"
 TRAIN = [{"prompt": f"train {n}"} for n in range(5)]
 VAL = [{"prompt": f"val {n}"} for n in range(30)]
-WIDE = Spread(p_value=1.0, delta=1.0)
+WIDE = SpreadLimits(p_value=1.0, delta=1.0)
 LAX = Criteria(max_seed_spread=WIDE, max_sample_spread=WIDE, max_safety_regression=0.5)
-HOW = Weighing(
+HOW = ComparisonConfig(
     max_safety_regression=0.5,  # few tasks are enough to see that
     seed_p_value_spread=1,
     seed_delta_spread=1,
@@ -100,7 +100,7 @@ class Play:
         }
         made = Spec(**given)
 
-        async def program(run: Run) -> None:
+        async def program(run: DurableRun) -> None:
             await improve(run, made)
 
         return spec_of(
@@ -129,8 +129,8 @@ class Played:
         (found,) = [one.body for one in self.steps if one.name == name]
         return found
 
-    def decided(self, iteration: int = 0) -> Decided:
-        return Decided.from_record(self.body(f"{iteration}/decide"))
+    def decided(self, iteration: int = 0) -> IterationResult:
+        return IterationResult.from_record(self.body(f"{iteration}/decide"))
 
     def evidence(self, iteration: int = 0) -> Evidence:
         return loads(Evidence, self.store.blobs.get(str(self.body(f"{iteration}/decide")["evidence"])))
@@ -462,8 +462,8 @@ async def test_a_line_that_another_model_serves_is_not_improved_with_this_one(
 async def test_what_cannot_be_measured_is_said_after_the_first_step(
     base: Model, files: Files, primary: Any, said: str
 ) -> None:
-    def taste(task: Any, output: Any, spans: Any) -> tuple[Signal, ...]:
-        return (Signal(name="taste", value=2.0, source="rule"),)
+    def taste(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
+        return (RewardTerm(name="taste", value=2.0, source="rule"),)
 
     with open_store(files.fresh()) as store:
         with pytest.raises(BadInput, match=f"^{said}"):

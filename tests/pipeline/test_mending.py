@@ -20,7 +20,7 @@ from holdfast.contracts.features import ALL_OFF
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import PromotionRequest
-from holdfast.pipeline.run import Control, Run
+from holdfast.pipeline.run import Control, DurableRun
 from holdfast.policies import loading
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
@@ -183,7 +183,7 @@ class Maker:
         ctx.add_checkpoint(checkpoint(name, artifact=Artifact(uri=f"checkpoints/{name}", sha256=sha256)))
         return {"checkpoint": name}
 
-    async def program(self, run: Run) -> None:
+    async def program(self, run: DurableRun) -> None:
         await run.step("make", self.make)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.pipeline.proof import PromotionRequest
-from holdfast.store.changes import ORDERS
+from holdfast.store.notifications import ORDERS
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until
 from tests.conftest import Files
@@ -53,7 +53,7 @@ class Going:
     held: Held
     task: asyncio.Task[Status]
 
-    async def order(self, wanted: Wanted) -> None:
+    async def order(self, wanted: DesiredState) -> None:
         """Given there, and heard of here."""
         seen, run_id = self.store.changes.seen(ORDERS), self.operator.runs.newest()[0].id
         self.operator.runs.want(run_id, wanted, who="ann", why="because", now=time.time()).result()
@@ -86,16 +86,16 @@ async def begun(stores: tuple[Store, Store], base: str, held: Held) -> Going:
     return Going(*stores, held, task)
 
 
-@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.FROZEN])
+@pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.FROZEN])
 async def test_a_learner_waits_amid_a_step_and_goes_on_to_the_same_bytes(
-    stores: tuple[Store, Store], base: str, made: list[str], wanted: Wanted
+    stores: tuple[Store, Store], base: str, made: list[str], wanted: DesiredState
 ) -> None:
     going = await begun(stores, base, Held("learn 1 2"))
     await going.order(wanted)
     going.held.go.set()
     await asyncio.sleep(0.5)
     assert going.held.passed[-1] == "learn 1 2" and not going.task.done()
-    await going.order(Wanted.RUNNING)
+    await going.order(DesiredState.RUNNING)
     status = await going.task
     assert status.run_state is RunState.COMPLETED
     assert len(made) == 2
@@ -108,7 +108,7 @@ async def test_a_cancelled_run_stops_learning_and_keeps_nothing_of_the_step(
     stores: tuple[Store, Store], base: str
 ) -> None:
     going = await begun(stores, base, Held("learn 1 2"))
-    await going.order(Wanted.CANCELLED)
+    await going.order(DesiredState.CANCELLED)
     status = await going.task  # although its learner has not come back
     assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
     going.held.go.set()
@@ -120,9 +120,9 @@ async def test_a_cancelled_run_stops_learning_and_keeps_nothing_of_the_step(
     assert len(list((stores[0].folder / "checkpoints").iterdir())) == 1
 
 
-@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.CANCELLED])
+@pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.CANCELLED])
 async def test_what_is_ordered_while_a_candidate_is_weighed_holds_before_it_serves(
-    stores: tuple[Store, Store], base: str, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    stores: tuple[Store, Store], base: str, wanted: DesiredState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held("weigh")
     for call in (PromotionRequest.weigh, PromotionRequest.publish):
@@ -135,14 +135,14 @@ async def test_what_is_ordered_while_a_candidate_is_weighed_holds_before_it_serv
     going = await begun(stores, base, held)
     await going.order(wanted)
     going.held.go.set()
-    if wanted is Wanted.PAUSED:
+    if wanted is DesiredState.PAUSED:
         await asyncio.sleep(0.5)
         assert "publish" not in going.held.passed and not going.task.done()
-        await going.order(Wanted.RUNNING)
+        await going.order(DesiredState.RUNNING)
     status = await going.task
     live = stores[1].releases.live(LINE)
     assert live is not None
-    is_paused = wanted is Wanted.PAUSED
+    is_paused = wanted is DesiredState.PAUSED
     assert (status.run_state, live.id) == (
         (RunState.COMPLETED, f"{LINE}@2") if is_paused else (RunState.CANCELLED, f"{LINE}@1")
     )

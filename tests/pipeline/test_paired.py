@@ -26,7 +26,7 @@ from holdfast.pipeline.paired import (
 )
 from holdfast.pipeline.prove import ARMS, Look
 from holdfast.promote.gate import Criteria
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
@@ -122,7 +122,7 @@ def test_only_who_wants_it_stops_at_a_verdict(store: Store) -> None:
 
 def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for(store: Store) -> None:
     """A verdict after fewer would stand, and the gate stay closed."""
-    sure = Weighing(alpha=0.2, max_safety_regression=0.9)
+    sure = ComparisonConfig(alpha=0.2, max_safety_regression=0.9)
     made = evaluation(tasks=tasks(40), seeds=(1, 2), batch=10, stop_early=True, how=sure)
     first, second = looks(store, compared(store, made))
     assert first.verdict is not None and first.verdict.outcome is Outcome.PROMOTE

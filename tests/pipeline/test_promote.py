@@ -25,10 +25,10 @@ from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.promote import adopt, promote
 from holdfast.pipeline.proof import Candidate, PromotionRequest
-from holdfast.pipeline.run import Run, RunSpec
-from holdfast.promote.gate import Criteria, Spread
+from holdfast.pipeline.run import DurableRun, RunSpec
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports.validate import validate
-from holdfast.prove.weigh import Weighing
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent
 from tests.conftest import Files
@@ -36,8 +36,10 @@ from tests.pipeline.scene import ran, spec_of
 
 POLICY = "tools"
 
-LAX = Criteria(max_seed_spread=Spread(p_value=1.0, delta=1.0), max_sample_spread=Spread(p_value=1.0, delta=1.0))
-WEIGHING = Weighing(seed_p_value_spread=1, seed_delta_spread=1, sample_p_value_spread=1, sample_delta_spread=1)
+LAX = Criteria(
+    max_seed_spread=SpreadLimits(p_value=1.0, delta=1.0), max_sample_spread=SpreadLimits(p_value=1.0, delta=1.0)
+)
+WEIGHING = ComparisonConfig(seed_p_value_spread=1, seed_delta_spread=1, sample_p_value_spread=1, sample_delta_spread=1)
 CLEAN = Finding(name="no_secrets", severity="critical", count=0, of=9)
 BETTER, EQUAL, WORSE = (0.0, 1.0), (0.5, 0.5), (1.0, 0.0)  # success before and after
 
@@ -316,7 +318,7 @@ def proving(store: Store, gain: tuple[float, float], hook: Callable[[str], None]
         hook("decide")
         return await promote(ctx.store, hooked, clock=ctx.now, who=ctx.who, fence=driven, check=ctx.check)
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("learn", learn)
         await run.step("decide", decide)
 

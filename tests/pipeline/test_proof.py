@@ -15,14 +15,14 @@ from holdfast.contracts.evidence import Decision, Episode, Finding, Reason
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.proof import Candidate, PromotionRequest, proof_of, report_ids, summed
-from holdfast.promote.gate import Criteria, Spread
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports.validate import validate
-from holdfast.prove.weigh import Weighing
 from holdfast.store.blobs import sha256_of
 
-WIDE = Spread(p_value=1.0, delta=1.0)
+WIDE = SpreadLimits(p_value=1.0, delta=1.0)
 CRITERIA = Criteria(min_reward_delta=0.1, max_seed_spread=WIDE, max_sample_spread=WIDE)
-HOW = Weighing(seed_p_value_spread=1, seed_delta_spread=1, sample_p_value_spread=1, sample_delta_spread=1)
+HOW = ComparisonConfig(seed_p_value_spread=1, seed_delta_spread=1, sample_p_value_spread=1, sample_delta_spread=1)
 CLEAN = Finding(name="no_secrets", severity="critical", count=0, of=9)
 NOW = 1_700_000_000.0
 

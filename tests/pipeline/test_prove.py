@@ -9,9 +9,9 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Outcome, Verdict
 from holdfast.pipeline.prove import Look, ProveConfig, judged
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 
-HOW = Weighing(max_safety_regression=0.9)
+HOW = ComparisonConfig(max_safety_regression=0.9)
 
 
 def episodes(values: list[float]) -> list[Episode]:

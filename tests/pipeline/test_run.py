@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context
-from holdfast.collect.pool import Pace, Tally
+from holdfast.collect.pool import PoolStats, PoolTiming
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLease, StoreError, StoreFull
 from holdfast.contracts.experience import Experience
@@ -29,10 +29,10 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.process import this_process
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Control, Run, assist, drive
+from holdfast.pipeline.run import Control, DurableRun, assist, drive
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store, open_store
 from tests.collect.agents import ones
@@ -116,7 +116,7 @@ async def test_a_program_without_rollouts_is_completed(files: Files) -> None:
     def note() -> dict[str, Any]:
         return {"a": 1}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("note", note)
 
     with open_store(files.fresh()) as store:
@@ -411,10 +411,10 @@ async def heard(store: Store) -> None:
 async def test_an_order_to_cancel_ends_the_run_for_good(store: Store, operator: Store, at_once: bool) -> None:
     gate = Gate(passes=2)
     # A beat that never comes: the order itself must be enough.
-    watched = Watched(store, spec_of(all_of(work(8)), gate, pace=Pace(**ASLEEP)))
+    watched = Watched(store, spec_of(all_of(work(8)), gate, pace=PoolTiming(**ASLEEP)))
     async with watched.going():
         await until(lambda: gate.held == 2)
-        order(operator, watched.run_id, Wanted.CANCELLED)
+        order(operator, watched.run_id, DesiredState.CANCELLED)
         if at_once:  # as `holdfast order` does it
             while operator.queue.cancel_open(watched.run_id, now=time.time(), why="enough").result():
                 continue
@@ -432,7 +432,7 @@ async def test_an_order_to_drain_ends_the_run_and_it_can_be_taken_up_again(store
     watched = Watched(store, spec_of(all_of(work(8)), gate))
     async with watched.going() as running:
         await until(lambda: gate.held == 2)
-        order(operator, watched.run_id, Wanted.DRAINING)
+        order(operator, watched.run_id, DesiredState.DRAINING)
         await heard(store)
         assert not running.done()
         gate.opened.set()
@@ -449,19 +449,19 @@ async def test_an_order_to_drain_that_is_taken_back_too_late_still_ends_the_run(
         watched = Watched(store, spec_of(all_of(work(4)), gate))
         async with watched.going():
             await until(lambda: gate.held == 2)
-            order(operator, watched.run_id, Wanted.DRAINING)
+            order(operator, watched.run_id, DesiredState.DRAINING)
             await heard(store)
-            order(operator, watched.run_id, Wanted.RUNNING)
+            order(operator, watched.run_id, DesiredState.RUNNING)
             await heard(store)
             gate.opened.set()
         last = watched.statuses[-1]
         assert (last.run_state, last.error, last.succeeded) == (RunState.CANCELLED, "drained by an order", 2)
 
 
-@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.FROZEN])
-async def test_a_held_run_waits_and_goes_on(files: Files, wanted: Wanted) -> None:
+@pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.FROZEN])
+async def test_a_held_run_waits_and_goes_on(files: Files, wanted: DesiredState) -> None:
     """Paused, it finishes what runs; frozen, it hands that back."""
-    url, done = files.fresh(), 3 if wanted is Wanted.PAUSED else 1
+    url, done = files.fresh(), 3 if wanted is DesiredState.PAUSED else 1
     with open_store(url) as store, open_store(url) as operator:
         gate = Gate(passes=1)
         watched = Watched(store, spec_of(all_of(work(6)), gate))
@@ -474,7 +474,7 @@ async def test_a_held_run_waits_and_goes_on(files: Files, wanted: Wanted) -> Non
             await heard(store)
             assert not running.done()
             assert store.views.counts(watched.run_id)[RolloutState.SUCCEEDED] == done
-            order(operator, watched.run_id, Wanted.RUNNING)
+            order(operator, watched.run_id, DesiredState.RUNNING)
         assert watched.statuses[-1].run_state is RunState.COMPLETED
 
 
@@ -525,7 +525,7 @@ async def test_another_process_helps_until_the_run_ends(store: Store, operator: 
         helping = asyncio.create_task(assist(operator, helper, watched.run_id, Control(), clock=time.time))
         await until(lambda: gate.held == 4)
         gate.opened.set()
-    tally: Tally = await asyncio.wait_for(helping, PATIENCE_S)
+    tally: PoolStats = await asyncio.wait_for(helping, PATIENCE_S)
     assert tally.succeeded >= 2
     assert watched.statuses[-1].succeeded == 6
     assert attempts(store, watched.run_id, 6) == [["succeeded"]] * 6
@@ -615,7 +615,7 @@ async def test_a_learner_sees_what_was_decided_and_where_it_belongs(files: Files
         seen.extend(ctx.experiences(batch))
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         todo = [Work(name=f"t{n}", input=n, policy=Prompt(), group="pair" if n else "t0") for n in range(3)]
         await run.step("learn", learn, await run.step("collect", collect, todo, 2, None))
 
@@ -707,10 +707,10 @@ async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(f
 async def test_nothing_is_learnt_from_a_step_that_an_order_cancelled(files: Files) -> None:
     gate, school, url = Gate(passes=3), School(), files.fresh()
     with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, at_school(school, gate, pace=Pace(**ASLEEP)))
+        watched = Watched(store, at_school(school, gate, pace=PoolTiming(**ASLEEP)))
         async with watched.going():
             await until(lambda: gate.held == 1)
-            order(operator, watched.run_id, Wanted.CANCELLED)
+            order(operator, watched.run_id, DesiredState.CANCELLED)
             while operator.queue.cancel_open(watched.run_id, now=time.time(), why="enough").result():
                 continue
         assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")
@@ -777,7 +777,7 @@ async def test_which_features_are_on_is_asked_before_each_step_that_learns(files
         given.append(ctx.features.learning)
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         for number in range(2):
             await run.step(f"learn-{number}", learn, number)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import no_model
-from holdfast.collect.processes import ProcessExecutor, Recipe
-from holdfast.collect.seats import LoopExecutor
+from holdfast.collect.executors import LoopExecutor
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.model import Model
@@ -92,7 +92,7 @@ def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_
     ("executor", "kind"),
     [
         (None, LoopExecutor),
-        (partial(ProcessExecutor, Recipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
+        (partial(ProcessExecutor, ProcessRecipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
     ],
     ids=["here", "in processes"],
 )

@@ -23,7 +23,7 @@ from holdfast.learn.sft import SFT
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.pipeline.sft import Taught, result_of, resumed_spec, sft_spec
 from holdfast.policies import loading
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
@@ -42,7 +42,7 @@ def store(files: Files) -> Iterator[Store]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
-    net = Transformer(Shape(width=16, layers=1, heads=2, context=96), seed=0)
+    net = Transformer(ModelShape(width=16, layers=1, heads=2, context=96), seed=0)
     save_transformer(tmp_path / "tiny", net, Manifest(kind="transformer", shape={}, created_at=0.0))
     return Model(str(tmp_path / "tiny"))
 

@@ -15,7 +15,7 @@ from holdfast.collect.questions import exact_match
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, load_settings
 from holdfast.learn.constrain import Constraint
@@ -272,7 +272,7 @@ def test_the_rewards_of_an_agent_are_those_of_the_scorer_beside_it() -> None:
     task = {"expected": "4", "style": "brief"}
     for agent, score in ((tooluse, tooluse_score), (arithmetic, exact_match)):
         least, most = getattr(agent, "rewards", (0.0, 1.0))
-        totals = [Sheet(signals=score(task, said, ())).total for said in ("4", "five or six")]
+        totals = [RewardBreakdown(signals=score(task, said, ())).total for said in ("4", "five or six")]
         assert totals == pytest.approx([most, least])
 
 

@@ -17,13 +17,13 @@ from holdfast.collect.agent import Context
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput, BadRecord, Interrupted, StaleLease
 from holdfast.contracts.rollout import RolloutState
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
-from holdfast.store.changes import ORDERS
+from holdfast.store.notifications import ORDERS
 from holdfast.store.sql import Transaction
 from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
@@ -50,7 +50,7 @@ class Calls:
         await asyncio.sleep(0)
         return self.plain(name, given)
 
-    async def program(self, run: Run) -> None:
+    async def program(self, run: DurableRun) -> None:
         a = await run.step("a", self.plain, "a")
         b = await run.step("b", self.awaited, "b", a)
         await run.step("c", self.plain, "c", b)
@@ -93,7 +93,7 @@ async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_t
         await asyncio.sleep(seconds)
         return seconds
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         found = await asyncio.gather(*(run.step(f"{n}/wait", slow, 0.2 - n / 10) for n in range(3)))
         assert found == [0.2, 0.1, 0.0]
 
@@ -109,7 +109,7 @@ async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_t
 async def test_a_name_that_the_program_uses_twice_is_refused(opened: Store) -> None:
     calls = Calls()
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("a", calls.plain, "first")
         await run.step("a", calls.plain, "first")
 
@@ -144,7 +144,7 @@ async def test_what_is_computed_is_what_is_read_later(opened: Store) -> None:
     """A result goes through its record either way: nobody depends on having been there."""
     seen: list[Any] = []
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         total = await run.step("sum", added, 1, 2)
         seen.append((total, await run.step("times", partial(times, 5), total)))
 
@@ -156,11 +156,11 @@ async def test_what_is_computed_is_what_is_read_later(opened: Store) -> None:
 # Another program, or another input, is refused before any work
 
 
-async def swapped(run: Run, calls: Calls) -> None:
+async def swapped(run: DurableRun, calls: Calls) -> None:
     await run.step("a", calls.awaited, "a")
 
 
-async def changed(run: Run, calls: Calls) -> None:
+async def changed(run: DurableRun, calls: Calls) -> None:
     await run.step("a", calls.plain, "a", {"something": "else"})
 
 
@@ -172,7 +172,7 @@ async def changed(run: Run, calls: Calls) -> None:
     ],
 )
 async def test_a_recorded_step_with_another_function_or_other_inputs_is_refused(
-    opened: Store, other: Callable[[Run, Calls], Any], why: str
+    opened: Store, other: Callable[[DurableRun, Calls], Any], why: str
 ) -> None:
     run, calls = await broken(opened, spec_of(Calls(breaks="b").program)), Calls()
     with pytest.raises(BadInput, match=rf"step a of {run}: {why}; resume it with the settings, tasks and version"):
@@ -195,7 +195,7 @@ async def test_nothing_is_worked_on_before_what_is_recorded_was_compared(opened:
     """Work that an open step has left in the queue waits for a program that asks for it."""
     gate, ran = Gate(passes=1), list[Any]()
 
-    async def program(run: Run, first: str) -> None:
+    async def program(run: DurableRun, first: str) -> None:
         await run.step("first", Calls().plain, first)
         await all_of(work(4))(run)
 
@@ -221,7 +221,7 @@ async def test_a_result_has_at_most_64_kib(opened: Store, spare: int, fits: bool
     def large() -> dict[str, str]:
         return {"text": "x" * (LARGEST - len('{"text":""}') + spare)}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("large", large)
 
     watched = Watched(opened, spec_of(program))
@@ -246,7 +246,7 @@ async def test_effects_and_row_are_one_transaction(store: Store) -> None:
     def on_fire(tx: Transaction) -> None:
         raise OSError("the machine is on fire")
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("touch", touching)
 
     run = await broken(store, spec_of(program))
@@ -268,7 +268,7 @@ async def test_what_was_computed_by_a_driver_that_was_replaced_is_refused(store:
         await go.wait()
         return {"checkpoint": "late"}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("late", compute)
 
     watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP), report_s=PATIENCE_S))
@@ -293,7 +293,7 @@ async def test_plain_functions_run_beside_the_event_loop_and_awaited_ones_on_it(
     async def awaited() -> str:
         return threading.current_thread().name
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         found.append(await run.step("plain", plain))
         found.append(await run.step("awaited", awaited))
 
@@ -318,7 +318,7 @@ async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(files: 
             raise
         return {}
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         await run.step("long", long)
 
     url = files.fresh()
@@ -326,16 +326,16 @@ async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(files: 
         watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP)))
         async with watched.going():
             await until(lambda: len(pieces) == 2)
-            order(operator, watched.run_id, Wanted.CANCELLED)
+            order(operator, watched.run_id, DesiredState.CANCELLED)
         assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")  # before the thread came back
         go.set()
         await until(lambda: ended)
         assert (pieces, names(store, watched.run_id)) == ([0, 1], ["begin"])
 
 
-@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.FROZEN])
+@pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.FROZEN])
 async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_no_part_of_its_work(
-    files: Files, wanted: Wanted
+    files: Files, wanted: DesiredState
 ) -> None:
     pieces: list[int] = []
     checks: list[int] = []
@@ -349,7 +349,7 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
             ctx.check()
         return ctx.held_s
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         held.append(await run.step("long", long))
 
     url, held = files.fresh(), list[float]()
@@ -364,7 +364,7 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
             await until(lambda: len(checks) == 2)  # on a busy machine the thread may come to it late
             await asyncio.sleep(0.4)
             assert pieces == [0, 1] and not running.done()
-            order(operator, watched.run_id, Wanted.RUNNING)
+            order(operator, watched.run_id, DesiredState.RUNNING)
         assert watched.ended() == (RunState.COMPLETED, None)
     assert held[0] > 0.2
 
@@ -373,15 +373,15 @@ async def test_no_step_begins_while_the_run_is_paused(files: Files) -> None:
     calls, url = Calls(), files.fresh()
     with open_store(url) as store, open_store(url) as operator:
 
-        async def program(run: Run) -> None:
-            order(operator, run.id, Wanted.PAUSED)
+        async def program(run: DurableRun) -> None:
+            order(operator, run.id, DesiredState.PAUSED)
             await run.step("a", calls.plain, "a")
 
         watched = Watched(store, spec_of(program))
         async with watched.going() as running:
             await asyncio.sleep(0.4)
             assert calls.made == [] and not running.done()
-            order(operator, watched.run_id, Wanted.RUNNING)
+            order(operator, watched.run_id, DesiredState.RUNNING)
         assert (calls.made, watched.ended()) == (["a"], (RunState.COMPLETED, None))
 
 
@@ -406,7 +406,7 @@ async def test_heartbeats_go_on_while_steps_are_replayed(files: Files) -> None:
     url, now = files.fresh(), threading.Event()
     now.set()
 
-    async def program(run: Run, given: Slow) -> None:
+    async def program(run: DurableRun, given: Slow) -> None:
         await run.step("a", nothing, given)
 
     with open_store(url) as store, open_store(url) as other:
@@ -437,7 +437,7 @@ async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(stor
             time.sleep(0.3)
             return super().open_endpoint(model)
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         for name in ("first", "second"):
             slow = Prompt({"say": name}, model="slow")
             todo = [Work(name=f"{name}-{n}", input=n, policy=slow, group=f"{name}-{n}") for n in range(3)]
@@ -469,7 +469,7 @@ async def test_what_somebody_requeues_of_a_recorded_step_is_not_run_by_a_later_p
             raise ValueError("no")
         return await gate(task, context) if task == "waits" else task
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         for name, todo in (("first", ["fails", "works"]), ("second", ["waits"])):
             policy = Prompt({"say": name})
             work = [Work(name=f"{name}-{one}", input=one, policy=policy, group=one) for one in todo]
@@ -497,7 +497,7 @@ async def test_a_step_waits_for_its_own_rollouts_alone(opened: Store) -> None:
     async def agent(task: Any, context: Context) -> Any:
         return await gate(task, context) if task == "slow" else task
 
-    async def program(run: Run) -> None:
+    async def program(run: DurableRun) -> None:
         slow, quick = ([Work(name=one, input=one, policy=Prompt(), group=one)] for one in ("slow", "quick"))
         beside = asyncio.ensure_future(run.step("slow/collect", collect, slow, 1, None))
         await until(lambda: gate.held == 1)

@@ -24,7 +24,7 @@ from holdfast.pipeline.versions import (
     source_of,
     to_record,
 )
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.policies.registry import folder_of
@@ -42,7 +42,7 @@ def store(files: Files) -> Iterator[Store]:
 
 
 def saved(folder: Path, seed: int = 0) -> str:
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
     return save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0)).sha256
 
 

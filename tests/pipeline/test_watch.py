@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Context
+from holdfast.collect.executors import plainly
 from holdfast.collect.questions import exact_match
-from holdfast.collect.seats import plainly
 from holdfast.collect.tracer import Tracer
 from holdfast.collect.worker import run_one
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.executor import Assignment, Outcome
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.settings import SafetyReward, settings_from
 from holdfast.pipeline.spec import optimize_spec
-from holdfast.pipeline.watch import Watched, watched
+from holdfast.pipeline.watch import SafeguardedScorer, watched
 from holdfast.reward.safety import SafetyPolicy
 from holdfast.store.store import open_store
 from tests.pipeline.scene import ran
@@ -98,7 +98,7 @@ def test_a_rejected_attempt_fails_and_stays_as_data() -> None:
     outcome = run(True, SafetyReward(reject_rollout_on_hard_gate=True))
     assert outcome.state is AttemptState.FAILED
     assert outcome.error == "safety hard gate triggered: reason_codes=[secret_leak.anthropic_api_key]"
-    assert Sheet(signals=outcome.signals).total == -2.5
+    assert RewardBreakdown(signals=outcome.signals).total == -2.5
 
 
 def test_what_a_failed_agent_had_leaked_is_kept() -> None:
@@ -109,10 +109,10 @@ def test_what_a_failed_agent_had_leaked_is_kept() -> None:
 
 def test_the_block_has_the_policys_own_defaults_and_travels() -> None:
     made = watched(exact_match, SafetyReward())
-    assert isinstance(made, Watched) and made.policy == SafetyPolicy()
+    assert isinstance(made, SafeguardedScorer) and made.policy == SafetyPolicy()
     assert pickle.loads(pickle.dumps(made)) == made
     own = watched(exact_match, SafetyReward(hard_gate_reason_codes=()))
-    assert isinstance(own, Watched) and own.policy.hard_gate_reason_codes == ()  # in place of the defaults
+    assert isinstance(own, SafeguardedScorer) and own.policy.hard_gate_reason_codes == ()  # in place of the defaults
 
 
 def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings
@@ -221,7 +221,7 @@ async def test_adapters_alone_are_trained_and_the_checkpoint_holds_them_alone(fi
     engine.close()
     given = [tried(call, n, won=float(n % 2)) for n, call in enumerate(calls)]
     telling = Telling(tmp_path)
-    state = State(base=base)
+    state = AlgorithmState(base=base)
     for _ in range(2):  # the second goes on with the trainer of the first
         state = telling.tell(GRPO(lr=1e-2), state, [replace(one, version=state.policy.version) for one in given])
     assert state.candidate == base.at(telling.checkpoints[-1].id)
@@ -244,6 +244,6 @@ def tried(call: ModelCall, n: int, *, won: float) -> Experience:
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=(Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=1.0, model=call),),
-        sheet=Sheet(signals=(Signal(name="success", value=won, source="rule"),)),
+        sheet=RewardBreakdown(signals=(RewardTerm(name="success", value=won, source="rule"),)),
         version=call.model,
     )

@@ -14,7 +14,7 @@ import transformers
 
 from holdfast.contracts.features import ALL_ON
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.clone import sequences
+from holdfast.learn.imitation import sequences
 from holdfast.learn.sft import SFT
 from holdfast.learn.train import Settings, Trainer
 from holdfast.pipeline.run import Control, drive

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.sampling import Completion, Sampling, log_probs
 
-SMALL = Shape(width=24, layers=2, heads=2, context=160)  # a head of 12: neither the loops' eights nor fours fit evenly
+SMALL = ModelShape(
+    width=24, layers=2, heads=2, context=160
+)  # a head of 12: neither the loops' eights nor fours fit evenly
 
 
 @torch.no_grad()

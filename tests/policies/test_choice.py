@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import Rules, Sampling, draw, follow, log_probs, uniforms
+from holdfast.policies.choice import Sampling, SamplingRules, draw, follow, log_probs, uniforms
 from holdfast.policies.tokens import END, THINK, UNTHINK
 
 LOGITS = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
@@ -72,10 +72,10 @@ def test_any_mark_ends_a_thought() -> None:
 
 def test_rows_that_all_ask_for_the_same_need_no_tensors() -> None:
     plain = np.array([Sampling().column] * 3, np.float32).T
-    assert Rules.of(plain, 264, torch.device("cpu")) == Rules(1.0, None, 0, 1.0, None)
-    every = Rules.of(plain, 264, torch.device("cpu"), every=True)
+    assert SamplingRules.of(plain, 264, torch.device("cpu")) == SamplingRules(1.0, None, 0, 1.0, None)
+    every = SamplingRules.of(plain, 264, torch.device("cpu"), every=True)
     logits, uniform = torch.randn(3, 264, generator=torch.Generator().manual_seed(0)), torch.tensor([0.1, 0.5, 0.9])
-    for rules in (every, every.first(3, filtered=False), Rules.of(plain, 264, torch.device("cpu"))):
+    for rules in (every, every.first(3, filtered=False), SamplingRules.of(plain, 264, torch.device("cpu"))):
         tokens, logps = rules.decide(logits, uniform, torch.tensor([False, True, False]))
         assert tokens[1] == UNTHINK and logps[1] == 0
         torch.testing.assert_close(logps[0], torch.log_softmax(logits[0], -1)[tokens[0]])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.decoder import Decoder, Request
+from holdfast.policies.decoder import Decoder, DecodeRequest
 from holdfast.policies.sampling import Completion, Sampling, generate
 from tests.policies.small import recomputed, small
 
@@ -17,9 +17,9 @@ HEAD = list(np.random.default_rng(0).integers(0, 256, 70))
 HOW = Sampling(max_tokens=12)
 
 
-def requests(count: int) -> list[Request]:
+def requests(count: int) -> list[DecodeRequest]:
     """Each with a beginning in common, and in fours the same throughout."""
-    return [Request(n, [*HEAD, *([n // 4] * (n % 3 if n < 4 else 5)), 7], HOW, n) for n in range(count)]
+    return [DecodeRequest(n, [*HEAD, *([n // 4] * (n % 3 if n < 4 else 5)), 7], HOW, n) for n in range(count)]
 
 
 def test_answers_join_while_others_are_written() -> None:

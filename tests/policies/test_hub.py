@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
 from holdfast.policies.choice import Sampling, log_probs
-from holdfast.policies.decoder import Request
-from holdfast.policies.hub import Hub, Lora, Waves, adapt, generate, load, merge, save
+from holdfast.policies.decoder import DecodeRequest
+from holdfast.policies.hub import BatchGenerator, Hub, Lora, adapt, generate, load, merge, save
 
 IDS = torch.tensor([tokens.prompt([{"role": "user", "content": "What is 2+2?"}])])
 SHAPE = {
@@ -95,7 +95,7 @@ def test_our_trainer_moves_the_adapter_and_nothing_else(hub: Hub) -> None:
     import numpy as np
 
     from holdfast.learn.batch import Sample
-    from holdfast.learn.train import Pace, Settings, Trainer
+    from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 
     ids, decided = tokens.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
     turns = np.where(decided, 0, -1)
@@ -108,7 +108,7 @@ def test_our_trainer_moves_the_adapter_and_nothing_else(hub: Hub) -> None:
         weights=np.array(decided, dtype=np.float32),
     )
     weight = hub.net.model.layers[0].self_attn.q_proj.weight.detach().clone()
-    trainer = Trainer(adapt(hub, Lora(), seed=1), Settings(pace=Pace(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(adapt(hub, Lora(), seed=1), Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
     first, *_, last = [trainer.step([sample]) for _ in range(5)]
     assert last.loss < first.loss and last.delta_norm > 0
     assert torch.equal(hub.bare.model.layers[0].self_attn.q_proj.base_layer.weight, weight)
@@ -187,8 +187,8 @@ def test_what_was_sampled_has_the_log_probs_that_a_trainer_recomputes(hub: Hub) 
 
 
 def test_an_answer_nobody_waits_for_leaves_the_others_alone(hub: Hub) -> None:
-    waves = Waves(hub, slots=3)
-    requests = [Request(n, prompt, Sampling(max_tokens=6), n) for n, prompt in enumerate([*PROMPTS, PROMPTS[0]])]
+    waves = BatchGenerator(hub, slots=3)
+    requests = [DecodeRequest(n, prompt, Sampling(max_tokens=6), n) for n, prompt in enumerate([*PROMPTS, PROMPTS[0]])]
     assert waves.admit(requests) == requests[3:]  # there is no room for the last
     assert (waves.room, waves.step()) == (0, [])
     assert [len(part) for part in waves.so_far(2)] == [1, 1] and waves.so_far(2, start=1) == ([], [])
@@ -242,10 +242,10 @@ async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
 
 
 async def test_no_thinking_bans_the_models_own_mark_and_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.policies.chat_template import ByteTemplate
     from holdfast.policies.local import Local
-    from holdfast.policies.voices import ByteVoice
 
-    class Other(ByteVoice):
+    class Other(ByteTemplate):
         think: tuple[int, int] | None = (65, 66)
 
     monkeypatch.setattr(hub, "voice", Other())

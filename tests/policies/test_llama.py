@@ -7,10 +7,10 @@ from pathlib import Path
 import transformers
 
 from holdfast.policies import tokens
+from holdfast.policies.chat_template import ByteTemplate
 from holdfast.policies.hub import Hub
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
-from holdfast.policies.voices import ByteVoice
 from holdfast.policies.weights import Manifest, save_transformer
 from tests.policies.exported import SHOWN, check_same
 from tests.policies.small import small
@@ -29,7 +29,7 @@ def test_our_own_transformer_is_exported_in_the_layout_of_llama_with_its_bytes(t
                 assert ids == tokens.prompt(before, one.tools)
     again, _ = load(Model(str(tmp_path / "out")), None)
     assert isinstance(again, Hub) and isinstance(
-        again.voice, ByteVoice
+        again.voice, ByteTemplate
     )  # calls of tools are read as sprout writes them
     export(Model(str(tmp_path / "out")), None, tmp_path / "twice")
     twice = transformers.AutoTokenizer.from_pretrained(tmp_path / "twice")

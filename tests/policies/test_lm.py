@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.lm import SPROUT, Shape, Transformer, layout, rotate
+from holdfast.policies.lm import SPROUT, ModelShape, Transformer, layout, rotate
 from tests.policies.small import SMALL, small
 
 
@@ -80,9 +80,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BadInput, match="161 tokens: the context is 160"):
         small()(some_ids(1, 161))
     with pytest.raises(BadInput, match=r"shape.width = 30: .* even multiple of heads"):
-        Shape(width=30, layers=1, heads=4, context=8)
+        ModelShape(width=30, layers=1, heads=4, context=8)
     with pytest.raises(BadInput, match=r"shape.layers = 0"):
-        Shape(width=32, layers=0, heads=4, context=8)
+        ModelShape(width=32, layers=0, heads=4, context=8)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_what_does_not_fit_is_refused() -> None:
 )  # fmt: skip
 def test_a_shape_is_of_whole_numbers_that_can_be_built(wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput, match=rf"shape.{next(iter(wrong))} = .*: must be a whole number from 1 to \d+"):
-        Shape(**{"width": 32, "layers": 1, "heads": 2, "context": 8} | wrong)
+        ModelShape(**{"width": 32, "layers": 1, "heads": 2, "context": 8} | wrong)
 
 
 @pytest.mark.parametrize("shape", [SMALL, SPROUT])
-def test_the_layout_is_known_before_the_model_is_built(shape: Shape) -> None:
+def test_the_layout_is_known_before_the_model_is_built(shape: ModelShape) -> None:
     found = {name: tuple(weight.shape) for name, weight in Transformer(shape, seed=0).state_dict().items()}
     assert layout(shape) == found

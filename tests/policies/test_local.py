@@ -13,8 +13,8 @@ import torch
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
-from holdfast.policies.decoder import Decoder, Request
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.decoder import Decoder, DecodeRequest
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
 from holdfast.policies.sampling import Sampling, generate
 from tests.policies.small import recomputed, small
@@ -146,7 +146,7 @@ async def test_a_step_that_fails_fails_those_under_way_and_nobody_later(monkeypa
 async def test_a_call_that_cannot_begin_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Decoder._begin
 
-    def some_begin(decoder: Decoder, slot: int, request: Request) -> None:
+    def some_begin(decoder: Decoder, slot: int, request: DecodeRequest) -> None:
         begin(decoder, slot, request)
         if request.key in (2, 5):
             raise OverflowError("too much")
@@ -164,7 +164,7 @@ async def test_a_call_that_cannot_begin_fails_alone(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_prompt_that_no_longer_fits_after_a_swap_fails_alone() -> None:
-    narrow = Transformer(Shape(width=16, layers=1, heads=2, context=16), seed=0)
+    narrow = Transformer(ModelShape(width=16, layers=1, heads=2, context=16), seed=0)
     with Local(small(), slots=4) as local:
         request = local._request(ask("x" * 50), None, {})
         local.swap(narrow, "2")

@@ -10,19 +10,19 @@ import torch
 from torch.distributions import Normal
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.nets import ActorCritic, Body, Choice, Gaussian, _inverse_cdf
+from holdfast.policies.nets import ActionDistribution, ActorCritic, Body, Gaussian, _inverse_cdf
 
 RNG = np.random.default_rng
 
 
 def test_a_choice_has_the_log_probs_and_the_entropy_worked_by_hand() -> None:
-    choice = Choice(torch.tensor([[0.25, 0.75]], dtype=torch.float64).log())
+    choice = ActionDistribution(torch.tensor([[0.25, 0.75]], dtype=torch.float64).log())
     assert choice.log_prob(torch.tensor([1])).item() == pytest.approx(log(0.75), abs=1e-12)
     assert choice.entropy().item() == pytest.approx(-0.25 * log(0.25) - 0.75 * log(0.75), abs=1e-12)
 
 
 def test_actions_are_drawn_as_often_as_they_are_likely() -> None:
-    drawn = Choice(torch.tensor([0.2, 0.5, 0.3]).log().expand(20_000, 3)).draw(RNG(0))
+    drawn = ActionDistribution(torch.tensor([0.2, 0.5, 0.3]).log().expand(20_000, 3)).draw(RNG(0))
     assert np.bincount(drawn) / 20_000 == pytest.approx([0.2, 0.5, 0.3], abs=0.01)
 
 
@@ -40,7 +40,7 @@ def test_masks_cut_probability_to_exactly_zero_and_leave_gradients_finite() -> N
     net = ActorCritic(Body(observation=2, actions=3), seed=0)
     mask = torch.tensor([[True, False, True], [False, False, True]])
     choice = net.decide(torch.randn(2, 2, generator=torch.Generator().manual_seed(0)), mask)
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, ActionDistribution)
     assert (choice.log_p.exp()[~mask] == 0.0).all()
     assert choice.entropy()[1].item() == 0.0  # one action left: no choice
     (choice.log_prob(torch.tensor([0, 2])).sum() + choice.entropy().sum()).backward()
@@ -74,7 +74,7 @@ def test_weights_begin_orthogonal_and_decisions_about_even() -> None:
     inner = net.actor[2].weight.detach()
     assert torch.allclose(inner @ inner.T, 2.0 * torch.eye(16), atol=1e-5)
     choice = net.decide(torch.randn(10, 4))
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, ActionDistribution)
     assert torch.allclose(choice.log_p.exp(), torch.tensor(1 / 3), atol=0.02)
 
 

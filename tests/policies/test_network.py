@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from holdfast.collect.gym import Gym, describe
+from holdfast.contracts.envs import Spaces
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import FOLDER, Act, policy_from, policy_record
 from holdfast.contracts.release import PolicyKind
-from holdfast.contracts.worlds import Spaces
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies import weights
 from holdfast.policies.network import KIND, Network

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.lm import SPROUT, Shape, Transformer
+from holdfast.policies.lm import SPROUT, ModelShape, Transformer
 from holdfast.policies.registry import HERE, NAMES, card, folder_of, load
 from holdfast.policies.weights import Manifest, read, save_transformer
 
@@ -48,7 +48,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_any_other_model_is_found_by_its_folder(tmp_path: Path) -> None:
-    tiny = Transformer(Shape(width=8, layers=1, heads=2, context=32), seed=4)
+    tiny = Transformer(ModelShape(width=8, layers=1, heads=2, context=32), seed=4)
     save_transformer(tmp_path / "mine", tiny, Manifest(kind="transformer", shape={}, step=7, created_at=0.0))
     model, manifest = load(str(tmp_path / "mine"))
     assert (model.shape, manifest.step) == (tiny.shape, 7)

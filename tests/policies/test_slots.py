@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policies.slots import GRAIN, Seat, Slots
+from holdfast.policies.slots import GRAIN, SlotPlan, Slots
 
 
 def ids(*runs: tuple[int, int]) -> np.ndarray:
@@ -14,7 +14,7 @@ def ids(*runs: tuple[int, int]) -> np.ndarray:
     return np.array([token for token, times in runs for _ in range(times)] + [9])
 
 
-def computed(slots: Slots, prompt: np.ndarray) -> Seat:
+def computed(slots: Slots, prompt: np.ndarray) -> SlotPlan:
     seat = slots.take(prompt, wait=False)
     assert seat is not None
     slots.computed()
@@ -24,20 +24,20 @@ def computed(slots: Slots, prompt: np.ndarray) -> Seat:
 def test_a_prompt_like_another_leans_on_it_in_whole_grains_and_copies_the_rest() -> None:
     slots = Slots(4, 256, memory=True)
     first = computed(slots, ids((1, 100)))
-    assert first == Seat(0, 0, 0, 0, -1)
+    assert first == SlotPlan(0, 0, 0, 0, -1)
     second = computed(slots, ids((1, 100), (2, 5)))
-    assert second == Seat(1, 100, 0, GRAIN, 0)
+    assert second == SlotPlan(1, 100, 0, GRAIN, 0)
     third = computed(slots, ids((1, 100), (2, 5), (3, 5)))  # most like the second, which leans on the first
-    assert third == Seat(2, 105, 0, GRAIN, 1)
+    assert third == SlotPlan(2, 105, 0, GRAIN, 1)
 
 
 def test_a_prompt_waits_for_a_neighbour_that_is_being_computed() -> None:
     slots = Slots(4, 256, memory=True)
     assert slots.take(ids((1, 80)), wait=True) is not None
     assert slots.take(ids((1, 80)), wait=True) is None
-    assert slots.take(ids((2, 80)), wait=True) == Seat(1, 0, 1, 0, -1)
+    assert slots.take(ids((2, 80)), wait=True) == SlotPlan(1, 0, 1, 0, -1)
     slots.computed()
-    assert slots.take(ids((1, 80)), wait=True) == Seat(2, 80, 0, GRAIN, 0)
+    assert slots.take(ids((1, 80)), wait=True) == SlotPlan(2, 80, 0, GRAIN, 0)
 
 
 def test_the_next_turn_goes_on_in_its_own_slot() -> None:
@@ -45,7 +45,7 @@ def test_the_next_turn_goes_on_in_its_own_slot() -> None:
     seat = computed(slots, ids((1, 30)))
     slots.fed(np.array([seat.slot]), np.array([30]), np.array([9]))  # the prompt's last token
     slots.leave(seat.slot)
-    assert computed(slots, np.array([1] * 30 + [9, 4, 4, 4])) == Seat(0, 31, 0, 0, -1)
+    assert computed(slots, np.array([1] * 30 + [9, 4, 4, 4])) == SlotPlan(0, 31, 0, 0, -1)
 
 
 def test_what_others_lean_on_is_not_given_away() -> None:
@@ -60,7 +60,7 @@ def test_what_others_lean_on_is_not_given_away() -> None:
 
 def test_without_memory_the_lowest_free_slot_is_taken() -> None:
     slots = Slots(3, 256, memory=False)
-    assert [computed(slots, ids((1, 80))) for _ in range(2)] == [Seat(0, 0, 0, 0, -1), Seat(1, 0, 1, 0, -1)]
+    assert [computed(slots, ids((1, 80))) for _ in range(2)] == [SlotPlan(0, 0, 0, 0, -1), SlotPlan(1, 0, 1, 0, -1)]
     slots.leave(0)
     assert computed(slots, ids((1, 80))).slot == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -18,7 +18,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Local]:
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=128), seed=1)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=128), seed=1)
     with Local(model, name="tiny", slots=4, deterministic=True) as local:
         yield local
 
@@ -77,7 +77,7 @@ async def test_what_is_wrong_is_said_before_anything_else(local: Local) -> None:
 
 def test_a_closed_model_ends_its_streams() -> None:
     async def main() -> None:
-        local = Local(Transformer(Shape(width=16, layers=1, heads=2, context=65536), seed=1), slots=1)
+        local = Local(Transformer(ModelShape(width=16, layers=1, heads=2, context=65536), seed=1), slots=1)
         stream = local.stream(HELLO, max_tokens=65000, temperature=0)
         await anext(stream)
         await asyncio.to_thread(local.close)

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from holdfast.policies import hub
+from holdfast.policies.chat_template import JinjaTemplate
 from holdfast.policies.local import Local
 from holdfast.policies.registry import card, folder_of
-from holdfast.policies.voices import TemplateVoice
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.exam import examine
 from holdfast.workloads.tooluse.tasks import EASY, generate
@@ -61,12 +61,12 @@ def tokenizer(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.fixture(scope="module")
-def voice(tokenizer: Any) -> TemplateVoice:
-    return TemplateVoice(tokenizer, frozenset({tokenizer.eos_token_id}))
+def voice(tokenizer: Any) -> JinjaTemplate:
+    return JinjaTemplate(tokenizer, frozenset({tokenizer.eos_token_id}))
 
 
 def test_the_script_and_the_template_write_a_chat_in_the_same_tokens(
-    script: ModuleType, tokenizer: Any, voice: TemplateVoice
+    script: ModuleType, tokenizer: Any, voice: JinjaTemplate
 ) -> None:
     """Demonstrations are rendered by the script, since templates are slow; prompts by the template."""
     recipe = replace(script.Recipe(), strong_share=1.0, plain_share=0.0)
@@ -82,7 +82,7 @@ def test_the_script_and_the_template_write_a_chat_in_the_same_tokens(
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_a_prompt_begins_with_the_prompt_and_the_answer_of_the_turn_before(
-    kind: str, tokenizer: Any, voice: TemplateVoice, script: ModuleType
+    kind: str, tokenizer: Any, voice: JinjaTemplate, script: ModuleType
 ) -> None:
     """What was sampled is read, sent back by the agent and rendered again: not one token may change."""
     turns = 0
@@ -99,7 +99,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_of_the_turn_before(
     assert turns > 20
 
 
-def test_a_call_is_read_as_it_was_written(tokenizer: Any, voice: TemplateVoice) -> None:
+def test_a_call_is_read_as_it_was_written(tokenizer: Any, voice: JinjaTemplate) -> None:
     text = '<think>first the key</think><tool_call>{"name": "lookup", "arguments": {"key": "oák.price"}}</tool_call>'
     message = voice.read(tokenizer.encode(text + "<|im_end|>"))
     assert (message["content"], message["reasoning_content"]) == ("", "first the key")
@@ -127,7 +127,7 @@ def test_a_call_is_read_as_it_was_written(tokenizer: Any, voice: TemplateVoice) 
     ids=["plain", "instructed", "tools alone"],
 )
 def test_the_template_takes_chats_of_other_shapes(
-    messages: Any, tools: Any, text: str, tokenizer: Any, voice: TemplateVoice
+    messages: Any, tools: Any, text: str, tokenizer: Any, voice: JinjaTemplate
 ) -> None:
     assert tokenizer.decode(voice.prompt(messages, tools)) == text + "<|im_start|>assistant\n"
 

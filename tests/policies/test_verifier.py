@@ -11,7 +11,7 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import registry, verifier, weights
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.verifier import PLACE, Verifier, balanced, features, fit, load, save, width
 from holdfast.policies.weights import Manifest, save_transformer
 
@@ -24,7 +24,7 @@ def talk(question: str, answer: str, **fields: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def net() -> Transformer:
-    return Transformer(Shape(width=16, layers=1, heads=2, context=64), seed=1)
+    return Transformer(ModelShape(width=16, layers=1, heads=2, context=64), seed=1)
 
 
 def test_each_conversation_is_read_alone_whatever_stands_beside_it(net: Transformer) -> None:
@@ -51,7 +51,7 @@ def test_what_was_said_before_the_answer_is_read_apart(net: Transformer) -> None
 
 
 def test_what_is_too_long_to_read_has_no_probability(net: Transformer) -> None:
-    head = verifier.Head(width(net), 4, seed=0)
+    head = verifier.VerifierHead(width(net), 4, seed=0)
     found = Verifier(net, head, version="1")([talk("a", "b"), talk("a", "b" * 100), talk("a", "c")])
     assert found[1] is None
     assert all(p is not None and 0 < p < 1 for p in (found[0], found[2]))
@@ -87,9 +87,9 @@ def test_nothing_can_be_learnt_from_one_kind_of_answer() -> None:
 
 
 def test_a_head_is_only_put_on_the_model_it_was_made_for(tmp_path: Path) -> None:
-    tiny = Transformer(Shape(width=8, layers=1, heads=2, context=32), seed=4)
+    tiny = Transformer(ModelShape(width=8, layers=1, heads=2, context=32), seed=4)
     made = save_transformer(tmp_path / "net", tiny, Manifest(kind="transformer", shape={}, created_at=0.0))
-    head, about = verifier.Head(width(tiny), 4, seed=0), Manifest(kind="verifier", shape={}, created_at=0.0)
+    head, about = verifier.VerifierHead(width(tiny), 4, seed=0), Manifest(kind="verifier", shape={}, created_at=0.0)
     save(tmp_path / "head", head, replace(about, parent=made.sha256))
     found = load(tmp_path / "head", model=str(tmp_path / "net"))
     (p,) = found([talk("a", "b")])
@@ -99,7 +99,7 @@ def test_a_head_is_only_put_on_the_model_it_was_made_for(tmp_path: Path) -> None
         load(tmp_path / "head")
     with pytest.raises(BadInput, match="holds weights of kind transformer"):
         load(tmp_path / "net")
-    save(tmp_path / "head", verifier.Head(5, 4, seed=0), replace(about, parent=made.sha256))
+    save(tmp_path / "head", verifier.VerifierHead(5, 4, seed=0), replace(about, parent=made.sha256))
     with pytest.raises(BadInput, match="5 features"):
         load(tmp_path / "head", model=str(tmp_path / "net"))
 

@@ -16,23 +16,23 @@ from scipy.stats import chisquare
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
-from holdfast.contracts.trial import Served, Trial
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.promote import experiment
-from holdfast.promote.experiment import ALARM, Call, Design, Told, assign, design_of, log_e_mismatch, mismatch
+from holdfast.promote.experiment import ALARM, Design, ExperimentCall, Told, assign, design_of, log_e_mismatch, mismatch
 
 PEOPLE = [f"user-{number}" for number in range(20_000)]
 HALVES = {"control": 0.5, "treatment": 0.5}
 NUMBERS = count(1)
 
 
-def trial(arms: dict[str, float] = HALVES, salt: str = "trial/t", **design: Any) -> Trial:
+def trial(arms: dict[str, float] = HALVES, salt: str = "trial/t", **design: Any) -> Experiment:
     settings = experiment.settings_of(Design(**design))
-    return Trial(name="t", kind="experiment", arms=arms, salt=salt, created_at=0.0, settings=settings)
+    return Experiment(name="t", kind="experiment", arms=arms, salt=salt, created_at=0.0, settings=settings)
 
 
-def told(arm: str, unit: str, **what: Any) -> Served:
+def told(arm: str, unit: str, **what: Any) -> ServedRequest:
     number = next(NUMBERS)
-    return Served(id=f"r{number}", trial="t", arm=arm, unit=unit, at=float(number), **what)
+    return ServedRequest(id=f"r{number}", trial="t", arm=arm, unit=unit, at=float(number), **what)
 
 
 @given(st.text(min_size=1).filter(str.strip))
@@ -123,7 +123,7 @@ def _is_alarm(counts: dict[str, int]) -> bool:
 
 def test_a_design_survives_its_way_through_a_trial() -> None:
     design = Design(metric="reward", reward_range=(-1.0, 3.0), min_effect=0.1, limits={"latency": None, "errors": 0.2})
-    held = Trial(
+    held = Experiment(
         name="t",
         kind="experiment",
         arms=HALVES,
@@ -151,7 +151,7 @@ def test_an_impossible_design_is_refused(given: dict[str, Any], expected: str) -
 
 
 def test_a_canary_is_no_experiment() -> None:
-    canary = Trial(name="c", kind="canary", arms=HALVES, salt="s", created_at=0.0)
+    canary = Experiment(name="c", kind="canary", arms=HALVES, salt="s", created_at=0.0)
     with pytest.raises(BadInput, match="trial c: is a canary, not an experiment"):
         design_of(canary)
 
@@ -203,14 +203,16 @@ class Statistics:
         self.compared.append((outcomes, alpha))
         return self.verdicts.pop(0)
 
-    def guard(self, control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[Reason, ...]:
+    def guard(
+        self, control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float
+    ) -> tuple[Reason, ...]:
         return self.breaches.get(treatment[0].arm, ()) if treatment else ()
 
 
 def verdict_of(
     statistics: Statistics,
     exposed: dict[str, int] | None = None,
-    served: Sequence[Served] = (),
+    served: Sequence[ServedRequest] = (),
     arms: dict[str, float] = HALVES,
 ) -> experiment.Ruling:
     return experiment.verdict(trial(arms), exposed or {}, served, compare=statistics.compare, guard=statistics.guard)
@@ -219,7 +221,10 @@ def verdict_of(
 def test_a_broken_assignment_voids_everything_before_any_number_is_looked_at() -> None:
     promote = Statistics(Verdict(outcome=Outcome.PROMOTE, reasons=("better",)), breaches={"treatment": (BREACH,)})
     ruling = verdict_of(promote, {"control": 900, "treatment": 600}, [told("treatment", "a", success=1.0)])
-    assert (ruling.call, [one.code for one in ruling.reasons]) == (Call.VOID, ["experiment_sample_ratio_mismatch"])
+    assert (ruling.call, [one.code for one in ruling.reasons]) == (
+        ExperimentCall.VOID,
+        ["experiment_sample_ratio_mismatch"],
+    )
     assert "control 900 (meant 750), treatment 600 (meant 750)" in ruling.reasons[0].text
     assert promote.compared == []
 
@@ -227,7 +232,7 @@ def test_a_broken_assignment_voids_everything_before_any_number_is_looked_at() -
 def test_a_broken_guardrail_comes_before_any_gain() -> None:
     promote = Statistics(Verdict(outcome=Outcome.PROMOTE, reasons=("better",)), breaches={"treatment": (BREACH,)})
     ruling = verdict_of(promote, {}, [told("treatment", "a", success=1.0)])
-    assert (ruling.call, ruling.arm, ruling.reasons) == (Call.ROLLBACK, "treatment", (BREACH,))
+    assert (ruling.call, ruling.arm, ruling.reasons) == (ExperimentCall.ROLLBACK, "treatment", (BREACH,))
 
 
 @pytest.mark.parametrize(
@@ -235,10 +240,13 @@ def test_a_broken_guardrail_comes_before_any_gain() -> None:
     [
         (
             Verdict(outcome=Outcome.PROMOTE, reasons=("so",)),
-            (Call.PROMOTE, "treatment", None, "experiment_treatment_better"),
+            (ExperimentCall.PROMOTE, "treatment", None, "experiment_treatment_better"),
         ),
-        (Verdict(outcome=Outcome.REJECT, reasons=("so",)), (Call.KEEP, None, None, "experiment_treatment_not_better")),
-        (HOLD, (Call.CONTINUE, None, 40, "experiment_undecided")),
+        (
+            Verdict(outcome=Outcome.REJECT, reasons=("so",)),
+            (ExperimentCall.KEEP, None, None, "experiment_treatment_not_better"),
+        ),
+        (HOLD, (ExperimentCall.CONTINUE, None, 40, "experiment_undecided")),
     ],
 )
 def test_a_verdict_becomes_a_call(verdict: Verdict, expected: tuple[object, ...]) -> None:
@@ -258,12 +266,12 @@ def test_several_treatments_share_alpha_and_the_best_of_those_proved_is_promoted
     statistics = Statistics(promote, promote, HOLD)
     served = [told("a", "1", success=0.5), told("b", "2", success=0.75), told("c", "3", success=1.0)]
     ruling = verdict_of(statistics, {}, served, arms)
-    assert (ruling.call, ruling.arm) == (Call.PROMOTE, "b")
+    assert (ruling.call, ruling.arm) == (ExperimentCall.PROMOTE, "b")
     assert [one.code.removeprefix("experiment_") for one in ruling.reasons] == ["treatment_better"] * 2 + ["undecided"]
     assert [alpha for _, alpha in statistics.compared] == [pytest.approx(0.05 / 3)] * 3
     reject = Verdict(outcome=Outcome.REJECT, reasons=("worse",))
-    assert verdict_of(Statistics(reject, HOLD, reject), {}, served, arms).call is Call.CONTINUE
-    assert verdict_of(Statistics(reject, reject, reject), {}, served, arms).call is Call.KEEP
+    assert verdict_of(Statistics(reject, HOLD, reject), {}, served, arms).call is ExperimentCall.CONTINUE
+    assert verdict_of(Statistics(reject, reject, reject), {}, served, arms).call is ExperimentCall.KEEP
 
 
 def test_means_are_told_on_the_metrics_own_scale() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.flag import Flag, Rule
+from holdfast.contracts.flag import Flag, FlagRule
 from holdfast.promote.features import KEYED, SWITCHES, VARIABLES, Snapshot, features, snapshot
 from holdfast.promote.flags import check, evaluate
 
@@ -37,7 +37,7 @@ def made(name: str, **how: Any) -> Flag:
 
 
 def share(name: str, percent: float) -> Flag:
-    return made(name, rules=(Rule(variant="on", percent=percent),))
+    return made(name, rules=(FlagRule(variant="on", percent=percent),))
 
 
 def test_the_documented_flags_are_all_there_and_on() -> None:

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chi2_contingency
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Condition, Flag, Rule
-from holdfast.promote.flags import MOST_DEEP, Evaluation, Why, check, evaluate, kill_variable, needed_by
+from holdfast.contracts.flag import Condition, Flag, FlagRule
+from holdfast.promote.flags import MOST_DEEP, FlagValue, Why, check, evaluate, kill_variable, needed_by
 
 NOW = 1000.0
 PEOPLE = [f"user-{number}" for number in range(20_000)]
 
 
 def flag(name: str = "f", **given: Any) -> Flag:
-    told = {"variants": {"on": True, "off": False}, "off": "off", "enabled": True, "rules": (Rule(variant="on"),)}
+    told = {"variants": {"on": True, "off": False}, "off": "off", "enabled": True, "rules": (FlagRule(variant="on"),)}
     return Flag(name=name, **{**told, **given})
 
 
-def look(*flags: Flag, context: Mapping[str, Any] | None = None, **environment: str) -> Evaluation:
+def look(*flags: Flag, context: Mapping[str, Any] | None = None, **environment: str) -> FlagValue:
     """Of the first of them."""
     known = {one.name: one for one in flags}
     return evaluate(flags[0].name, known, context or {}, now=NOW, environment=environment)
@@ -40,7 +40,7 @@ def those_in(one: Flag) -> set[str]:
 
 
 def test_a_rule_for_everybody_is_static() -> None:
-    expected = Evaluation(value=True, variant="on", reason=Why.STATIC, detail="rule 1")
+    expected = FlagValue(value=True, variant="on", reason=Why.STATIC, detail="rule 1")
     assert look(flag()) == expected
 
 
@@ -58,14 +58,14 @@ def test_a_flag_that_does_not_exist_is_an_error_and_no_value() -> None:
         ({"expires_at": NOW, "requires": {"g": "on"}}, Why.DISABLED, "expired"),
         ({"requires": {"g": "on"}, "rules": ()}, Why.DEFAULT, "it requires g = on, which is off (not enabled)"),
         ({"rules": ()}, Why.DEFAULT, "no rule fits"),
-        ({"rules": (Rule(variant="on", percent=0.0),)}, Why.DEFAULT, "no rule fits"),
+        ({"rules": (FlagRule(variant="on", percent=0.0),)}, Why.DEFAULT, "no rule fits"),
     ],
 )
 def test_whatever_fails_on_the_way_gives_the_off_variant_and_says_why(
     changes: dict[str, Any], reason: Why, detail: str
 ) -> None:
     found = look(flag(**changes), flag("g", enabled=False))
-    assert found == Evaluation(value=False, variant="off", reason=reason, detail=detail)
+    assert found == FlagValue(value=False, variant="off", reason=reason, detail=detail)
 
 
 def test_a_flag_is_on_until_the_moment_it_expires() -> None:
@@ -148,7 +148,7 @@ CONTEXT = {
     ],
 )
 def test_a_condition_holds_or_not(attribute: str, operator: str, value: Any, expected: bool) -> None:
-    rule = Rule(variant="on", conditions=(Condition(attribute=attribute, operator=operator, value=value),))
+    rule = FlagRule(variant="on", conditions=(Condition(attribute=attribute, operator=operator, value=value),))
     found = look(flag(rules=(rule,)), context=CONTEXT)
     assert found.value is expected
     assert found.reason is (Why.TARGETING_MATCH if expected else Why.DEFAULT)
@@ -157,21 +157,25 @@ def test_a_condition_holds_or_not(attribute: str, operator: str, value: Any, exp
 def test_all_conditions_of_a_rule_must_hold_and_the_first_rule_that_fits_decides() -> None:
     gold = Condition(attribute="plan", operator="equals", value="gold")
     old = Condition(attribute="age", operator="above", value=50)
-    rules = (Rule(variant="c", conditions=(gold, old)), Rule(variant="b", conditions=(gold,)), Rule(variant="a"))
+    rules = (
+        FlagRule(variant="c", conditions=(gold, old)),
+        FlagRule(variant="b", conditions=(gold,)),
+        FlagRule(variant="a"),
+    )
     many = flag(variants={"a": 1, "b": 2, "c": 3}, off="a", rules=rules)
     assert [look(many, context=c).value for c in (CONTEXT, {"plan": "gold", "age": 51}, {})] == [2, 3, 1]
 
 
 @given(st.text(min_size=1).filter(str.strip), st.floats(0, 100))
 def test_a_key_gets_the_same_answer_every_time(name: str, percent: float) -> None:
-    one = flag(rules=(Rule(variant="on", percent=percent),))
+    one = flag(rules=(FlagRule(variant="on", percent=percent),))
     assert look(one, context=key(name)) == look(one, context=key(name))
 
 
 @given(st.text(min_size=1).filter(str.strip), st.floats(0, 100), st.floats(0, 100))
 def test_whoever_is_in_at_a_small_share_is_in_at_every_larger_one(name: str, one: float, other: float) -> None:
     small, large = (
-        look(flag(rules=(Rule(variant="on", percent=percent),)), context=key(name)).value
+        look(flag(rules=(FlagRule(variant="on", percent=percent),)), context=key(name)).value
         for percent in sorted((one, other))
     )
     assert large or not small
@@ -180,7 +184,7 @@ def test_whoever_is_in_at_a_small_share_is_in_at_every_larger_one(name: str, one
 def test_a_ramp_only_ever_adds_people_and_each_share_is_as_large_as_it_says() -> None:
     before: set[str] = set()
     for percent in (0.0, 1.0, 10.0, 25.0, 50.0, 99.0, 100.0):
-        now = those_in(flag(rules=(Rule(variant="on", percent=percent),)))
+        now = those_in(flag(rules=(FlagRule(variant="on", percent=percent),)))
         assert before <= now
         assert binomtest(len(now), len(PEOPLE), percent / 100).pvalue > 0.001
         before = now
@@ -188,7 +192,7 @@ def test_a_ramp_only_ever_adds_people_and_each_share_is_as_large_as_it_says() ->
 
 def test_a_share_for_a_group_is_a_share_of_that_group_and_of_nobody_else() -> None:
     staff = Condition(attribute="group", operator="in", value=["staff"])
-    one = flag(rules=(Rule(variant="on", conditions=(staff,), percent=50.0), Rule(variant="on", percent=10.0)))
+    one = flag(rules=(FlagRule(variant="on", conditions=(staff,), percent=50.0), FlagRule(variant="on", percent=10.0)))
     inside = sum(look(one, context=key(person, group="staff")).value for person in PEOPLE)
     outside = sum(look(one, context=key(person, group="guest")).value for person in PEOPLE)
     assert binomtest(inside, len(PEOPLE), 0.5).pvalue > 0.001  # not 0.55: who missed 50 % is not in 10 % either
@@ -196,7 +200,7 @@ def test_a_share_for_a_group_is_a_share_of_that_group_and_of_nobody_else() -> No
 
 
 def test_flags_divide_people_independently_unless_they_share_a_salt() -> None:
-    half = (Rule(variant="on", percent=50.0),)
+    half = (FlagRule(variant="on", percent=50.0),)
     f, g = those_in(flag("f", rules=half)), those_in(flag("g", rules=half))
     table = [[len(f & g), len(f - g)], [len(g - f), len(PEOPLE) - len(f | g)]]
     assert chi2_contingency(table).pvalue > 0.001
@@ -205,17 +209,17 @@ def test_flags_divide_people_independently_unless_they_share_a_salt() -> None:
 
 @pytest.mark.parametrize("context", [{}, {"targetingKey": ""}, {"targetingKey": "  "}, {"targetingKey": 7}])
 def test_without_a_key_nobody_is_in_a_share_and_the_reason_says_so(context: dict[str, Any]) -> None:
-    one = flag(rules=(Rule(variant="on", percent=99.9),))
+    one = flag(rules=(FlagRule(variant="on", percent=99.9),))
     found = look(one, context=context)
     assert (found.value, found.reason) == (False, Why.DEFAULT)
     assert found.detail == "no rule fits; shares were passed over, for the context has no targeting key"
-    found = look(replace(one, rules=(*one.rules, Rule(variant="on"))), context=context)
+    found = look(replace(one, rules=(*one.rules, FlagRule(variant="on"))), context=context)
     assert (found.value, found.reason) == (True, Why.STATIC)  # a rule for everybody needs no key
     assert found.detail == "rule 2; shares were passed over, for the context has no targeting key"
 
 
 def test_a_split_is_told_as_one() -> None:
-    one = flag(rules=(Rule(variant="on", percent=99.9),))
+    one = flag(rules=(FlagRule(variant="on", percent=99.9),))
     assert look(one, context=key("user-1")).reason is Why.SPLIT
 
 
@@ -249,7 +253,7 @@ def test_what_many_flags_require_is_looked_at_once() -> None:
 
 
 def condition(operator: str, value: Any) -> Flag:
-    return flag(rules=(Rule(variant="on", conditions=(Condition(attribute="x", operator=operator, value=value),)),))
+    return flag(rules=(FlagRule(variant="on", conditions=(Condition(attribute="x", operator=operator, value=value),)),))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Comparison, Decision, Evidence, Finding, Interval, Outcome, Verdict
-from holdfast.promote.gate import Criteria, KpiBand, Spread, audit_record, checks, decide
+from holdfast.contracts.evidence import Band, Decision, Evidence, Finding, Interval, MetricComparison, Outcome, Verdict
+from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, audit_record, checks, decide
 
 THOROUGH = settings(max_examples=120, deadline=None, derandomize=True)
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -24,8 +24,8 @@ STRICT = Criteria(
 Change = Callable[[Evidence], Evidence]
 
 
-def compared(metric: str, difference: float, low: float, high: float, **given: Any) -> Comparison:
-    return Comparison(
+def compared(metric: str, difference: float, low: float, high: float, **given: Any) -> MetricComparison:
+    return MetricComparison(
         **{
             "metric": metric,
             "baseline": "sprout@1",
@@ -307,7 +307,7 @@ COUNTS = st.sampled_from([1, 2, 9, 10, 19, 20, 200, 400])
 
 
 @st.composite
-def comparisons(draw: st.DrawFn, metric: str) -> Comparison:
+def comparisons(draw: st.DrawFn, metric: str) -> MetricComparison:
     low, high = sorted((draw(DIFFERENCES), draw(DIFFERENCES)))
     ends = Interval(low=low, high=high, level=draw(st.sampled_from([0.5, 0.9, 0.95, 0.99])))
     return compared(
@@ -363,7 +363,7 @@ JSON = st.recursive(
 def mixed(draw: st.DrawFn) -> Evidence:
     """Good evidence with any of its pieces replaced by anything, or gone."""
     evidence = good()
-    kept: dict[str, Comparison] = {}
+    kept: dict[str, MetricComparison] = {}
     for metric, one in evidence.comparisons.items():
         if draw(st.integers(0, 9)):
             kept[metric] = one if draw(st.integers(0, 3)) else draw(comparisons(metric))
@@ -533,7 +533,7 @@ def test_a_band_without_a_sensible_end_is_refused(wrong: dict[str, Any]) -> None
 @pytest.mark.parametrize("wrong", [(nan, 0.1), (0.1, nan), (-0.1, 0.1), (0.1, inf), (1.5, 0.1)])
 def test_a_spread_that_is_no_limit_is_refused(wrong: tuple[float, float]) -> None:
     with pytest.raises(BadInput, match="spread"):
-        Spread(p_value=wrong[0], delta=wrong[1])
+        SpreadLimits(p_value=wrong[0], delta=wrong[1])
 
 
 def test_a_band_may_have_one_end() -> None:

@@ -17,9 +17,9 @@ from openfeature.flag_evaluation import Reason
 from openfeature.provider import ProviderStatus
 
 from holdfast.contracts.errors import StoreBusy
-from holdfast.contracts.flag import Condition, Flag, Rule
+from holdfast.contracts.flag import Condition, Flag, FlagRule
 from holdfast.promote.provider import Provider
-from holdfast.store.changes import FLAGS
+from holdfast.store.notifications import FLAGS
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.store.children import start_child
@@ -28,7 +28,7 @@ SECOND = 1.0
 
 
 def put(store: Store, name: str = "f", **given: Any) -> Flag:
-    told = {"variants": {"on": True, "off": False}, "off": "off", "enabled": True, "rules": (Rule(variant="on"),)}
+    told = {"variants": {"on": True, "off": False}, "off": "off", "enabled": True, "rules": (FlagRule(variant="on"),)}
     flag = Flag(name=name, **{**told, **given})
     return store.flags.put(flag, who="ann", why="test", now=1.0).result()
 
@@ -67,10 +67,10 @@ def scene(store: Store, clock: Clock) -> Iterator[Scene]:
 
 def test_typed_getters_give_the_value_and_its_details(scene: Scene) -> None:
     put(scene.store, "switch", owner="ann")
-    put(scene.store, "word", variants={"a": "one", "b": "two"}, off="a", rules=(Rule(variant="b"),))
-    put(scene.store, "number", variants={"a": 1, "b": 2}, off="a", rules=(Rule(variant="b"),))
+    put(scene.store, "word", variants={"a": "one", "b": "two"}, off="a", rules=(FlagRule(variant="b"),))
+    put(scene.store, "number", variants={"a": 1, "b": 2}, off="a", rules=(FlagRule(variant="b"),))
     put(scene.store, "share", variants={"a": 0.5, "b": 0.25}, off="a", rules=())
-    put(scene.store, "tree", variants={"a": {"depth": [1, 2]}}, off="a", rules=(Rule(variant="a"),))
+    put(scene.store, "tree", variants={"a": {"depth": [1, 2]}}, off="a", rules=(FlagRule(variant="a"),))
     scene.begin()
     client = scene.client
     assert client.get_boolean_value("switch", False) is True
@@ -119,7 +119,7 @@ async def test_the_async_client_gets_the_same(store: Store, clock: Clock) -> Non
 
 def test_the_context_reaches_the_rules_from_every_level(scene: Scene) -> None:
     staff = Condition(attribute="group", operator="in", value=["staff"])
-    put(scene.store, rules=(Rule(variant="on", conditions=(staff,), percent=99.99),))
+    put(scene.store, rules=(FlagRule(variant="on", conditions=(staff,), percent=99.99),))
     scene.begin()
     client = scene.client
     assert client.get_boolean_value("f", False) is False

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.bands import Observation, sample_size_sensitivity, seed_reproducibility
+from holdfast.prove.bands import SeedFinding, sample_size_sensitivity, seed_reproducibility
 
 
-def seen(seed: int, size: int, p_value: float, delta: float) -> Observation:
-    return Observation(seed=seed, sample_size=size, p_value=p_value, reward_delta=delta)
+def seen(seed: int, size: int, p_value: float, delta: float) -> SeedFinding:
+    return SeedFinding(seed=seed, sample_size=size, p_value=p_value, reward_delta=delta)
 
 
 RUNS = [seen(1, 40, 0.01, 0.10), seen(2, 40, 0.04, 0.13), seen(3, 40, 0.02, 0.11), seen(9, 20, 0.9, -0.5)]

@@ -17,8 +17,8 @@ from holdfast.contracts.records import decode, encode
 from holdfast.prove import guard
 from holdfast.prove.calibrate import (
     STEPS,
-    Calibration,
     ErrorRate,
+    ErrorRates,
     Null,
     Power,
     calibrate,
@@ -33,11 +33,11 @@ from holdfast.prove.calibrate import (
 )
 from holdfast.prove.compare import required_pairs
 from holdfast.prove.sequential import judge
-from holdfast.prove.simulate import EFFECTS, NULLS, Effect, Shape, binary
+from holdfast.prove.simulate import EFFECTS, NULLS, OutcomeShape, SimulatedEffect, binary
 
 ALPHA = 0.05
 PAGE = Path(__file__).resolve().parents[2] / "docs/calibration.md"
-COIN = Shape(name="coin", about="", draw=binary(0.5), tasks=100)
+COIN = OutcomeShape(name="coin", about="", draw=binary(0.5), tasks=100)
 EACH = {"low": -1.0, "high": 1.0, "alpha": ALPHA}
 
 
@@ -46,13 +46,13 @@ def chance(seed: int = 0) -> np.random.Generator:
 
 
 @cache
-def short(shape: Shape) -> ErrorRate:
+def short(shape: OutcomeShape) -> ErrorRate:
     """The short form of a published row: 1,000 experiments, each looked at after every task."""
     return error_rate(replace(shape, tasks=min(shape.tasks, 200)), experiments=1000, alpha=ALPHA, rng=chance(1))
 
 
 @pytest.mark.parametrize("shape", NULLS, ids=lambda shape: shape.name)
-def test_no_more_than_alpha_is_promoted_when_there_is_nothing_to_promote(shape: Shape) -> None:
+def test_no_more_than_alpha_is_promoted_when_there_is_nothing_to_promote(shape: OutcomeShape) -> None:
     found = short(shape)
     assert found.is_within, f"{found.promoted} of 1,000 promoted, 99 % interval {found.interval}"
     assert found.rejected / 1000 <= 0.07
@@ -75,7 +75,7 @@ def test_the_check_finds_out_a_small_gain_that_was_called_none() -> None:
 
 
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: f"{effect.shape.name} {effect.lift:+}")
-def test_eight_of_ten_are_promoted_at_the_stated_gain(effect: Effect) -> None:
+def test_eight_of_ten_are_promoted_at_the_stated_gain(effect: SimulatedEffect) -> None:
     found = power(effect, experiments=150, alpha=ALPHA, rng=chance(4))
     assert found.interval.high >= 0.8 and found.power >= 0.75
     assert found.mean_tasks < found.tasks
@@ -85,7 +85,7 @@ def test_eight_of_ten_are_promoted_at_the_stated_gain(effect: Effect) -> None:
 
 
 def test_the_fixed_number_of_tasks_is_what_a_power_analysis_gives() -> None:
-    effect = Effect(shape=replace(COIN, tasks=300), lift=0.15)
+    effect = SimulatedEffect(shape=replace(COIN, tasks=300), lift=0.15)
     found = power(effect, experiments=1000, alpha=ALPHA, rng=chance(5))
     deviation = float(effect.shape.draw(chance(6), (1000, 100), 0.15).std())
     expected = required_pairs(0.15, deviation, alpha=ALPHA, power=found.power)
@@ -124,11 +124,11 @@ def test_z_is_students_statistic_after_every_task() -> None:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Calibration:
+def whole() -> ErrorRates:
     return gathered(list(calibrate(experiments=100, alpha=ALPHA, seed=3)), experiments=100, alpha=ALPHA, seed=3)
 
 
-def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: Calibration) -> None:
+def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: ErrorRates) -> None:
     assert [row.shape for row in whole.nulls] == [shape.name for shape in NULLS]
     assert [(row.shape, row.effect) for row in whole.powers] == [(one.shape.name, one.lift) for one in EFFECTS]
     assert [row.metric for row in whole.guards] == list(guard.METRICS)
@@ -137,18 +137,18 @@ def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: Calibrati
     assert whole.false_promotion_rate == max(row.rate for row in whole.nulls)
     broken = replace(whole, guards=(replace(whole.guards[0], is_within=False), *whole.guards[1:]))
     assert not broken.is_within
-    assert decode(Calibration, encode(whole)) == whole
+    assert decode(ErrorRates, encode(whole)) == whole
 
 
 @pytest.mark.parametrize("metric", guard.METRICS)
-def test_a_guard_keeps_its_promises_exactly_at_the_limit(metric: str, whole: Calibration) -> None:
+def test_a_guard_keeps_its_promises_exactly_at_the_limit(metric: str, whole: ErrorRates) -> None:
     (found,) = (row for row in whole.guards if row.metric == metric)
     assert found.is_within
     assert found.caught_broken >= 0.95 and found.cleared >= 0.5
     assert found.outcomes_until_caught_broken < found.outcomes_until_caught <= found.outcomes
 
 
-def test_the_same_seed_gives_the_same_rows(whole: Calibration) -> None:
+def test_the_same_seed_gives_the_same_rows(whole: ErrorRates) -> None:
     rows: Iterator[ErrorRate | Power | Any] = calibrate(experiments=100, alpha=ALPHA, seed=3)
     assert next(rows) == whole.nulls[0]
     assert next(calibrate(experiments=100, alpha=ALPHA, seed=4)) != whole.nulls[0]

@@ -12,12 +12,12 @@ from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.prove.golden import (
     Golden,
-    Limit,
+    KpiLimit,
     case_of,
     check,
     diff,
@@ -29,7 +29,7 @@ from holdfast.prove.golden import (
     with_bands,
     write,
 )
-from holdfast.prove.suite import Case, Suite
+from holdfast.prove.suite import Suite, SuiteCase
 from holdfast.store.store import Store
 from tests.conftest import Clock
 
@@ -38,7 +38,7 @@ SUITE = Suite(
     family="reasoning",
     description="Adding up.",
     cases=tuple(
-        Case(case_id=name, seed=1, prompt="?", expected_outcome="2", scoring_rubric={"a": 1.0})
+        SuiteCase(case_id=name, seed=1, prompt="?", expected_outcome="2", scoring_rubric={"a": 1.0})
         for name in ("one", "two")
     ),
 )
@@ -68,8 +68,8 @@ def experience(task: str, *calls: ModelCall, reward: float = 1.0, tools: int = 0
         for place in range(tools)
     ]
     signals = (
-        Signal(name="success", value=reward, source="rule"),
-        Signal(name="safety_cost", value=0.0, weight=0.0, source="rule"),
+        RewardTerm(name="success", value=reward, source="rule"),
+        RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="rule"),
     )
     return Experience(
         rollout=f"run-1/{task}",
@@ -79,7 +79,7 @@ def experience(task: str, *calls: ModelCall, reward: float = 1.0, tools: int = 0
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=tuple(spans),
-        sheet=Sheet(signals=signals),
+        sheet=RewardBreakdown(signals=signals),
     )
 
 
@@ -177,15 +177,17 @@ def test_a_case_that_is_missing_blocks_signed_or_not() -> None:
 
 def test_a_band_is_open_on_the_better_side() -> None:
     bands = with_bands(golden(), 0.1).bands
-    assert bands["reward"] == Limit(low=pytest.approx(0.675))  # 0.75 less a tenth of it
-    assert bands["tokens"] == Limit(high=pytest.approx(8.25))
+    assert bands["reward"] == KpiLimit(low=pytest.approx(0.675))  # 0.75 less a tenth of it
+    assert bands["tokens"] == KpiLimit(high=pytest.approx(8.25))
     assert "tool_calls" not in bands  # more may be better or worse
     assert bands["reward"].holds(1.0)
     assert not bands["reward"].holds(0.67)
 
 
 def test_a_figure_outside_its_band_blocks_until_it_is_signed() -> None:
-    worse = golden(replace(ONE, sheet=Sheet(signals=(Signal(name="success", value=0.5, source="rule"),))), TWO)
+    worse = golden(
+        replace(ONE, sheet=RewardBreakdown(signals=(RewardTerm(name="success", value=0.5, source="rule"),))), TWO
+    )
     found = failed(check(golden(), worse))
     assert found["kpi_success"] == (1, True)
     assert found["kpi_reward"] == (1, True)

@@ -11,28 +11,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.trial import Served
-from holdfast.prove.guard import METRICS, Limits, Watch, alarm, blocks, bounds, difference, paired, watch, within
+from holdfast.contracts.experiment import ServedRequest
+from holdfast.prove.guard import (
+    METRICS,
+    GuardLimits,
+    GuardStatus,
+    alarm,
+    blocks,
+    bounds,
+    difference,
+    paired,
+    watch,
+    within,
+)
 from holdfast.prove.sequential import log_e
 
 QUICK = settings(max_examples=30, deadline=None, derandomize=True)
 NONE: dict[str, Any] = dict.fromkeys(METRICS)
 
 
-def only(metric: str, limit: float | None = None, **more: Any) -> Limits:
+def only(metric: str, limit: float | None = None, **more: Any) -> GuardLimits:
     """One metric watched, at its usual limit if no other is given."""
-    return Limits(**{**NONE, metric: limit or getattr(Limits(), metric), **more})
+    return GuardLimits(**{**NONE, metric: limit or getattr(GuardLimits(), metric), **more})
 
 
-def asked(arm: str, number: int, **told: Any) -> Served:
-    return Served(id=f"{arm}-{number}", trial="t", arm=arm, unit=f"u{number}", at=float(number), **told)
+def asked(arm: str, number: int, **told: Any) -> ServedRequest:
+    return ServedRequest(id=f"{arm}-{number}", trial="t", arm=arm, unit=f"u{number}", at=float(number), **told)
 
 
 def side_by_side(
     live: Callable[[int], dict[str, Any]], canary: Callable[[int], dict[str, Any]], n: int, every: int = 4
-) -> tuple[list[Served], list[Served]]:
+) -> tuple[list[ServedRequest], list[ServedRequest]]:
     """n requests of the canary, each after `every` − 1 of live."""
-    sides: tuple[list[Served], list[Served]] = ([], [])
+    sides: tuple[list[ServedRequest], list[ServedRequest]] = ([], [])
     for number in range(n * every):
         is_canary = number % every == every - 1
         how = canary if is_canary else live
@@ -45,7 +56,7 @@ def coin(seed: int, rate: float, metric: str = "success") -> Callable[[int], dic
     return lambda _: {metric: bool(rng.random() < rate) if metric == "error" else float(rng.random() < rate)}
 
 
-def state(found: Watch, metric: str) -> str:
+def state(found: GuardStatus, metric: str) -> str:
     return found.readings[metric].state
 
 
@@ -162,12 +173,12 @@ def test_a_breach_must_be_surer_the_more_metrics_are_watched() -> None:
     e = watch(*requests, only("success")).readings["success"].e
     assert 20.0 <= e < 100.0  # of 1 metric 1/α is enough, of 5 it takes 5/α
     assert state(watch(*requests, only("success")), "success") == "breach"
-    assert state(watch(*requests, Limits()), "success") == "open"
+    assert state(watch(*requests, GuardLimits()), "success") == "open"
 
 
 def test_a_metric_that_nobody_tells_stays_open_and_keeps_the_canary_where_it_is() -> None:
     live, canary = side_by_side(lambda _: {"success": 1.0}, lambda _: {"success": 1.0}, 200)
-    found = watch(live, canary, Limits(latency=None, errors=None, safety=None))
+    found = watch(live, canary, GuardLimits(latency=None, errors=None, safety=None))
     assert state(found, "success") == "clear"
     reward = found.readings["reward"]
     assert (reward.state, reward.n, reward.live, reward.canary, reward.e) == ("open", 0, None, None, 1.0)
@@ -176,7 +187,7 @@ def test_a_metric_that_nobody_tells_stays_open_and_keeps_the_canary_where_it_is(
 
 
 def test_nothing_served_is_neither_a_breach_nor_clear() -> None:
-    found = watch([], [], Limits())
+    found = watch([], [], GuardLimits())
     assert {one.state for one in found.readings.values()} == {"open"}
     assert (found.breaches, found.is_clear, found.needs) == ((), False, None)
 
@@ -274,7 +285,7 @@ def test_an_equal_canary_is_rarely_taken_back_however_often_one_looks() -> None:
                 "safety_cost": float(rng.random() < 0.02),
             }
 
-        breaches += bool(watch(*side_by_side(told, told, 100), Limits()).breaches)
+        breaches += bool(watch(*side_by_side(told, told, 100), GuardLimits()).breaches)
     assert breaches <= 5
 
 
@@ -295,4 +306,4 @@ REFUSED: Sequence[dict[str, Any]] = (
 @pytest.mark.parametrize("given", REFUSED, ids=str)
 def test_limits_that_cannot_be_kept_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="limits"):
-        Limits(**given)
+        GuardLimits(**given)

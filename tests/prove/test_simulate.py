@@ -5,7 +5,17 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.prove import guard
-from holdfast.prove.simulate import EFFECTS, LIVE_PER_CANARY, NULLS, Canary, Effect, Shape, canary, clustered, lifted
+from holdfast.prove.simulate import (
+    EFFECTS,
+    LIVE_PER_CANARY,
+    NULLS,
+    Canary,
+    OutcomeShape,
+    SimulatedEffect,
+    canary,
+    clustered,
+    lifted,
+)
 
 SIZE = (1000, 100)
 
@@ -21,7 +31,7 @@ def is_mean(found: np.ndarray, expected: float) -> bool:
 
 
 @pytest.mark.parametrize("shape", NULLS, ids=lambda shape: shape.name)
-def test_without_a_lift_the_mean_is_what_the_shape_says_and_nothing_leaves_its_range(shape: Shape) -> None:
+def test_without_a_lift_the_mean_is_what_the_shape_says_and_nothing_leaves_its_range(shape: OutcomeShape) -> None:
     found = shape.draw(chance(), SIZE, 0.0)
     assert found.shape == SIZE
     assert is_mean(found, shape.mean)
@@ -29,7 +39,7 @@ def test_without_a_lift_the_mean_is_what_the_shape_says_and_nothing_leaves_its_r
 
 
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: f"{effect.shape.name} {effect.lift:+}")
-def test_a_lift_raises_the_mean_by_itself(effect: Effect) -> None:
+def test_a_lift_raises_the_mean_by_itself(effect: SimulatedEffect) -> None:
     shape = effect.shape
     found = shape.draw(chance(1), SIZE, effect.lift)
     assert is_mean(found, shape.mean + effect.lift)
@@ -65,7 +75,7 @@ def test_a_lift_moves_low_values_most_and_none_above_1() -> None:
 
 @pytest.mark.parametrize("metric", guard.METRICS)
 def test_a_canary_at_its_limit_differs_by_nothing_and_further_off_by_more(metric: str) -> None:
-    limit = getattr(guard.Limits(), metric)
+    limit = getattr(guard.GuardLimits(), metric)
     low, high = guard.bounds(metric, limit)
     means = []
     for how in Canary:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
-from holdfast.prove.suite import Report, canonical, from_document, load, repeatability, report, to_document
+from holdfast.prove.suite import SuiteReport, canonical, from_document, load, repeatability, report, to_document
 
 SHIPPED = Path(__file__).resolve().parents[2] / "examples/suites"
 GOOD: dict[str, Any] = {
@@ -194,8 +194,8 @@ def test_a_case_that_was_not_measured_is_a_fault_and_not_a_zero() -> None:
         report(suite, episodes(("three", 3, 1.0)))
 
 
-def scored(one: float, two: float) -> Report:
-    return Report(suite="same", scores={"one": one, "two": two})
+def scored(one: float, two: float) -> SuiteReport:
+    return SuiteReport(suite="same", scores={"one": one, "two": two})
 
 
 def test_measurements_agree_when_every_case_stays_within_the_tolerance() -> None:
@@ -211,8 +211,8 @@ def test_only_measurements_of_the_same_cases_can_agree() -> None:
     with pytest.raises(BadInput, match="takes two"):
         repeatability([scored(1, 1)], 0.1)
     with pytest.raises(BadInput, match="report 1: is of other cases"):
-        repeatability([scored(1, 1), Report(suite="other", scores={"one": 1.0, "two": 1.0})], 0.1)
+        repeatability([scored(1, 1), SuiteReport(suite="other", scores={"one": 1.0, "two": 1.0})], 0.1)
     with pytest.raises(BadInput, match="report 1: is of other cases"):
-        repeatability([scored(1, 1), Report(suite="same", scores={"two": 1.0, "one": 1.0})], 0.1)
+        repeatability([scored(1, 1), SuiteReport(suite="same", scores={"two": 1.0, "one": 1.0})], 0.1)
     with pytest.raises(BadInput, match="must be finite and not negative"):
         repeatability([scored(1, 1), scored(1, 1)], float("nan"))

@@ -11,7 +11,7 @@ from statsmodels.stats.proportion import proportion_confint
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import DAY_S, Rate, Record, drop, of_version, tally
+from holdfast.reward.adoption import DAY_S, AdoptionRate, ToolAttempt, drop, of_version, tally
 from holdfast.reward.tools import marks
 from tests.reward.conversation import SCHEMAS, lookup, talk, tool
 
@@ -21,13 +21,13 @@ BUSY = lookup("oak.price", error="error: busy, try again")
 GONE = lookup("oak.price", error="error: unknown key")
 
 
-def record(*calls: Any, needs: tuple[str, ...] | None = ("lookup",), answer: str = "17", **fields: Any) -> Record:
+def record(*calls: Any, needs: tuple[str, ...] | None = ("lookup",), answer: str = "17", **fields: Any) -> ToolAttempt:
     found = marks(talk("What? Or unknown.", *calls, answer=answer), needs=needs, schemas=SCHEMAS)
     given_ = {"task": "t", "model": "sprout", "version": "3", "at": 0.0, "offered": ("lookup",)}
-    return Record(**(given_ | fields), needs=needs, marks=found)
+    return ToolAttempt(**(given_ | fields), needs=needs, marks=found)
 
 
-def of(*records: Record, **how: Any) -> Any:
+def of(*records: ToolAttempt, **how: Any) -> Any:
     (row,) = tally(records, wilson, by=(), **how)
     return row
 
@@ -66,7 +66,7 @@ def test_what_worked_and_what_was_mended(calls: list[Any], answer: str, worked: 
 
 def test_tries_at_one_task_are_one_task() -> None:
     row = of(record(GOOD, task="a"), record(task="a"), record(GOOD, task="b"))
-    assert row.adoption == Rate(of=2, tries=3, hits=1.5, interval=wilson(1.5, 2))
+    assert row.adoption == AdoptionRate(of=2, tries=3, hits=1.5, interval=wilson(1.5, 2))
 
 
 def test_rows_stand_apart_by_what_is_asked() -> None:
@@ -108,10 +108,10 @@ def test_more_calls_make_no_rate_better(calls: list[Any], needs: tuple[str, ...]
 
 
 def test_a_drop_is_what_the_intervals_leave_between_them() -> None:
-    before, now = (Rate(of=100, hits=hits, interval=wilson(hits, 100)) for hits in (80.0, 40.0))
+    before, now = (AdoptionRate(of=100, hits=hits, interval=wilson(hits, 100)) for hits in (80.0, 40.0))
     assert drop(now, before) == pytest.approx(wilson(80, 100).low - wilson(40, 100).high)
     assert (drop(now, before) or 0.0) > 0.2 > 0.0 > (drop(before, before) or 0.0)
-    assert drop(Rate(), before) is None
+    assert drop(AdoptionRate(), before) is None
 
 
 @pytest.mark.parametrize(

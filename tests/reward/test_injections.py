@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.contracts.detect import Rule, scan
+from holdfast.contracts.detect import DetectionRule, scan
 from holdfast.contracts.errors import BadInput
 from holdfast.reward.injections import CODES, EXFILTRATE, IGNORE, MARKER, RULES, SECRET, SPOOF, rules_from, unique
 
@@ -95,7 +95,7 @@ def test_a_long_text_is_read_in_time() -> None:
 
 def test_rules_of_a_file_are_read_whole_or_refused_by_name() -> None:
     one = {"rule_id": "mine", "reason_code": "house.word", "pattern": "sesame"}
-    assert rules_from([one], "r.json") == (Rule(**one),)
+    assert rules_from([one], "r.json") == (DetectionRule(**one),)
     wrong = [
         ({}, "r.json: is not a list of rules"),
         ([3], "r.json[0]: is not an object"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import Answer, Case
+from holdfast.contracts.checks import KnownAnswer, KnownCase
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import check_scorer, check_scorers
@@ -69,11 +69,11 @@ KNOWN: list[tuple[Any, Any, Any, list[Any]]] = [
 
 @pytest.mark.parametrize(("scorer", "expected", "right", "wrong"), KNOWN)
 def test_gold_earns_one_and_every_cheat_nothing(scorer: Any, expected: Any, right: Any, wrong: list[Any]) -> None:
-    case = Case(
+    case = KnownCase(
         name="known",
         task={"question": "?", "expected": expected},
-        gold=Answer(name="right", output=right),
-        cheats=tuple(Answer(name=repr(answer)[:40], output=answer) for answer in wrong),
+        gold=KnownAnswer(name="right", output=right),
+        cheats=tuple(KnownAnswer(name=repr(answer)[:40], output=answer) for answer in wrong),
     )
     check_scorer(Scorer(scorer), [case])
 

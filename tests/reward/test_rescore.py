@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Reward, Signal
+from holdfast.contracts.reward import Reward, RewardTerm
 from holdfast.reward.ready import exact, normalized
 from holdfast.reward.rescore import StoredRollout, compare_scorings, is_right, rescore
 from holdfast.reward.scorers import Scorer, combine
 
 
-def signal(name: str, value: float, weight: float = 1.0, source: str = "rule:test") -> Signal:
-    return Signal(name=name, value=value, weight=weight, source=source)
+def signal(name: str, value: float, weight: float = 1.0, source: str = "rule:test") -> RewardTerm:
+    return RewardTerm(name=name, value=value, weight=weight, source=source)
 
 
 def stored(number: int, answer: Any = None, **fields: Any) -> StoredRollout:
@@ -40,10 +40,12 @@ def test_what_a_worker_would_have_kept_is_the_same_as_what_is_kept_now() -> None
     """A score of the lower kind is taken too, and its last word is asked for."""
 
     class Closing:
-        def __call__(self, task: Any, output: Any, spans: Any) -> Sequence[Signal]:
+        def __call__(self, task: Any, output: Any, spans: Any) -> Sequence[RewardTerm]:
             return (signal("success", 1.0),)
 
-        def close(self, signals: Sequence[Signal], spans: Any, output: Any) -> tuple[Sequence[Signal], str | None]:
+        def close(
+            self, signals: Sequence[RewardTerm], spans: Any, output: Any
+        ) -> tuple[Sequence[RewardTerm], str | None]:
             return [replace(one, weight=0.0) for one in signals], f"no {output}"
 
     (found,) = rescore([stored(1, "bombs")], Closing())
@@ -106,7 +108,7 @@ def test_a_ranking_is_given_the_attempts_of_one_task_together() -> None:
 # Side by side
 
 
-def told(*values: float | None, name: str = "success") -> dict[str, tuple[Signal, ...]]:
+def told(*values: float | None, name: str = "success") -> dict[str, tuple[RewardTerm, ...]]:
     return {str(n): () if value is None else (signal(name, value),) for n, value in enumerate(values)}
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.features import ALL_OFF
-from holdfast.contracts.reward import Reward, Sheet, Signal
+from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import Trace
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.reward import ready
@@ -73,13 +73,13 @@ def spans(tools: int = 0, calls: int = 1) -> tuple[Span, ...]:
     )
 
 
-def told(score: Any, answer: Any, done: Sequence[Span] = (), task: Any = TASK) -> tuple[Signal, ...]:
+def told(score: Any, answer: Any, done: Sequence[Span] = (), task: Any = TASK) -> tuple[RewardTerm, ...]:
     found = score(task, answer, done)
     assert not isawaitable(found)
     return tuple(found)
 
 
-def values(found: Sequence[Signal]) -> dict[str, tuple[float, float]]:
+def values(found: Sequence[RewardTerm]) -> dict[str, tuple[float, float]]:
     return {one.name: (one.value, one.weight) for one in found}
 
 
@@ -103,7 +103,7 @@ RETURNED: list[tuple[Any, Reward | None]] = [
     (np.float32(0.5), Reward(0.5)),
     ({"tone": 1, "length": 0.5}, Reward(1.5, {"tone": 1.0, "length": 0.5})),
     (Reward(1.0, {"a": 2.0}, "well"), Reward(1.0, {"a": 2.0}, "well")),
-    ([Signal(name="x", value=2.0, weight=0.5, source="s")], Reward(1.0, {"x": 2.0})),
+    ([RewardTerm(name="x", value=2.0, weight=0.5, source="s")], Reward(1.0, {"x": 2.0})),
     (None, None),
     ((), None),
     ({}, None),
@@ -165,7 +165,7 @@ def test_a_callable_object_is_named_by_its_class() -> None:
 def test_without_a_gate_everything_adds_up() -> None:
     score = combine([Scorer(correct), Scorer(brief, weight=0.1)])
     assert values(told(score, "Paris")) == {"correct": (1.0, 1.0), "brief": (1.0, 0.1)}
-    assert Sheet(signals=told(score, "Rome")).total == pytest.approx(0.1)
+    assert RewardBreakdown(signals=told(score, "Rome")).total == pytest.approx(0.1)
 
 
 def test_a_closed_gate_pays_nothing_for_the_others() -> None:
@@ -173,7 +173,7 @@ def test_a_closed_gate_pays_nothing_for_the_others() -> None:
     right, wrong = told(score, "paris "), told(score, "Rome")
     assert values(right) == {"success": (1.0, 1.0), "brief": (1.0, 0.1), "gated": (0.0, 0.0)}
     assert values(wrong) == {"success": (0.0, 1.0), "brief": (1.0, 0.0), "gated": (1.0, 0.0)}
-    assert Sheet(signals=right).total == pytest.approx(1.1) and Sheet(signals=wrong).total == 0.0
+    assert RewardBreakdown(signals=right).total == pytest.approx(1.1) and RewardBreakdown(signals=wrong).total == 0.0
     assert {one.name: one.source for one in right}["success"] == "scorer:correct"
 
 
@@ -244,12 +244,12 @@ def test_a_cost_is_kept_by_name_and_in_sum_and_never_paid() -> None:
             told(combine([Scorer(correct)], safety=[Scorer(lambda t, a, g=given: g, name="odd")]), "x")
 
 
-def own_signals(task: Any, answer: Any) -> list[Signal]:
+def own_signals(task: Any, answer: Any) -> list[RewardTerm]:
     return [
-        Signal(name="success", value=float(answer == "Paris"), source="rule:own"),
-        Signal(name="style", value=1.0, weight=0.1, source="rule:own"),
-        Signal(name="safety_cost", value=0.5, weight=7.0, source="rule:own"),
-        Signal(name="gated", value=0.0, weight=0.0, source="guard:own"),
+        RewardTerm(name="success", value=float(answer == "Paris"), source="rule:own"),
+        RewardTerm(name="style", value=1.0, weight=0.1, source="rule:own"),
+        RewardTerm(name="safety_cost", value=0.5, weight=7.0, source="rule:own"),
+        RewardTerm(name="gated", value=0.0, weight=0.0, source="guard:own"),
     ]
 
 

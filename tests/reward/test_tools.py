@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import Span
-from holdfast.reward.tools import Mark, fits, is_busy, marks, problems, schemas_of, signals
+from holdfast.reward.tools import CallMark, fits, is_busy, marks, problems, schemas_of, signals
 from holdfast.reward.weights import TOOL, weigh
 from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
 
@@ -24,12 +24,12 @@ GONE = "error: unknown key"
 BOTH = ("lookup", "calc")
 
 
-def judged(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> tuple[Mark, ...]:
+def judged(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> tuple[CallMark, ...]:
     return marks(spans, needs=needs, schemas=SCHEMAS)
 
 
 def worth(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> float:
-    return Sheet(signals=weigh(signals(judged(spans, needs), needs), TOOL)).total or 0.0
+    return RewardBreakdown(signals=weigh(signals(judged(spans, needs), needs), TOOL)).total or 0.0
 
 
 def test_every_call_right_is_worth_one() -> None:

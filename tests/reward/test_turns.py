@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.trace import Span, Turn
 from holdfast.reward.tools import formed
@@ -23,12 +23,12 @@ SUM = calc("17*3", "51")
 QUESTION = "What is oak.price times oak.stock?"
 
 
-def of(found: Sequence[Signal], name: str) -> dict[int | None, tuple[float, float]]:
+def of(found: Sequence[RewardTerm], name: str) -> dict[int | None, tuple[float, float]]:
     return {one.turn: (one.value, one.weight) for one in found if one.name == name}
 
 
-def total(found: Sequence[Signal]) -> float:
-    return Sheet(signals=weigh(found, TURN)).total or 0.0
+def total(found: Sequence[RewardTerm]) -> float:
+    return RewardBreakdown(signals=weigh(found, TURN)).total or 0.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.reward.weights import (
     CODE,
     DATA,
@@ -18,8 +18,8 @@ from holdfast.reward.weights import (
     TOOL,
     TURN,
     TURN_PLAIN,
-    Place,
-    Weights,
+    CurriculumPosition,
+    WeightSet,
     ablated,
     limited,
     onward,
@@ -29,8 +29,8 @@ from holdfast.reward.weights import (
 )
 
 
-def signal(name: str, value: float = 1.0, weight: float = 1.0) -> Signal:
-    return Signal(name=name, value=value, weight=weight, source="rule:test")
+def signal(name: str, value: float = 1.0, weight: float = 1.0) -> RewardTerm:
+    return RewardTerm(name=name, value=value, weight=weight, source="rule:test")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def signal(name: str, value: float = 1.0, weight: float = 1.0) -> Signal:
         (DATA, (0.25, 0.30, 0.35, 0.05, 0.05)),
     ],
 )
-def test_the_surfaces_have_their_documented_shares(surface: Weights, shares: tuple[float, ...]) -> None:
+def test_the_surfaces_have_their_documented_shares(surface: WeightSet, shares: tuple[float, ...]) -> None:
     assert dict(zip(("format", "tool", "task", "minimal", "cost"), shares, strict=True)) == surface.groups
 
 
@@ -72,7 +72,7 @@ def test_weighing_multiplies_and_what_is_not_named_counts_nothing() -> None:
     weighed = weigh([*halves, signal("utility"), signal("colour", value=9.0)], TOOL)
     assert [one.weight for one in weighed] == pytest.approx([0.2, 0.2, 0.2, 0.0])
     assert [one.value for one in weighed] == [1.0, 0.0, 1.0, 9.0]
-    assert Sheet(signals=weighed).total == pytest.approx(0.4)
+    assert RewardBreakdown(signals=weighed).total == pytest.approx(0.4)
 
 
 def test_what_a_workload_cannot_measure_is_shared_among_the_rest() -> None:
@@ -87,10 +87,10 @@ def test_what_a_workload_cannot_measure_is_shared_among_the_rest() -> None:
 def test_an_ablation_takes_one_term_and_leaves_the_others_as_they_were() -> None:
     values = {"choice": 1.0, "structure": 0.5, "utility": 0.25, "error_handling": 1.0}
     whole = weigh([signal(name, value) for name, value in values.items()], TOOL)
-    before = Sheet(signals=whole).total
+    before = RewardBreakdown(signals=whole).total
     assert before is not None
     for name, value in values.items():
-        assert Sheet(signals=ablated(whole, name)).total == pytest.approx(before - value * TOOL.shares[name])
+        assert RewardBreakdown(signals=ablated(whole, name)).total == pytest.approx(before - value * TOOL.shares[name])
 
 
 def test_a_score_of_what_was_not_measured_is_refused() -> None:
@@ -110,7 +110,7 @@ def test_a_score_of_what_was_not_measured_is_refused() -> None:
 )
 def test_impossible_sets_are_refused(given_: dict[str, object], why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        Weights(**given_)  # type: ignore[arg-type]
+        WeightSet(**given_)  # type: ignore[arg-type]
 
 
 def test_sets_are_found_by_name_with_or_without_a_version() -> None:
@@ -130,24 +130,34 @@ def test_the_phases_are_the_documented_ones() -> None:
 
 
 def test_a_phase_is_left_by_time_and_success_together() -> None:
-    assert onward(Place(), episodes=101, success=0.79, hacked=False) == Place(phase=0, episode=101)  # not good enough
-    assert onward(Place(), episodes=100, success=1.0, hacked=False) == Place(phase=0, episode=100)  # too early
-    tools = onward(Place(), episodes=101, success=0.8, hacked=False)
-    assert tools == Place(phase=1, episode=101)
-    assert onward(tools, episodes=400, success=0.7, hacked=False) == Place(phase=2, episode=501)
-    assert onward(Place(), episodes=900, success=1.0, hacked=False).phase == 1  # one at a time
-    assert onward(Place(phase=2, episode=600), episodes=9, success=1.0, hacked=False) == Place(phase=2, episode=609)
+    assert onward(CurriculumPosition(), episodes=101, success=0.79, hacked=False) == CurriculumPosition(
+        phase=0, episode=101
+    )  # not good enough
+    assert onward(CurriculumPosition(), episodes=100, success=1.0, hacked=False) == CurriculumPosition(
+        phase=0, episode=100
+    )  # too early
+    tools = onward(CurriculumPosition(), episodes=101, success=0.8, hacked=False)
+    assert tools == CurriculumPosition(phase=1, episode=101)
+    assert onward(tools, episodes=400, success=0.7, hacked=False) == CurriculumPosition(phase=2, episode=501)
+    assert onward(CurriculumPosition(), episodes=900, success=1.0, hacked=False).phase == 1  # one at a time
+    assert onward(
+        CurriculumPosition(phase=2, episode=600), episodes=9, success=1.0, hacked=False
+    ) == CurriculumPosition(phase=2, episode=609)
 
 
 def test_hacking_costs_a_phase_and_its_episodes_however_good_it_looks() -> None:
-    assert onward(Place(phase=2, episode=700), episodes=50, success=1.0, hacked=True) == Place(phase=1, episode=101)
-    assert onward(Place(phase=0, episode=90), episodes=50, success=1.0, hacked=True) == Place(phase=0, episode=0)
+    assert onward(
+        CurriculumPosition(phase=2, episode=700), episodes=50, success=1.0, hacked=True
+    ) == CurriculumPosition(phase=1, episode=101)
+    assert onward(CurriculumPosition(phase=0, episode=90), episodes=50, success=1.0, hacked=True) == CurriculumPosition(
+        phase=0, episode=0
+    )
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1), st.booleans()), max_size=30))
 def test_a_phase_is_never_entered_before_its_first_episode(steps: list[tuple[int, float, bool]]) -> None:
-    place = Place()
+    place = CurriculumPosition()
     for episodes, success, hacked in steps:
         before, place = place, onward(place, episodes=episodes, success=success, hacked=hacked)
         assert place.episode >= PHASES[place.phase].first and abs(place.phase - before.phase) <= 1
@@ -155,4 +165,4 @@ def test_a_phase_is_never_entered_before_its_first_episode(steps: list[tuple[int
 
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(BadInput, match="impossible"):
-        onward(Place(), episodes=1, success=1.5, hacked=False)
+        onward(CurriculumPosition(), episodes=1, success=1.5, hacked=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
-from holdfast.contracts.judgement import Artefact, Calibration, Grade, Judgement, Standing
+from holdfast.contracts.judgement import Calibration, EvalItem, Grade, Judgement, JudgeStatus
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.judges.judge import Criterion, JudgeFailed
 
@@ -46,13 +46,13 @@ class Scripted:
     """A judge whose score is a function of the artefact; None: it abstains, an exception: it cannot be had."""
 
     name: str
-    score: Callable[[Artefact], float | Exception | None]
+    score: Callable[[EvalItem], float | Exception | None]
     count: int = 0
 
     def prompt(self, criterion: Criterion) -> str:
         return "a" * 64
 
-    async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         self.count += 1
         found = self.score(artefact)
         if isinstance(found, Exception):
@@ -60,7 +60,7 @@ class Scripted:
         return judgement(artefact, self.name, found, criterion=criterion.id)
 
 
-def judgement(artefact: Artefact, judge: str, score: float | None, **changes: Any) -> Judgement:
+def judgement(artefact: EvalItem, judge: str, score: float | None, **changes: Any) -> Judgement:
     grade = None if score is None else (Grade.YES if score >= 0.5 else Grade.NO)
     about = {"judge": judge, "criterion": "correctness@1", "prompt": "a" * 64, "artefact": artefact.sha256, "at": 1.0}
     return Judgement(**{**about, "grade": grade, "score": score, **changes})
@@ -80,7 +80,7 @@ def calibration(
         xs=(0.0, 1.0),
         ys=(0.0, 1.0),
         measures={"brier": brier},
-        standing=Standing.TRUSTED if trusted else Standing.DIAGNOSTIC,
+        standing=JudgeStatus.TRUSTED if trusted else JudgeStatus.DIAGNOSTIC,
         reasons=() if trusted else ("kappa 0.10 < 0.4",),
         at=1.0,
     )

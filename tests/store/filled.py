@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.artifacts import Artifact
+from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.flag import Flag
-from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
-from holdfast.contracts.trial import Served, Trial
 from holdfast.store.store import Store, open_store
 from tests.operate.stage import Line, proposed
 
@@ -206,7 +206,7 @@ def _grow(store: Store, now: float) -> None:
     outcomes = [{"success": float(place % 10 < 7), "reward": 0.7, "latency_s": 0.5} for place in range(300)]
     line.serve(2, outcomes, arm=1, start=now - 500.0)
     line.serve(2, outcomes, arm=2, start=now - 500.0)
-    trial = Trial(
+    trial = Experiment(
         name="greeting", kind="experiment", arms={"control": 0.5, "treatment": 0.5}, salt="s", created_at=now,
         settings={"metric": "success", "why": f"does it help? {SCRIPT}"},
     )  # fmt: skip
@@ -214,7 +214,9 @@ def _grow(store: Store, now: float) -> None:
     for place in range(40):
         arm = ("control", "treatment")[place % 2]
         store.trials.expose("greeting", f"unit-{place}", arm, now=now)
-        served = Served(id=f"q{place}", trial="greeting", arm=arm, unit=f"unit-{place}", at=now, success=place % 2)
+        served = ServedRequest(
+            id=f"q{place}", trial="greeting", arm=arm, unit=f"unit-{place}", at=now, success=place % 2
+        )
         store.trials.record([served])
     flag = Flag(name="beta", variants={"on": True, "off": False}, off="off", enabled=True, description=SCRIPT)
     store.flags.put(flag, who="ann", why="try", now=now).result()

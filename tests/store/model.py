@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.contracts.errors import Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import DONE, OPEN, AttemptState, Backoff, RolloutState, Task
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.store.queue import CLOCKS_S, KILLS
 
 A, R = AttemptState, RolloutState
@@ -48,7 +48,7 @@ class Entry:
 class Model:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self.wanted = Wanted.RUNNING
+        self.wanted = DesiredState.RUNNING
         self.entries: dict[str, Entry] = {}
         self.recorded: set[str] = set()  # steps that are done
 
@@ -158,8 +158,8 @@ class Model:
         entry.status, entry.faults, entry.final, entry.ready_at = R.QUEUING, 0, None, now
         entry.interruptions, entry.killed, entry.outcome = 0, 0, None
 
-    def want(self, wanted: Wanted) -> None:
-        if self.wanted is Wanted.CANCELLED and wanted is not Wanted.CANCELLED:
+    def want(self, wanted: DesiredState) -> None:
+        if self.wanted is DesiredState.CANCELLED and wanted is not DesiredState.CANCELLED:
             raise IllegalMove(wanted)
         self.wanted = wanted
 
@@ -174,7 +174,7 @@ class Model:
             if entry.status is R.QUEUING and entry.task.step not in self.recorded
         ]
         heads = sorted(queue, key=lambda entry: (-entry.task.priority, entry.place))[:most]
-        return heads if self.wanted is Wanted.RUNNING else []
+        return heads if self.wanted is DesiredState.RUNNING else []
 
     def _failed(self, entry: Entry, held: Try, now: float, backoff: Backoff, chance: float) -> None:
         """The table "what failing means": the agent's failures use up its tries, those of infrastructure do not."""

@@ -9,28 +9,28 @@ from threading import Event
 from typing import Any
 
 from holdfast.contracts.access import Role as Access
+from holdfast.contracts.commands import Alert, Command, Severity
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
-    Artefact,
     Calibration,
-    Doubt,
     Doubtful,
+    EvalItem,
     Grade,
     Judgement,
+    JudgeStatus,
     Label,
     Maker,
+    ReviewRequest,
     Role,
-    Standing,
 )
-from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
 from holdfast.contracts.trace import Span, SpanKind
-from holdfast.contracts.trial import Served, Trial
 from holdfast.store.store import Store
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 from tests.conftest import Clock
 
 LEASE_S = 30.0
@@ -48,8 +48,8 @@ def span(seq: int = 1, name: str = "step") -> Span:
     return Span(seq=seq, kind=SpanKind.TELEMETRY, name=name, started_at=1.0, ended_at=2.0)
 
 
-def signal(name: str = "exact", value: float = 1.0) -> Signal:
-    return Signal(name=name, value=value, source="rule:test")
+def signal(name: str = "exact", value: float = 1.0) -> RewardTerm:
+    return RewardTerm(name=name, value=value, source="rule:test")
 
 
 def checkpoint(name: str = "c", **fields: Any) -> Checkpoint:
@@ -66,14 +66,14 @@ def serving(store: Store, source: str = "shelf:a") -> None:
         release.id, Stage.LIVE, expect=Stage.CANDIDATE, why="first", evidence=evidence, known_good=True, **at
     )
     arms = {"control": 0.5, "treatment": 0.5}
-    store.trials.begin(Trial(name="t", kind="experiment", arms=arms, salt="s", created_at=1.0), **at).result()
+    store.trials.begin(Experiment(name="t", kind="experiment", arms=arms, salt="s", created_at=1.0), **at).result()
     store.trials.expose("t", "u", "control", now=2.0)
-    store.trials.record([Served(id=name, trial="t", arm="control", unit="u", at=3.0) for name in ("r1", "r2")])
+    store.trials.record([ServedRequest(id=name, trial="t", arm="control", unit="u", at=3.0) for name in ("r1", "r2")])
     flag = Flag(name="beta", variants={"on": True, "off": False}, off="off")
     store.flags.put(flag, why="try", **at).result()
 
 
-ANSWER = Artefact(task="What is 2 + 2?", output="4", author="sprout")
+ANSWER = EvalItem(task="What is 2 + 2?", output="4", author="sprout")
 JUDGED = ANSWER.sha256[:12]
 
 
@@ -82,11 +82,11 @@ def judged(store: Store) -> None:
     about = {"artefact": ANSWER.sha256, "criterion": "correctness@1", "at": 1.0}
     given = Judgement(judge="m", prompt="a" * 64, grade=Grade.YES, score=0.75, **about)
     store.judgements.record(ANSWER, given).result()
-    store.judgements.doubt(ANSWER, Doubt(reason=Doubtful.ASKED, **about)).result()
+    store.judgements.doubt(ANSWER, ReviewRequest(reason=Doubtful.ASKED, **about)).result()
     store.judgements.label([Label(maker=Maker.PERSON, who="ann", holds=True, **about)]).result()
     bound = {"judge": "m", "criterion": "correctness@1", "prompt": "a" * 64, "labels": "b" * 64, "at": 1.0}
     measures = {"xs": (0.75,), "ys": (0.5,), "measures": {"kappa": 0.5}, "makers": {"person": 1}, "n": 1}
-    store.judgements.calibrate(Calibration(standing=Standing.TRUSTED, **bound, **measures), who="ann").result()
+    store.judgements.calibrate(Calibration(standing=JudgeStatus.TRUSTED, **bound, **measures), who="ann").result()
     store.judgements.appoint("sprout", "m", Role.AUDIT, who="ann", now=1.0).result()
 
 
@@ -154,11 +154,11 @@ class Scene:
 
 
 @contextmanager
-def held_open(store: Store, *calls: Any) -> Iterator[Sequence[Pending[Any]]]:
+def held_open(store: Store, *calls: Any) -> Iterator[Sequence[WriteFuture[Any]]]:
     """The calls' one transaction is done but not committed while the block lasts."""
     busy, gathered, done, release = Event(), Event(), Event(), Event()
 
-    def hold(mine: Event, until: Event) -> Pending[Any]:
+    def hold(mine: Event, until: Event) -> WriteFuture[Any]:
         return store.db.write(lambda _: mine.set() or until.wait(20))
 
     hold(busy, gathered)  # keeps the writer busy, so that the calls gather into one batch behind it

@@ -9,7 +9,7 @@ import pytest
 from holdfast.contracts.errors import IllegalMove, NotFound, StoreTooNew
 from holdfast.contracts.records import decode, encode
 from holdfast.contracts.rollout import AttemptState
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store import admin
 from holdfast.store.check import check
 from holdfast.store.db import HEAD, REVISIONS, engine_for
@@ -218,7 +218,7 @@ def test_pruning_that_was_interrupted_can_be_finished_and_nobody_resumes_the_res
     played(store, clock, "a", admin.CHUNK + 5, end=RunState.FAILED)
     (old,) = admin.old_runs(store, before=clock.now + 1)
     assert next(admin.prune(store, old, who="ann", now=7.0)) == admin.CHUNK
-    assert store.runs.get(old.run).wanted is Wanted.CANCELLED
+    assert store.runs.get(old.run).wanted is DesiredState.CANCELLED
     with pytest.raises(IllegalMove, match="was cancelled for good"):
         store.runs.resume(old.run, who="ann", now=8.0, silent_s=1.0).result()
     (rest,) = admin.old_runs(store, before=clock.now + 1)
@@ -235,5 +235,5 @@ def test_a_run_that_was_taken_up_meanwhile_is_left_alone(store: Store, clock: Cl
         list(admin.prune(store, old, who="ann", now=9.0))
     assert str(caught.value) == f"run {old.run}: somebody works on it; prune it when it has ended"
     assert rows(store)["rollouts"] == 2
-    assert store.runs.get(old.run).wanted is Wanted.RUNNING
+    assert store.runs.get(old.run).wanted is DesiredState.RUNNING
     assert [entry.kind for entry in store.ledger.entries()] == ["run", "run", "run"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.orders import Alert, Severity
 from holdfast.store.store import Store, open_store
 
 BACKLOG = Alert(code="backlog", severity=Severity.WARNING, message="100 wait", at=5.0)

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.contracts.budget import (
     Assessment,
-    Budget,
     BudgetChange,
     BudgetEvent,
     BudgetEventKind,
     Mode,
+    ThinkingBudget,
     Tier,
     Traits,
     Trigger,
@@ -32,7 +32,7 @@ CEILING = {Tier.TRIVIAL: 500, Tier.STANDARD: 2000, Tier.COMPLEX: 8000}
 
 def allocated(attempt: Attempt, tier: Tier = Tier.STANDARD) -> BudgetChange:
     assessment = Assessment(tier=tier, confidence=0.9, reasons=("tool_count 1 ≥ 1",), traits=Traits(tool_count=1))
-    budget = Budget(
+    budget = ThinkingBudget(
         attempt=attempt.id,
         assessment=assessment,
         ceiling=CEILING[tier],
@@ -44,12 +44,12 @@ def allocated(attempt: Attempt, tier: Tier = Tier.STANDARD) -> BudgetChange:
     return BudgetChange(budget=budget, events=(event(budget, BudgetEventKind.ALLOCATE, tokens=CEILING[tier]),))
 
 
-def event(budget: Budget, kind: BudgetEventKind, **more: object) -> BudgetEvent:
+def event(budget: ThinkingBudget, kind: BudgetEventKind, **more: object) -> BudgetEvent:
     standing = {"allowed": budget.allowed, "spent": budget.spent, "overspent": budget.overspent}
     return BudgetEvent(attempt=budget.attempt, seq=budget.events, kind=kind, at=2.0, **standing, **more)  # type: ignore[arg-type]
 
 
-def spent(budget: Budget, tokens: int, over: int = 0) -> BudgetChange:
+def spent(budget: ThinkingBudget, tokens: int, over: int = 0) -> BudgetChange:
     after = replace(
         budget,
         spent=budget.spent + tokens,
@@ -63,7 +63,7 @@ def spent(budget: Budget, tokens: int, over: int = 0) -> BudgetChange:
     return BudgetChange(budget=after, events=(event(after, kind, tokens=tokens, mode=Mode.HARD, confidence=0.25),))
 
 
-def grown(budget: Budget, tokens: int) -> BudgetChange:
+def grown(budget: ThinkingBudget, tokens: int) -> BudgetChange:
     after = replace(
         budget,
         allowed=budget.allowed + tokens,
@@ -75,7 +75,7 @@ def grown(budget: Budget, tokens: int) -> BudgetChange:
     return BudgetChange(budget=after, events=(event(after, kind, tokens=tokens, trigger=trigger, why="unsure"),))
 
 
-def record(scene: Scene, attempt: Attempt, *changes: BudgetChange) -> Budget:
+def record(scene: Scene, attempt: Attempt, *changes: BudgetChange) -> ThinkingBudget:
     for change in changes:
         scene.store.budgets.record(attempt, change, now=scene.clock.now).result()
     return changes[-1].budget

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.commands import Command
 from holdfast.contracts.errors import BadInput, Conflict
-from holdfast.contracts.orders import Command
-from holdfast.contracts.run import Wanted
-from holdfast.store.commands import Act, Answer
+from holdfast.contracts.run import DesiredState
+from holdfast.store.commands import Act, CommandResult
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
@@ -23,7 +23,7 @@ PAUSE = Command(id="c1", action="pause", subject="run-1-a", who="ann", why="lunc
 
 def pausing(store: Store, run: str) -> Act:
     def act(tx: Transaction) -> Mapping[str, Any]:
-        return {"wanted": store.runs.want_in(tx, run, Wanted.PAUSED, who="ann", why="lunch", now=5.0).wanted}
+        return {"wanted": store.runs.want_in(tx, run, DesiredState.PAUSED, who="ann", why="lunch", now=5.0).wanted}
 
     return act
 
@@ -31,8 +31,8 @@ def pausing(store: Store, run: str) -> Act:
 def test_an_order_is_obeyed_and_noted_together(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     answer = store.commands.once(PAUSE, "operator", pausing(store, run), run=run).result()
-    assert answer == Answer(body={"wanted": "paused"}, again=False)
-    assert store.runs.get(run).wanted is Wanted.PAUSED
+    assert answer == CommandResult(body={"wanted": "paused"}, again=False)
+    assert store.runs.get(run).wanted is DesiredState.PAUSED
     entry = list(store.ledger.entries(run=run))[-1]
     assert (entry.kind, entry.who, entry.at) == ("command", "ann", 5.0)
     assert entry.body == {
@@ -44,12 +44,12 @@ def test_an_order_is_obeyed_and_noted_together(store: Store, clock: Clock) -> No
 def test_the_same_order_again_does_nothing_and_has_the_same_answer(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     store.commands.once(PAUSE, "operator", pausing(store, run)).result()
-    store.runs.want(run, Wanted.RUNNING, who="bob", why="back", now=6.0).result()
+    store.runs.want(run, DesiredState.RUNNING, who="bob", why="back", now=6.0).result()
     before = store.ledger.verify()
     later = replace(PAUSE, at=9.0, args={"b": "2", "a": "1"})  # neither the hour nor the order of words is content
-    assert store.commands.known(later) == Answer(body={"wanted": "paused"}, again=True)
+    assert store.commands.known(later) == CommandResult(body={"wanted": "paused"}, again=True)
     assert store.commands.once(later, "operator", pausing(store, run)).result().again
-    assert store.runs.get(run).wanted is Wanted.RUNNING
+    assert store.runs.get(run).wanted is DesiredState.RUNNING
     assert store.ledger.verify() == before
 
 
@@ -91,14 +91,16 @@ def test_a_refusal_is_noted_and_its_id_stays_free(store: Store, clock: Clock) ->
 def test_an_order_is_known_in_its_own_project_and_whatever_it_says(store: Store, url: str) -> None:
     odd = replace(PAUSE, subject="a\0b", why="half \ud800 a letter", args={"x": "\0"})
     assert not store.commands.once(odd, "operator", lambda tx: {"said": "\0"}).result().again
-    assert store.commands.once(odd, "operator", lambda tx: {}).result() == Answer(body={"said": "\0"}, again=True)
+    assert store.commands.once(odd, "operator", lambda tx: {}).result() == CommandResult(
+        body={"said": "\0"}, again=True
+    )
     with open_store(url, project="other") as elsewhere:
         assert elsewhere.commands.known(odd) is None
 
 
 def test_of_many_who_give_the_same_order_at_once_one_is_obeyed(store: Store, url: str) -> None:
     done: list[str] = []
-    answers: list[Answer] = []
+    answers: list[CommandResult] = []
 
     def give(name: str) -> None:
         with open_store(url) as mine:

@@ -27,8 +27,8 @@ from holdfast.contracts.errors import (
     StoreTooNew,
 )
 from holdfast.contracts.rollout import RolloutState
-from holdfast.store.changes import TOPICS
 from holdfast.store.db import HEAD, REVISIONS, engine_for, open_db, revision
+from holdfast.store.notifications import TOPICS
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Databases, Files
 from tests.store.children import run_child, start_child

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.experience import Decided
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.experience import ScoredRollout
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.sql import Transaction
@@ -57,7 +57,7 @@ def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
     attempt(scene, asked("m@1"), value=None, state=AttemptState.FAILED)
     found = scene.store.experiences.one(f"{scene.run}/a")
     assert found is not None and found.state is RolloutState.FAILED
-    assert found.sheet.signals == (Signal(name="success", value=0.0, source="rule:failed"),)  # it was not right
+    assert found.sheet.signals == (RewardTerm(name="success", value=0.0, source="rule:failed"),)  # it was not right
 
 
 def test_one_that_failed_and_was_scored_all_the_same_has_no_second_check(scene: Scene) -> None:
@@ -108,7 +108,7 @@ def test_an_unknown_rollout_is_not_found(scene: Scene) -> None:
         scene.store.experiences.one(f"{scene.run}/nothing")
 
 
-def page(scene: Scene, **how: Any) -> list[Decided]:
+def page(scene: Scene, **how: Any) -> list[ScoredRollout]:
     return scene.store.experiences.decided(scene.run, **how)
 
 
@@ -118,7 +118,7 @@ def test_what_was_decided_is_read_a_page_at_a_time_with_all_that_a_scorer_needs(
     scene.store.traces.add(claim.attempt, [asked("m@1")], now=scene.clock.now).result()
     scene.store.traces.score(claim.attempt, [signal("success", 1.0), signal("tone", 0.5)], now=scene.clock.now).result()
     scene.finish(claim, AttemptState.SUCCEEDED, reward=1.5, outcome="right", output={"answer": 4})
-    whole = Decided(
+    whole = ScoredRollout(
         rollout=f"{scene.run}/a",
         input={"q": "a"},
         output={"answer": 4},
@@ -158,7 +158,7 @@ def test_pages_go_on_where_the_last_one_ended(scene: Scene, most: int) -> None:
     scene.enqueue(*names, "open")
     for place, _ in enumerate(names):
         attempt(scene, span(1), value=float(place))
-    found, after = list[Decided](), None
+    found, after = list[ScoredRollout](), None
     while some := page(scene, after=after, most=most, spans=True):
         assert len(some) <= most
         found, after = found + some, some[-1].rollout

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.judgement import Doubt, Doubtful
+from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.judgement import Doubtful, ReviewRequest
 from holdfast.contracts.records import PUBLISHED, decode, encode
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import Span, SpanKind, ToolCall
-from holdfast.contracts.trial import Served
 from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
@@ -130,7 +130,7 @@ def test_what_was_learnt_is_exported_with_its_run(store: Store, clock: Clock) ->
 
 def test_scorings_are_exported_with_their_run_each_before_its_signals(store: Store, clock: Clock) -> None:
     mine, other = (Scene(store, clock, begin(store, clock, salt=salt)) for salt in "ab")
-    told = Signal(name="success", value=0.5, source="rule:exact@2", feedback="nearly")
+    told = RewardTerm(name="success", value=0.5, source="rule:exact@2", feedback="nearly")
     for scene in (mine, other):
         scene.enqueue("t")
         store.scorings.add(scene.run, "again", {"exact": 2}, [(f"{scene.run}/t", [told])], who="ann", now=1.0)
@@ -196,9 +196,9 @@ def test_orders_and_alerts_are_exported_and_of_a_token_all_but_its_hash(store: S
     assert not {"command", "alert", "token"} & set(kinds(exported(store, project="other")))
 
 
-def doubted(store: Store) -> list[Doubt]:
+def doubted(store: Store) -> list[ReviewRequest]:
     """Also what a person has looked at."""
-    return [Doubt(artefact=ANSWER.sha256, criterion="correctness@1", reason=Doubtful.ASKED, at=1.0)]
+    return [ReviewRequest(artefact=ANSWER.sha256, criterion="correctness@1", reason=Doubtful.ASKED, at=1.0)]
 
 
 def test_a_long_trial_is_exported_in_pages(store: Store) -> None:
@@ -206,7 +206,7 @@ def test_a_long_trial_is_exported_in_pages(store: Store) -> None:
     names = [f"more-{n:04}" for n in range(1100)]
     for name in names:
         store.trials.expose("t", name, "treatment", now=1.0)
-    store.trials.record([Served(id=name, trial="t", arm="control", unit="u", at=1.0) for name in names]).result()
+    store.trials.record([ServedRequest(id=name, trial="t", arm="control", unit="u", at=1.0) for name in names]).result()
     data = exported(store)
     assert [line["record"]["unit"] for line in data if line["kind"] == "exposure"] == [*names, "u"]
     assert [line["record"]["id"] for line in data if line["kind"] == "served"] == ["r1", "r2", *names]

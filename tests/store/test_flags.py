@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound
-from holdfast.contracts.flag import Condition, Flag, Rule
+from holdfast.contracts.flag import Condition, Flag, FlagRule
 from holdfast.contracts.records import encode
-from holdfast.store.changes import FLAGS, ORDERS
+from holdfast.store.notifications import FLAGS, ORDERS
 from holdfast.store.store import Store, open_store
 from tests.store.children import start_child
 from tests.store.scene import held_open
@@ -31,7 +31,9 @@ def test_what_is_put_comes_back_with_the_time_of_its_change(store: Store) -> Non
         off="a",
         enabled=True,
         rules=(
-            Rule(variant="b", conditions=(Condition(attribute="group", operator="in", value=["staff"]),), percent=12.5),
+            FlagRule(
+                variant="b", conditions=(Condition(attribute="group", operator="in", value=["staff"]),), percent=12.5
+            ),
         ),
         requires={"other": "on"},
         expires_at=99.5,
@@ -73,7 +75,7 @@ def test_who_changes_what_another_has_changed_meanwhile_is_told(store: Store) ->
     seen = put(store, flag(enabled=True))
     put(store, replace(seen, killed=True), now=2.0, seen=seen)
     with pytest.raises(Conflict, match="^flag beta: was changed by another meanwhile; look at it again$"):
-        put(store, replace(seen, rules=(Rule(variant="on"),)), now=3.0, seen=seen)
+        put(store, replace(seen, rules=(FlagRule(variant="on"),)), now=3.0, seen=seen)
     assert store.flags.get("beta").killed
     with pytest.raises(Conflict):
         put(store, flag("gone"), seen=flag("gone"))

@@ -9,45 +9,47 @@ import pytest
 
 from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.judgement import (
-    Artefact,
     Calibration,
-    Doubt,
     Doubtful,
+    EvalItem,
     Grade,
     Judgement,
+    JudgeStatus,
     Label,
     Maker,
+    ReviewRequest,
     Role,
-    Standing,
 )
 from holdfast.contracts.run import RunState
 from holdfast.store import admin
 from holdfast.store.check import check
 from holdfast.store.store import Store
 
-ANSWER = Artefact(task="What is 2 + 2?", output="4", author="ann")
-OTHER = Artefact(task="What is 2 + 2?", output="5")
+ANSWER = EvalItem(task="What is 2 + 2?", output="4", author="ann")
+OTHER = EvalItem(task="What is 2 + 2?", output="5")
 ON = "correctness@1"
 
 
-def judgement(artefact: Artefact = ANSWER, **changes: Any) -> Judgement:
+def judgement(artefact: EvalItem = ANSWER, **changes: Any) -> Judgement:
     given = {"judge": "m", "criterion": ON, "prompt": "a" * 64, "artefact": artefact.sha256, "at": 1.0}
     return Judgement(**{**given, "grade": Grade.YES, "score": 0.9, "why": "it is", **changes})
 
 
-def label(artefact: Artefact = ANSWER, holds: bool | None = True, **changes: Any) -> Label:
+def label(artefact: EvalItem = ANSWER, holds: bool | None = True, **changes: Any) -> Label:
     given = {"artefact": artefact.sha256, "criterion": ON, "maker": Maker.PERSON, "who": "ann", "at": 2.0}
     return Label(**{**given, "holds": holds, **changes})
 
 
-def doubt(artefact: Artefact = ANSWER, **changes: Any) -> Doubt:
-    return Doubt(**{"artefact": artefact.sha256, "criterion": ON, "reason": Doubtful.ABSTAINED, "at": 1.0, **changes})
+def doubt(artefact: EvalItem = ANSWER, **changes: Any) -> ReviewRequest:
+    return ReviewRequest(
+        **{"artefact": artefact.sha256, "criterion": ON, "reason": Doubtful.ABSTAINED, "at": 1.0, **changes}
+    )
 
 
 def calibration(**changes: Any) -> Calibration:
     given = {"judge": "m", "criterion": ON, "prompt": "a" * 64, "labels": "b" * 64, "makers": {"program": 2}}
     given |= {"n": 2, "xs": (0.1, 0.9), "ys": (0.2, 0.8), "measures": {"kappa": 0.5, "auroc": None}}
-    return Calibration(**{**given, "standing": Standing.TRUSTED, "at": 1.0, **changes})
+    return Calibration(**{**given, "standing": JudgeStatus.TRUSTED, "at": 1.0, **changes})
 
 
 def sound(store: Store) -> bool:
@@ -126,7 +128,7 @@ def test_a_doubt_waits_until_a_person_has_looked(store: Store) -> None:
 
 
 def test_the_newest_calibration_of_exactly_this_judge_counts(store: Store) -> None:
-    first, second = calibration(), calibration(standing=Standing.DIAGNOSTIC, reasons=("kappa 0.1 < 0.4",), at=2.0)
+    first, second = calibration(), calibration(standing=JudgeStatus.DIAGNOSTIC, reasons=("kappa 0.1 < 0.4",), at=2.0)
     assert store.judgements.calibration("m", ON, "a" * 64) is None
     for one in (first, second, calibration(prompt="c" * 64)):
         store.judgements.calibrate(one, who="ann").result()

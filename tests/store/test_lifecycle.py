@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 )
 
 from holdfast.contracts.errors import HoldfastError
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import DONE, Attempt, AttemptState, Backoff, Rollout, RolloutState, Split, Task
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.store.check import check
 from holdfast.store.queue import ENDS
 from holdfast.store.store import Store, open_store
@@ -155,7 +155,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def trace(self, attempt: Attempt) -> None:
         first = self.written[attempt.token] + 1
-        signal = Signal(name="n", value=1.0, source="test")
+        signal = RewardTerm(name="n", value=1.0, source="test")
 
         def write() -> None:
             self.store.traces.add(attempt, [span(first), span(first + 1)], now=self.clock.now).result()
@@ -196,14 +196,14 @@ class Lifecycle(RuleBasedStateMachine):
                 lambda: self.model.requeue(name, self.clock.now),
             )
         elif act == "hold":
-            self.order(Wanted.PAUSED if place % 2 else Wanted.DRAINING)
+            self.order(DesiredState.PAUSED if place % 2 else DesiredState.DRAINING)
         elif act == "go on":
-            self.order(Wanted.RUNNING)
+            self.order(DesiredState.RUNNING)
         elif act == "open again":
             self.store.close()
             self.store = open_store(self.url)
         elif place == 0:  # seldom: nothing can be claimed afterwards
-            self.order(Wanted.CANCELLED)
+            self.order(DesiredState.CANCELLED)
             cancelled = self.store.queue.cancel_open(self.run, now=self.clock.now, why="over").result()
             assert cancelled == self.model.cancel_open(self.clock.now)
 
@@ -215,7 +215,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.store.steps.add(self.run, step, {}, function="f", now=self.clock.now).result()
             self.model.recorded.add(step)
 
-    def order(self, wanted: Wanted) -> None:
+    def order(self, wanted: DesiredState) -> None:
         self.both(
             lambda: self.store.runs.want(self.run, wanted, who="op", why="w", now=self.clock.now).result(),
             lambda: self.model.want(wanted),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contracts.commands import Overrides
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
-from holdfast.contracts.orders import Overrides
 from holdfast.store.overrides import OverridesFile
 
 

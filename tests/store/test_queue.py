@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord, Conflict, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import Attempt, AttemptState, Claim, Rollout, RolloutState, Split, Task
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, span
@@ -269,9 +269,14 @@ def test_a_task_that_is_there_needs_no_room(store: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "claimable"),
-    [(Wanted.RUNNING, True), (Wanted.PAUSED, False), (Wanted.DRAINING, False), (Wanted.CANCELLED, False)],
+    [
+        (DesiredState.RUNNING, True),
+        (DesiredState.PAUSED, False),
+        (DesiredState.DRAINING, False),
+        (DesiredState.CANCELLED, False),
+    ],
 )
-def test_claims_and_beats_obey_the_orders(scene: Scene, wanted: Wanted, claimable: bool) -> None:
+def test_claims_and_beats_obey_the_orders(scene: Scene, wanted: DesiredState, claimable: bool) -> None:
     scene.enqueue("held", "next")
     held = scene.claim()
     scene.store.runs.want(scene.run, wanted, who="op", why="test", now=scene.clock.now).result()
@@ -284,8 +289,8 @@ def test_claims_and_beats_obey_the_orders(scene: Scene, wanted: Wanted, claimabl
 def test_a_paused_run_goes_on_where_it_was(scene: Scene) -> None:
     scene.enqueue("a", "b")
     scene.finish(scene.claim(), A.FAILED, backoff=AT_ONCE)
-    for wanted in (Wanted.PAUSED, Wanted.RUNNING):
-        assert scene.claims(9) == () if wanted is not Wanted.PAUSED else True
+    for wanted in (DesiredState.PAUSED, DesiredState.RUNNING):
+        assert scene.claims(9) == () if wanted is not DesiredState.PAUSED else True
         scene.store.runs.want(scene.run, wanted, who="op", why="test", now=scene.clock.now).result()
     assert names(scene.claims(9)) == ["a", "b"]
 

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.contracts.errors import IllegalMove, StaleLease
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 from tests.conftest import Clock
 from tests.store.scene import LEASE_S, Scene, begin, held_open, span
 
@@ -29,7 +29,7 @@ def other(scene: Scene, url: str) -> Iterator[Scene]:
         yield Scene(store, scene.clock, scene.run)
 
 
-def comes_along(pending: Pending[object]) -> None:
+def comes_along(pending: WriteFuture[object]) -> None:
     """Give the second call time to meet the first one's lock."""
     time.sleep(0.1)
 
@@ -168,14 +168,14 @@ def test_two_processes_cannot_both_take_up_a_run(scene: Scene, other: Scene) -> 
 
 
 def test_an_order_cannot_undo_a_cancel_that_came_first(scene: Scene, other: Scene) -> None:
-    cancel = lambda: scene.store.runs.want(scene.run, Wanted.CANCELLED, who="a", why="x", now=1.0)  # noqa: E731
+    cancel = lambda: scene.store.runs.want(scene.run, DesiredState.CANCELLED, who="a", why="x", now=1.0)  # noqa: E731
     with held_open(scene.store, cancel) as (first,):
-        second = other.store.runs.want(scene.run, Wanted.PAUSED, who="b", why="x", now=1.0)
+        second = other.store.runs.want(scene.run, DesiredState.PAUSED, who="b", why="x", now=1.0)
         comes_along(second)
-    assert first.result().wanted is Wanted.CANCELLED
+    assert first.result().wanted is DesiredState.CANCELLED
     with pytest.raises(IllegalMove, match="is cancelled"):
         second.result()
-    assert scene.store.runs.get(scene.run).wanted is Wanted.CANCELLED
+    assert scene.store.runs.get(scene.run).wanted is DesiredState.CANCELLED
 
 
 def test_claims_at_once_take_different_rollouts(scene: Scene, other: Scene) -> None:

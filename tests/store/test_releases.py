@@ -11,8 +11,8 @@ from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound,
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.store.changes import RELEASES
 from holdfast.store.check import check
+from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import BY_HAND
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store

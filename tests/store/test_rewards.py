@@ -7,19 +7,19 @@ import threading
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, Refused
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
-from holdfast.store.changes import FINISHED
 from holdfast.store.check import check
+from holdfast.store.notifications import FINISHED
 from holdfast.store.rewards import Rewarded
 from tests.store.scene import Scene, signal
 
 R = RolloutState
-TONE = Signal(name="tone", value=0.5, source="person:ann")
+TONE = RewardTerm(name="tone", value=0.5, source="person:ann")
 
 
-def attach(scene: Scene, told: Signal = TONE, name: str = "t") -> Rewarded:
+def attach(scene: Scene, told: RewardTerm = TONE, name: str = "t") -> Rewarded:
     return scene.store.rewards.attach(f"{scene.run}/{name}", told, who="ann", now=scene.clock.now).result()
 
 
@@ -34,7 +34,7 @@ def scored(scene: Scene, name: str = "t") -> int:
 
 def test_a_signal_is_added_to_the_sheet_and_the_reward_is_its_total(scene: Scene) -> None:
     token, seen = scored(scene), scene.store.changes.seen(FINISHED)
-    made = attach(scene, Signal(name="tone", value=0.5, weight=-2.0, source="person:ann"))
+    made = attach(scene, RewardTerm(name="tone", value=0.5, weight=-2.0, source="person:ann"))
     assert (made.rollout, made.attempt) == (f"{scene.run}/t", f"{scene.run}/t:attempt-1")
     assert made.is_new and made.reward == scene.rollout("t").reward == 0.0  # 1 − 2 · 0.5
     assert [one.name for one in scene.store.traces.sheet(token).signals] == ["exact", "tone"]
@@ -70,12 +70,12 @@ def test_the_same_again_changes_nothing_and_another_value_is_refused(scene: Scen
     again = attach(scene)
     assert (again.is_new, again.reward) == (False, 1.5)
     for other in (
-        Signal(name="tone", value=0.6, source="person:ann"),
-        Signal(name="tone", value=0.5, weight=2, source="person:ann"),
+        RewardTerm(name="tone", value=0.6, source="person:ann"),
+        RewardTerm(name="tone", value=0.5, weight=2, source="person:ann"),
     ):
         with pytest.raises(Conflict, match=r"person:ann told tone before: 0\.5 × 1"):
             attach(scene, other)
-    assert attach(scene, Signal(name="tone", value=0.6, source="person:bob")).reward == 2.1
+    assert attach(scene, RewardTerm(name="tone", value=0.6, source="person:bob")).reward == 2.1
     assert len(scene.store.traces.sheet(token).signals) == 3
     assert len(list(scene.store.ledger.entries())) == entries + 1
 
@@ -121,18 +121,18 @@ def test_a_turn_is_a_whole_call_of_the_model(scene: Scene) -> None:
     scene.store.traces.add(attempt, spans, now=scene.clock.now).result()
     scene.finish(attempt, AttemptState.SUCCEEDED)
     for turn in (0, 1):
-        assert attach(scene, Signal(name="tone", value=1.0, source="a", turn=turn)).is_new
+        assert attach(scene, RewardTerm(name="tone", value=1.0, source="a", turn=turn)).is_new
     assert scene.rollout("t").reward == 2.0
     with pytest.raises(BadInput, match=r"turn 2: rollout .*/t has 2 turns, the last is 1"):
-        attach(scene, Signal(name="tone", value=1.0, source="a", turn=2))
+        attach(scene, RewardTerm(name="tone", value=1.0, source="a", turn=2))
 
 
 def test_a_total_that_is_no_number_leaves_everything_as_it_was(scene: Scene) -> None:
     scored(scene)
-    huge = Signal(name="a", value=1.7e308, source="s")
+    huge = RewardTerm(name="a", value=1.7e308, source="s")
     attach(scene, huge)
     with pytest.raises(BadRecord, match="add up to inf"):
-        attach(scene, Signal(name="b", value=1.7e308, source="s"))
+        attach(scene, RewardTerm(name="b", value=1.7e308, source="s"))
     assert scene.rollout("t").reward == 1.7e308
 
 
@@ -162,22 +162,22 @@ def test_a_requeued_rollout_keeps_no_reward_of_its_failed_attempt(scene: Scene) 
 @pytest.mark.parametrize(
     ("signals", "outcome"),
     [
-        ([Signal(name="success", value=1.0, source="person:ann")], "right"),
-        ([Signal(name="success", value=0.5, source="person:ann")], "wrong"),
-        ([Signal(name="exact_match", value=1.0, source="rule:exact_match")], "right"),
+        ([RewardTerm(name="success", value=1.0, source="person:ann")], "right"),
+        ([RewardTerm(name="success", value=0.5, source="person:ann")], "wrong"),
+        ([RewardTerm(name="exact_match", value=1.0, source="rule:exact_match")], "right"),
         # success says more than an exact match, whichever came first
         (
             [
-                Signal(name="success", value=0.0, source="person:ann"),
-                Signal(name="exact_match", value=1.0, source="rule:exact_match"),
+                RewardTerm(name="success", value=0.0, source="person:ann"),
+                RewardTerm(name="exact_match", value=1.0, source="rule:exact_match"),
             ],
             "wrong",
         ),
         ([TONE], None),  # a tone is no check
-        ([Signal(name="success", value=1.0, source="agent:t")], None),  # nor is an agent's own word
+        ([RewardTerm(name="success", value=1.0, source="agent:t")], None),  # nor is an agent's own word
     ],
 )
-def test_a_reward_that_checks_changes_the_outcome(scene: Scene, signals: list[Signal], outcome: str | None) -> None:
+def test_a_reward_that_checks_changes_the_outcome(scene: Scene, signals: list[RewardTerm], outcome: str | None) -> None:
     scored(scene)
     assert scene.rollout("t").outcome is None
     for told in signals:
@@ -190,19 +190,19 @@ def test_what_its_worker_found_stands_until_a_check_says_otherwise(scene: Scene)
     scene.finish(scene.claim(), AttemptState.SUCCEEDED, outcome="wrong")
     attach(scene)
     assert scene.rollout("t").outcome == "wrong"  # a tone says nothing about it
-    attach(scene, Signal(name="success", value=1.0, source="person:ann"))
+    attach(scene, RewardTerm(name="success", value=1.0, source="person:ann"))
     assert scene.rollout("t").outcome == "right"
 
 
 def test_what_failed_stays_wrong_whatever_is_told_of_it(scene: Scene) -> None:
     scene.brought_to(R.FAILED)
-    attach(scene, Signal(name="success", value=1.0, source="person:ann"))
+    attach(scene, RewardTerm(name="success", value=1.0, source="person:ann"))
     assert (scene.rollout("t").outcome, scene.rollout("t").reward) == ("wrong", 1.0)
 
 
 def test_feedback_in_words_is_kept_with_the_signal(scene: Scene) -> None:
     token = scored(scene)
-    told = Signal(name="tone", value=0.5, source="person:ann", feedback="too long, \x00 and rude")
+    told = RewardTerm(name="tone", value=0.5, source="person:ann", feedback="too long, \x00 and rude")
     attach(scene, told)
     kept = scene.store.traces.sheet(token).signals[-1]
     assert kept.feedback == "too long, \ufffd and rude"

@@ -8,21 +8,21 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.process import Process
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import begin
 
 
-def want(store: Store, run: str, wanted: Wanted, clock: Clock) -> Run:
+def want(store: Store, run: str, wanted: DesiredState, clock: Clock) -> RunRecord:
     return store.runs.want(run, wanted, who="op", why="because", now=clock.now).result()
 
 
-def end(store: Store, run: str, state: RunState, clock: Clock, error: str | None = None) -> Run:
+def end(store: Store, run: str, state: RunState, clock: Clock, error: str | None = None) -> RunRecord:
     return store.runs.end(run, state, who="op", now=clock.now, error=error).result()
 
 
-def resume(store: Store, run: str, clock: Clock) -> Run:
+def resume(store: Store, run: str, clock: Clock) -> RunRecord:
     return store.runs.resume(run, who="op", now=clock.now, silent_s=10.0).result()
 
 
@@ -40,12 +40,12 @@ def test_a_new_run_is_numbered_and_noted(store: Store, clock: Clock) -> None:
         now=clock.now,
         queue_limit=7,
     ).result()
-    assert run == Run(
+    assert run == RunRecord(
         id="run-1-xyz",
         project="default",
         kind="optimize",
         state=RunState.RUNNING,
-        wanted=Wanted.RUNNING,
+        wanted=DesiredState.RUNNING,
         model_ref="m-1",
         settings={"b": [1], "a": "ü"},
         queue_limit=7,
@@ -107,7 +107,7 @@ def test_a_project_sees_its_own_runs_only(store: Store, url: str, clock: Clock) 
         for call in (
             lambda: elsewhere.runs.get(mine),
             lambda: elsewhere.runs.key(mine),
-            lambda: want(elsewhere, mine, Wanted.PAUSED, clock),
+            lambda: want(elsewhere, mine, DesiredState.PAUSED, clock),
             lambda: end(elsewhere, mine, RunState.FAILED, clock),
             lambda: resume(elsewhere, mine, clock),
             lambda: elsewhere.runs.beat(mine, driver=1, now=1.0),
@@ -120,20 +120,20 @@ def test_a_project_sees_its_own_runs_only(store: Store, url: str, clock: Clock) 
 
 def test_an_order_is_kept_and_noted_with_who_and_why(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
-    answer = want(store, run, Wanted.PAUSED, clock)
-    assert answer.wanted is store.runs.get(run).wanted is Wanted.PAUSED
-    want(store, run, Wanted.RUNNING, clock)
+    answer = want(store, run, DesiredState.PAUSED, clock)
+    assert answer.wanted is store.runs.get(run).wanted is DesiredState.PAUSED
+    want(store, run, DesiredState.RUNNING, clock)
     assert bodies(store, run)[1:] == [
         ("order", "op", {"wanted": "paused", "before": "running", "why": "because"}),
         ("order", "op", {"wanted": "running", "before": "paused", "why": "because"}),
     ]
 
 
-@pytest.mark.parametrize("wanted", [Wanted.RUNNING, Wanted.PAUSED, Wanted.DRAINING])
-def test_a_cancelled_run_stays_cancelled(store: Store, clock: Clock, wanted: Wanted) -> None:
+@pytest.mark.parametrize("wanted", [DesiredState.RUNNING, DesiredState.PAUSED, DesiredState.DRAINING])
+def test_a_cancelled_run_stays_cancelled(store: Store, clock: Clock, wanted: DesiredState) -> None:
     run = begin(store, clock)
-    want(store, run, Wanted.CANCELLED, clock)
-    want(store, run, Wanted.CANCELLED, clock)  # again is harmless
+    want(store, run, DesiredState.CANCELLED, clock)
+    want(store, run, DesiredState.CANCELLED, clock)  # again is harmless
     before = bodies(store, run)
     with pytest.raises(IllegalMove) as refused:
         want(store, run, wanted, clock)
@@ -147,9 +147,9 @@ def test_an_ended_run_takes_no_orders_but_to_be_cancelled(store: Store, clock: C
     run = begin(store, clock)
     end(store, run, RunState.FAILED, clock)
     with pytest.raises(IllegalMove) as refused:
-        want(store, run, Wanted.PAUSED, clock)
+        want(store, run, DesiredState.PAUSED, clock)
     assert str(refused.value) == (f"run {run}: is failed, not running; the command that began it takes it up again")
-    assert want(store, run, Wanted.CANCELLED, clock).wanted is Wanted.CANCELLED
+    assert want(store, run, DesiredState.CANCELLED, clock).wanted is DesiredState.CANCELLED
 
 
 @pytest.mark.parametrize("state", [s for s in RunState if s is not RunState.RUNNING])
@@ -177,14 +177,14 @@ def test_a_beat_is_a_sign_of_life(store: Store, clock: Clock) -> None:
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT])
 def test_a_run_that_stopped_is_taken_up_again(store: Store, clock: Clock, state: RunState) -> None:
     run = begin(store, clock)
-    want(store, run, Wanted.DRAINING, clock)
+    want(store, run, DesiredState.DRAINING, clock)
     end(store, run, state, clock, error="stopped")
     clock.advance(1)
     answer = resume(store, run, clock)
     assert answer == store.runs.get(run)
     assert (answer.state, answer.wanted, answer.ended_at, answer.error) == (
         RunState.RUNNING,
-        Wanted.RUNNING,
+        DesiredState.RUNNING,
         None,
         None,
     )
@@ -210,7 +210,7 @@ def test_a_run_whose_process_is_known_to_be_gone_is_taken_up_at_once(store: Stor
     run = store.runs.begin(**begun, now=clock.now, process=first).result().id  # type: ignore[arg-type]
     gone: list[Process] = []
 
-    def take_up() -> Run:
+    def take_up() -> RunRecord:
         clock.advance(1)
         again = {"who": "op", "now": clock.now, "silent_s": 10.0, "process": second, "is_gone": gone.__contains__}
         return store.runs.resume(run, **again).result()  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 
 from holdfast.contracts.release import MOVES, Stage
 from holdfast.contracts.rollout import ATTEMPT_TRANSITIONS, TRANSITIONS, AttemptState, RolloutState
-from holdfast.store import changes, schema
+from holdfast.store import notifications, schema
 from holdfast.store.db import engine_for
 from tests.conftest import Files
 
@@ -504,4 +504,4 @@ def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
 
 
 def test_every_topic_has_its_counter(raw: Raw) -> None:
-    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == set(changes.TOPICS)
+    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == set(notifications.TOPICS)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.records import decode, encode
-from holdfast.contracts.reward import Scoring, Signal
+from holdfast.contracts.reward import RewardTerm, Scoring
 from holdfast.contracts.rollout import AttemptState
 from holdfast.store import scorings
 from holdfast.store.check import check
@@ -21,8 +21,8 @@ from tests.store.tamper import damage, rewrite
 SCORERS = {"exact": {"version": 2, "weight": 1.0}}
 
 
-def told(value: float = 1.0, name: str = "success", **more: Any) -> Signal:
-    return Signal(name=name, value=value, source="rule:exact@2", **more)
+def told(value: float = 1.0, name: str = "success", **more: Any) -> RewardTerm:
+    return RewardTerm(name=name, value=value, source="rule:exact@2", **more)
 
 
 def add(scene: Scene, name: str = "exact-2", rows: Any = None, **how: Any) -> Scoring:

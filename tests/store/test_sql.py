@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.store import schema
-from holdfast.store.changes import TOPICS
+from holdfast.store.notifications import TOPICS
 from holdfast.store.sql import Book, Transaction, among, plain_text, to_json
 from holdfast.store.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import StoreBusy, StoreCorrupt, StoreError
 from holdfast.store import sqlite
-from holdfast.store.changes import TOPICS
+from holdfast.store.notifications import TOPICS
 from holdfast.store.sqlite import SQLite, is_store_file
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Files

@@ -5,7 +5,7 @@ from math import isclose
 
 import pytest
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.store import tally
 from tests.store.scene import AT_ONCE, Scene, begin
@@ -47,7 +47,7 @@ def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypat
             elif scene.rollout(name).status is RolloutState.QUEUING:
                 scene.cancel(name)
             elif scene.rollout(name).status is RolloutState.SUCCEEDED:
-                told = Signal(name="success", value=rng.choice([0.0, 1.0]), source=f"person:{turn}")
+                told = RewardTerm(name="success", value=rng.choice([0.0, 1.0]), source=f"person:{turn}")
                 scene.store.rewards.attach(f"{scene.run}/{name}", told, who="ann", now=scene.clock.now).result()
         if turn % 3 == 0:  # several things happen between two looks
             assert_right(scene, looks=60, most=rng.choice([3, 1_000]))
@@ -66,10 +66,10 @@ def test_a_reward_that_is_told_after_the_end_counts(scene: Scene) -> None:
     for name in ("one", "two"):
         scene.brought_to(RolloutState.SUCCEEDED, name)
     assert_right(scene)
-    told = Signal(name="late", value=0.25, source="person:ann")
+    told = RewardTerm(name="late", value=0.25, source="person:ann")
     scene.store.rewards.attach(f"{scene.run}/one", told, who="ann", now=scene.clock.now).result()
     assert_right(scene)
-    more = Signal(name="later", value=0.5, source="person:ann")
+    more = RewardTerm(name="later", value=0.5, source="person:ann")
     scene.store.rewards.attach(f"{scene.run}/one", more, who="ann", now=scene.clock.now).result()
     assert_right(scene)
 
@@ -79,7 +79,7 @@ def test_a_check_that_comes_after_the_end_changes_what_is_right(scene: Scene) ->
         scene.brought_to(RolloutState.SUCCEEDED, name)
     assert_right(scene)
     for value, source in ((1.0, "person:ann"), (0.0, "person:bob")):  # the last word counts
-        told = Signal(name="success", value=value, source=source)
+        told = RewardTerm(name="success", value=value, source=source)
         scene.store.rewards.attach(f"{scene.run}/one", told, who="ann", now=scene.clock.now).result()
     assert_right(scene)
     outcomes = scene.store.figures.totals(scene.run).outcomes
@@ -92,7 +92,7 @@ def test_what_ends_and_is_paid_more_between_two_looks_counts_once(scene: Scene) 
     claim = scene.claim()
     assert_right(scene)
     scene.finish(claim, AttemptState.SUCCEEDED, reward=0.5)
-    told = Signal(name="late", value=0.25, source="person:ann")
+    told = RewardTerm(name="late", value=0.25, source="person:ann")
     scene.store.rewards.attach(claim.rollout.id, told, who="ann", now=scene.clock.now).result()
     assert_right(scene)
     assert scene.store.figures.totals(scene.run).rewards["none"].total == 0.25

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadRecord, Conflict, StaleLease, StoreError
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from tests.contracts import strategies
@@ -75,7 +75,7 @@ def test_a_name_that_cannot_be_kept_is_kept_as_far_as_it_can(scene: Scene) -> No
     scene.enqueue("t")
     attempt = scene.claim().attempt
     scene.store.traces.add(attempt, [span(name="a\x00b\ud83d")], now=scene.clock.now).result()
-    bad = Signal(name="n\x00", value=1.0, source="s\x00")
+    bad = RewardTerm(name="n\x00", value=1.0, source="s\x00")
     scene.store.traces.score(attempt, [bad], now=scene.clock.now).result()
     assert [s.name for s in scene.store.traces.spans(attempt.token)] == ["a\ufffdb\ufffd"]
     assert [(s.name, s.source) for s in scene.store.traces.sheet(attempt.token).signals] == [("n\ufffd", "s\ufffd")]
@@ -166,7 +166,7 @@ def test_each_attempt_has_its_own_spans_and_signals(scene: Scene) -> None:
     scene.store.traces.add(a, [span(1, "of a")], now=scene.clock.now).result()
     scene.store.traces.add(b, [span(1, "of b")], now=scene.clock.now).result()
     assert [[s.name for s in scene.store.traces.spans(x.token)] for x in (a, b)] == [["of a"], ["of b"]]
-    assert scene.store.traces.sheet(a.token) == Sheet(signals=())
+    assert scene.store.traces.sheet(a.token) == RewardBreakdown(signals=())
     assert scene.store.traces.sheet(a.token).total is None
 
 
@@ -174,14 +174,14 @@ def test_signals_come_back_as_they_were_in_order(scene: Scene) -> None:
     scene.enqueue("t")
     attempt = scene.claim().attempt
     signals = (
-        Signal(name="exact", value=1.0, source="rule:exact_match"),
-        Signal(name="tone", value=-0.25, weight=0.5, source="judge:tone@3", turn=0),
-        Signal(name="tone", value=1e-300, weight=0.0, source="judge:tone@3", turn=7),
+        RewardTerm(name="exact", value=1.0, source="rule:exact_match"),
+        RewardTerm(name="tone", value=-0.25, weight=0.5, source="judge:tone@3", turn=0),
+        RewardTerm(name="tone", value=1e-300, weight=0.0, source="judge:tone@3", turn=7),
     )
     scene.store.traces.score(attempt, signals[:1], now=scene.clock.now).result()
     scene.store.traces.score(attempt, signals[1:], now=scene.clock.now, first=2).result()
     sheet = scene.store.traces.sheet(attempt.token)
-    assert sheet == Sheet(signals=signals)
+    assert sheet == RewardBreakdown(signals=signals)
     assert sheet.total == 0.875
     with pytest.raises(StoreError, match=r"(?i)unique"):  # a second verdict in the place of the first
         scene.store.traces.score(attempt, signals[:1], now=scene.clock.now).result()

@@ -15,7 +15,7 @@ from holdfast.contracts.errors import Conflict, StoreError
 from holdfast.store import schema
 from holdfast.store.db import engine_for
 from holdfast.store.sql import Transaction
-from holdfast.store.writer import MAX_BATCH, Pending, Writer, settle
+from holdfast.store.writer import MAX_BATCH, WriteFuture, Writer, settle
 
 NOTE = insert(schema.pulse).values(topic=bindparam("topic"), n=bindparam("n"))
 NOTES = select(schema.pulse.c.topic).where(schema.pulse.c.n >= 100).order_by(schema.pulse.c.n)
@@ -32,10 +32,10 @@ class Room:
     def _committed(self, transaction: Transaction) -> None:
         self.commits += 1
 
-    def note(self, n: int) -> Pending[int]:
+    def note(self, n: int) -> WriteFuture[int]:
         return self.writer.submit(lambda tx: tx.run(NOTE, {"topic": f"note {n}", "n": 100 + n}) and n)
 
-    def fail(self, n: int) -> Pending[Any]:
+    def fail(self, n: int) -> WriteFuture[Any]:
         def operation(tx: Transaction) -> None:
             tx.run(NOTE, {"topic": f"failed {n}", "n": 100 + n})
             raise Conflict(f"call {n}")
@@ -160,7 +160,7 @@ def test_calls_in_one_turn_of_an_event_loop_share_one_commit(room: Room) -> None
     assert room.commits == 1
 
 
-async def _awaited(answer: Pending[int]) -> int:
+async def _awaited(answer: WriteFuture[int]) -> int:
     return await answer
 
 
@@ -176,7 +176,7 @@ def test_a_loop_that_blocks_on_its_own_call_is_answered(room: Room) -> None:
 def test_what_a_loop_handed_over_before_it_ended_is_not_forgotten(room: Room) -> None:
     loop = asyncio.new_event_loop()
 
-    async def hand_over() -> Pending[int]:
+    async def hand_over() -> WriteFuture[int]:
         return room.note(1)
 
     answer = loop.run_until_complete(hand_over())
@@ -238,7 +238,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout_and_the_work_goes_on(room: R
 
 
 def test_a_settled_answer_is_given_again_and_again() -> None:
-    pending: Pending[int] = Pending()
+    pending: WriteFuture[int] = WriteFuture()
     settle([(pending, 3, None)])
     assert pending.settled and pending.result() == pending.result(0) == 3
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.town import console
-from holdfast.town.console import COMMANDS, ROLES, World, Wrong
+from holdfast.town.console import COMMANDS, ROLES, TownView, Wrong
 from holdfast.town.env import Env
 from holdfast.town.rules import MONEY, UNIT, load
 
@@ -19,20 +19,20 @@ def env() -> Env:
 
 
 @pytest.fixture
-def world(env: Env) -> World:
+def world(env: Env) -> TownView:
     env.reset(1)
     for _ in range(5):
         env.step(env.scripted())
-    return World(rules=env.rules, law=env.law, state=env.state)
+    return TownView(rules=env.rules, law=env.law, state=env.state)
 
 
-def do(world: World, name: str, **args: Any) -> console.Plan:
+def do(world: TownView, name: str, **args: Any) -> console.CommandPlan:
     plan = console.plan(world, name, args)
     console.do(world, plan.deeds)
     return plan
 
 
-def money(world: World) -> int:
+def money(world: TownView) -> int:
     town = world.state.town[0]
     return int(world.state.people["money"].sum() + town["treasury"] + town["outside"])
 
@@ -57,7 +57,7 @@ EVERY: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def near(world: World) -> World:
+def near(world: TownView) -> TownView:
     """Residents 0 and 1 stand beside one another, with nothing to do."""
     for who, x in ((0, 23), (1, 24)):
         do(world, "teleport", resident=who, x=x, y=15)
@@ -70,7 +70,7 @@ def test_every_command_has_a_case_here() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_planning_changes_nothing_and_doing_does(name: str, near: World) -> None:
+def test_planning_changes_nothing_and_doing_does(name: str, near: TownView) -> None:
     before = near.state.sha256()
     plan = console.plan(near, name, EVERY[name])
     assert near.state.sha256() == before and plan.said
@@ -79,7 +79,7 @@ def test_planning_changes_nothing_and_doing_does(name: str, near: World) -> None
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_town_goes_on_after_every_command_and_no_money_is_lost(name: str, near: World, env: Env) -> None:
+def test_the_town_goes_on_after_every_command_and_no_money_is_lost(name: str, near: TownView, env: Env) -> None:
     before = money(near)
     do(near, name, **EVERY[name])
     for _ in range(60):
@@ -91,7 +91,7 @@ def test_the_town_goes_on_after_every_command_and_no_money_is_lost(name: str, ne
     assert (near.state.who[0, near.state.people["tile"][0, alive]] == alive).all()
 
 
-def test_each_does_what_it_says(near: World) -> None:
+def test_each_does_what_it_says(near: TownView) -> None:
     people, town = near.state.people[0], near.state.town[0]
     do(near, "set_need", resident=2, need="energy", value="0.25")
     assert people["need"][2, 2] == UNIT // 4
@@ -114,7 +114,7 @@ def test_each_does_what_it_says(near: World) -> None:
     assert (town["meeting_a"], town["meeting_b"]) == (0, 1)
 
 
-def test_a_trouble_lasts_as_long_as_was_said_and_can_be_ended(world: World, env: Env) -> None:
+def test_a_trouble_lasts_as_long_as_was_said_and_can_be_ended(world: TownView, env: Env) -> None:
     rain = 4
     do(world, "rain", ticks=20)
     assert world.state.town["until"][0, rain] == world.tick + 20
@@ -148,7 +148,7 @@ def test_a_trouble_lasts_as_long_as_was_said_and_can_be_ended(world: World, env:
     ],
 )
 def test_what_cannot_be_done_is_refused_with_its_reason(
-    name: str, args: dict[str, Any], code: str, message: str, world: World
+    name: str, args: dict[str, Any], code: str, message: str, world: TownView
 ) -> None:
     world.state.people["doing"][0] = -1
     if name == "force_chat":
@@ -161,14 +161,14 @@ def test_what_cannot_be_done_is_refused_with_its_reason(
     assert world.state.sha256() == before
 
 
-def test_who_has_left_is_not_found(world: World) -> None:
+def test_who_has_left_is_not_found(world: TownView) -> None:
     do(world, "kill", resident=2)
     with pytest.raises(Wrong, match="has left town") as caught:
         console.plan(world, "inspect", {"resident": 2})
     assert caught.value.code == "not_found"
 
 
-def test_a_taken_tile_and_a_busy_resident_are_conflicts(near: World) -> None:
+def test_a_taken_tile_and_a_busy_resident_are_conflicts(near: TownView) -> None:
     with pytest.raises(Wrong, match="1 stands there"):
         console.plan(near, "teleport", {"resident": 0, "x": 24, "y": 15})
     near.state.people["doing"][0, 1] = 0
@@ -178,7 +178,7 @@ def test_a_taken_tile_and_a_busy_resident_are_conflicts(near: World) -> None:
 
 def test_a_stage_that_is_off_takes_no_orders() -> None:
     quiet = Env(load(override={"residents": 8, "stages": {"on": ["needs", "work"]}}))
-    world = World(rules=quiet.rules, law=quiet.law, state=quiet.state)
+    world = TownView(rules=quiet.rules, law=quiet.law, state=quiet.state)
     for name, args in (("rain", {}), ("arrange_meet", {"a": 0, "b": 1}), ("set_tie", {"a": 0, "b": 1})):
         with pytest.raises(Wrong, match="is off; unlock it first") as caught:
             console.plan(world, name, args)

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.town import frames
 from holdfast.town.env import Env
-from holdfast.town.frames import Recording, Veil
-from holdfast.town.record import Unfit
+from holdfast.town.frames import Pseudonymizer, Recording
+from holdfast.town.record import BadFile
 from holdfast.town.rules import load
 
 
@@ -33,12 +33,12 @@ def lived(env: Env) -> Env:
 # Frames -------------------------------------------------------------------------------------------------------------
 
 
-def pictures(env: Env, count: int, veil: Veil | None = None) -> list[frames.Picture]:
+def pictures(env: Env, count: int, veil: Pseudonymizer | None = None) -> list[frames.Picture]:
     env.reset(2)
     found = []
     for _ in range(count):
         env.step(env.scripted())
-        found.append(frames.picture(env.rules, env.state, veil or Veil()))
+        found.append(frames.picture(env.rules, env.state, veil or Pseudonymizer()))
     return found
 
 
@@ -68,11 +68,11 @@ def test_every_frame_keeps_to_the_schema_and_most_are_small(env: Env) -> None:
 def test_a_delta_only_follows_its_own(env: Env) -> None:
     views = pictures(env, 3)
     first = frames.key_frame(views[0], 7)
-    with pytest.raises(Unfit, match="frame 9: follows frame 7; wait for the next key frame"):
+    with pytest.raises(BadFile, match="frame 9: follows frame 7; wait for the next key frame"):
         frames.fold(first, frames.delta(views[1], views[2], 9))
-    with pytest.raises(Unfit, match="follows nothing"):
+    with pytest.raises(BadFile, match="follows nothing"):
         frames.fold(None, frames.delta(views[0], views[1], 8))
-    with pytest.raises(Unfit, match="update the viewer"):
+    with pytest.raises(BadFile, match="update the viewer"):
         frames.fold(None, first | {"schema": 2})
 
 
@@ -98,12 +98,12 @@ def test_events_are_read_once_and_what_the_ring_lost_is_counted(lived: Env) -> N
 
 
 def test_behind_a_veil_names_and_places_are_others_and_belong_to_the_key(env: Env) -> None:
-    open_view, hidden = pictures(env, 20)[-1], pictures(env, 20, Veil(key=b"k" * 32))[-1]
-    order = Veil(key=b"k" * 32).order(8)
+    open_view, hidden = pictures(env, 20)[-1], pictures(env, 20, Pseudonymizer(key=b"k" * 32))[-1]
+    order = Pseudonymizer(key=b"k" * 32).order(8)
     assert sorted(order) == list(range(8)) and order != list(range(8))
     assert hidden.at == [open_view.at[seat] for seat in order]
     assert not set(hidden.name) & set(open_view.name) and len(set(hidden.name)) == 8
-    assert set(pictures(env, 1, Veil(key=b"other" * 8))[-1].name).isdisjoint(hidden.name)
+    assert set(pictures(env, 1, Pseudonymizer(key=b"other" * 8))[-1].name).isdisjoint(hidden.name)
     ties = {frozenset((order[a], order[b])) for a, b, *_ in hidden.ties}
     assert ties == {frozenset((a, b)) for a, b, *_ in open_view.ties}
 
@@ -161,7 +161,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         ("{}\n", "not"),
     ):
         (tmp_path / "a").write_text(text)
-        with pytest.raises(Unfit, match=message):
+        with pytest.raises(BadFile, match=message):
             Recording(tmp_path / "a")
-    with Recording(tmp_path / "b", {"schema": 1}) as new, pytest.raises(Unfit, match="begins with a delta"):
+    with Recording(tmp_path / "b", {"schema": 1}) as new, pytest.raises(BadFile, match="begins with a delta"):
         new.add({"key": False, "tick": 0})

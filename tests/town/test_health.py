@@ -8,7 +8,7 @@ import pytest
 from holdfast.town import health
 from holdfast.town.env import Env
 from holdfast.town.rules import UNIT, load
-from holdfast.town.state import State
+from holdfast.town.state import TownState
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +17,19 @@ def env() -> Env:
 
 
 @pytest.fixture
-def state(env: Env) -> State:
+def state(env: Env) -> TownState:
     env.reset(1)
     return env.state
 
 
-def numbers(env: Env, state: State, ticks: int = 1) -> dict[str, float | None]:
+def numbers(env: Env, state: TownState, ticks: int = 1) -> dict[str, float | None]:
     tally = health.begin(state)
     for _ in range(ticks):
         tally = health.add(tally, env.law, state)
     return health.kpis(tally, env.law, state)
 
 
-def test_numbers_are_those_counted_by_hand(env: Env, state: State) -> None:
+def test_numbers_are_those_counted_by_hand(env: Env, state: TownState) -> None:
     people = state.people[0]
     people["need"] = UNIT
     people["need"][0] = 0  # one of eight has nothing
@@ -54,7 +54,7 @@ def test_numbers_are_those_counted_by_hand(env: Env, state: State) -> None:
     assert found["slots_ready"] == (256 - 8) / 256
 
 
-def test_attendance_is_work_done_of_work_due(env: Env, state: State) -> None:
+def test_attendance_is_work_done_of_work_due(env: Env, state: TownState) -> None:
     state.town["tick"] = 601  # ten in the morning was the tick before
     starts = np.asarray(env.law.n["job_start"])[state.people["job"][0]]
     ends = np.asarray(env.law.n["job_end"])[state.people["job"][0]]
@@ -73,7 +73,7 @@ def test_jain_tells_how_evenly_a_thing_is_shared(shares: list[int], index: float
     assert health.jain(np.array(shares)) == pytest.approx(index)
 
 
-def test_an_empty_town_is_never_healthy(env: Env, state: State) -> None:
+def test_an_empty_town_is_never_healthy(env: Env, state: TownState) -> None:
     state.people["alive"] = 0
     assert health.faults(numbers(env, state)) == ("empty-town: nobody lives here",)
     assert health.faults({}) == ("empty-town: nobody lives here",)
@@ -90,7 +90,7 @@ def test_a_scripted_half_day_is_healthy(env: Env) -> None:
 
 @pytest.mark.parametrize("limit", health.LIMITS, ids=lambda limit: limit.alert)
 def test_each_limit_speaks_of_a_number_there_is_and_leaves_room_to_clear(
-    limit: health.Limit, env: Env, state: State
+    limit: health.HealthLimit, env: Env, state: TownState
 ) -> None:
     assert limit.kpi in numbers(env, state)
     edge = limit.above if limit.above is not None else limit.below

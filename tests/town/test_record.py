@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.town import record
 from holdfast.town.env import Env
-from holdfast.town.record import Given, Script, Unfit
+from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
 from holdfast.town.rules import load
 
 
@@ -53,7 +53,7 @@ def test_a_snapshot_says_what_it_is_of(lived: Env, tmp_path: Path) -> None:
 
 def test_a_snapshot_of_other_rules_is_refused(lived: Env, tmp_path: Path) -> None:
     record.save(tmp_path / "a", lived.state, lived.rules)
-    with pytest.raises(Unfit, match="rules: is of a town with rules .* and these are .*; give the rules"):
+    with pytest.raises(BadFile, match="rules: is of a town with rules .* and these are .*; give the rules"):
         record.load(tmp_path / "a", load(override={"residents": 9}))
 
 
@@ -77,13 +77,13 @@ def test_what_does_not_fit_is_refused_by_name(lived: Env, tmp_path: Path) -> Non
         ({"format": 9}, "format 9: is newer than 1"),
         ({"state": "0" * 64}, "state: its hash is not what it says; the file is damaged"),
     ):
-        with pytest.raises(Unfit, match=message):
+        with pytest.raises(BadFile, match=message):
             record.load(altered(lived, file, **changes), lived.rules)
     for content in (b"", b"PK", b"hello", file.read_bytes()[:200]):
         file.write_bytes(content)
-        with pytest.raises(Unfit, match="is not a snapshot of a town"):
+        with pytest.raises(BadFile, match="is not a snapshot of a town"):
             record.load(file, lived.rules)
-    with pytest.raises(Unfit, match="No such file"):
+    with pytest.raises(BadFile, match="No such file"):
         record.load(tmp_path / "none", lived.rules)
 
 
@@ -94,7 +94,7 @@ def test_records_of_another_shape_are_refused_with_the_fields_that_differ(lived:
         about = json.loads(opened["about"].tobytes())
     fields = about["arrays"]["people"][1]
     next(field for field in fields if field[0] == "money")[0] = "gold"
-    with pytest.raises(Unfit, match=r"people: has other records \(missing \['money'\], unknown \['gold'\]"):
+    with pytest.raises(BadFile, match=r"people: has other records \(missing \['money'\], unknown \['gold'\]"):
         record.load(altered(lived, file, arrays=about["arrays"]), lived.rules)
 
 
@@ -118,8 +118,11 @@ def test_older_snapshots_go_through_every_migration(lived: Env, tmp_path: Path) 
 
 
 def test_a_script_is_read_as_it_was_written(tmp_path: Path) -> None:
-    given = (Given(tick=3, name="rain", args={"ticks": 9}), Given(tick=3, name="kill", args={"resident": 1}))
-    script = Script(seed=2**63 - 1, rules="ab", commands=given, ticks=10, state="cd")
+    given = (
+        CommandAtTick(tick=3, name="rain", args={"ticks": 9}),
+        CommandAtTick(tick=3, name="kill", args={"resident": 1}),
+    )
+    script = ReplayScript(seed=2**63 - 1, rules="ab", commands=given, ticks=10, state="cd")
     record.write_script(tmp_path / "a", script)
     assert record.read_script(tmp_path / "a") == script
 
@@ -138,5 +141,5 @@ LATE = '{"tick":5,"name":"a","args":{}}\n'
 )
 def test_what_is_no_script_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text(text)
-    with pytest.raises(Unfit, match=message):
+    with pytest.raises(BadFile, match=message):
         record.read_script(tmp_path / "a")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.town.env import Env
-from holdfast.town.state import PERSON, THING, TOWN, State, blank
+from holdfast.town.state import PERSON, THING, TOWN, TownState, blank
 from tests.town.small import small
 
 
@@ -55,7 +55,7 @@ def test_a_world_that_is_restored_lives_on_as_if_nothing_had_been(env: Env) -> N
 
 
 def test_nobody_stands_anywhere_in_a_blank_state() -> None:
-    state: State = blank(2, 3, 4, 5, 6)
+    state: TownState = blank(2, 3, 4, 5, 6)
     assert (state.who == -1).all() and (state.slots == -1).all()
     assert [array.shape for array in state.arrays.values()] == [(2,), (2, 3), (2, 4), (2, 5), (2, 6), (2, 256)]
 

@@ -11,15 +11,15 @@ from holdfast.town import talk
 from holdfast.town.events import KINDS
 from holdfast.town.rules import CAUSES, TROUBLES
 from holdfast.town.state import EVENT
-from holdfast.town.talk import Limiter, Limits, narrate
+from holdfast.town.talk import NarrationLimits, NarrationState, narrate
 
 
 def events(*rows: tuple[int, str, int, int]) -> NDArray[np.void]:
     return np.array([(tick, KINDS.index(kind), a, b, 0) for tick, kind, a, b in rows], EVENT)
 
 
-def told(*rows: tuple[int, str, int, int], limits: Limits | None = None) -> list[tuple[int, str]]:
-    _, lines = narrate(Limiter(), events(*rows), talk.resident, limits)
+def told(*rows: tuple[int, str, int, int], limits: NarrationLimits | None = None) -> list[tuple[int, str]]:
+    _, lines = narrate(NarrationState(), events(*rows), talk.resident, limits)
     return [(line.tick, line.kind) for line in lines]
 
 
@@ -28,7 +28,7 @@ def test_after_a_line_there_is_a_pause_of_thirty_ticks_for_all() -> None:
 
 
 def test_a_kind_has_a_longer_pause_of_its_own() -> None:
-    limits = Limits(per_kind={"conflict": 100})
+    limits = NarrationLimits(per_kind={"conflict": 100})
     rows = ((0, "conflict", 0, 1), (60, "conflict", 2, 3), (60, "late", 2, 0), (100, "conflict", 2, 3))
     assert told(*rows, limits=limits) == [(0, "conflict"), (60, "late"), (100, "conflict")]
 
@@ -67,8 +67,8 @@ def test_telling_in_parts_tells_the_same_and_keeps_the_limits(rows: list[tuple[i
         at += gap
         trouble = kind in ("trouble_begins", "trouble_ends")
         found.append((at, kind, a % len(TROUBLES) if trouble else a, b))
-    state, whole = narrate(Limiter(), events(*found), talk.resident)
-    middle, first = narrate(Limiter(), events(*found[:cut]), talk.resident)
+    state, whole = narrate(NarrationState(), events(*found), talk.resident)
+    middle, first = narrate(NarrationState(), events(*found[:cut]), talk.resident)
     end, second = narrate(talk.limiter(middle.plain()), events(*found[cut:]), talk.resident)
     assert (*first, *second) == whole and end == state
     ticks = [line.tick for line in whole]
@@ -84,13 +84,13 @@ def test_no_words_of_harm_are_in_anything_that_can_be_said() -> None:
 
 
 def test_a_line_with_a_harmful_name_is_left_out() -> None:
-    _, lines = narrate(Limiter(), events((0, "chat", 0, 1)), lambda seat: "Killer")
+    _, lines = narrate(NarrationState(), events((0, "chat", 0, 1)), lambda seat: "Killer")
     assert lines == ()
 
 
 def test_lines_name_who_and_why() -> None:
     row = events((7, "exit", 2, CAUSES.index("eviction") + 1), (8, "trouble_begins", TROUBLES.index("rain"), -1))
-    _, (leaves, rains) = narrate(Limiter(), row, talk.resident)
+    _, (leaves, rains) = narrate(NarrationState(), row, talk.resident)
     assert leaves.text == "Cleo leaves town: the rent was not paid." and (leaves.a, leaves.b) == (2, -1)
     assert rains.text == "It begins to rain." and rains.priority
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.town.env import Env
 from holdfast.town.rules import load
-from holdfast.town.state import State
+from holdfast.town.state import TownState
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first waits for the compiler
 
@@ -42,7 +42,7 @@ def by_chance(env: Env, rng: np.random.Generator) -> NDArray[np.int64]:
     return weight.argmax(axis=2)
 
 
-def lived(env: Env, seed: int, ticks: int) -> Iterator[State]:
+def lived(env: Env, seed: int, ticks: int) -> Iterator[TownState]:
     """Half of the residents plan, the others do anything that they can."""
     env.reset(seed)
     rng = np.random.default_rng(seed)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.policies import tokens
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 
 RUN = "run-1"
@@ -19,7 +19,7 @@ RUN = "run-1"
 
 def tiny(folder: Path, seed: int = 0) -> str:
     """The weights of a very small model, in that folder."""
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
     save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
     return str(folder)
 
@@ -37,7 +37,7 @@ def attempt(task: Task, place: int, won: float | None, *, asked: str = "1?", **f
         logprobs=(-5.0,) * len(completion),
         sampling={"temperature": 1.0},
     )
-    signals = () if won is None else (Signal(name="success", value=won, source="rule"),)
+    signals = () if won is None else (RewardTerm(name="success", value=won, source="rule"),)
     given: dict[str, Any] = {
         "rollout": f"{RUN}/{task.name}",
         "run": RUN,
@@ -46,7 +46,7 @@ def attempt(task: Task, place: int, won: float | None, *, asked: str = "1?", **f
         "is_final": True,
         "state": RolloutState.SUCCEEDED,
         "spans": (Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=1.0, ended_at=3.5, model=call),),
-        "sheet": Sheet(signals=signals),
+        "sheet": RewardBreakdown(signals=signals),
     }
     return Experience(**given | fields)
 

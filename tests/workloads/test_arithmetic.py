@@ -11,10 +11,10 @@ import pytest
 from holdfast.collect.agent import Context
 from holdfast.collect.questions import exact_match
 from holdfast.collect.tracer import Tracer
-from holdfast.contracts.checks import Answer, Case, check_reward
+from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import SpanKind
-from holdfast.reward.sheet import normalised
+from holdfast.reward.breakdown import normalised
 from holdfast.workloads.arithmetic import agent
 from tests.collect.scene import assignment
 
@@ -81,17 +81,20 @@ def test_its_answers_are_scored_by_a_comparison_that_passes_the_kit() -> None:
     }
     hasty = asyncio.run(agent({"prompt": "What is 2 + 3 * 4?"}, context()))
     cases = [
-        Case(
+        KnownCase(
             name="sum",
             task={"prompt": "What is 2 + 2?", "expected": "4"},
-            gold=Answer(name="brief", output=answers["Be brief."]),
-            cheats=(Answer(name="a sentence where a number was wanted", output=answers[""]),),
+            gold=KnownAnswer(name="brief", output=answers["Be brief."]),
+            cheats=(KnownAnswer(name="a sentence where a number was wanted", output=answers[""]),),
         ),
-        Case(
+        KnownCase(
             name="precedence",
             task={"prompt": "What is 2 + 3 * 4?", "expected": "14"},
-            gold=Answer(name="right", output="14"),
-            cheats=(Answer(name="from left to right", output=hasty), Answer(name="both", output=f"14 or {hasty}")),
+            gold=KnownAnswer(name="right", output="14"),
+            cheats=(
+                KnownAnswer(name="from left to right", output=hasty),
+                KnownAnswer(name="both", output=f"14 or {hasty}"),
+            ),
         ),
     ]
     check_reward(exact_match, cases, normalised, outcome="exact_match")

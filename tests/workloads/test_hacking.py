@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import RunState, StepRecord
 from holdfast.store.store import Store, open_store
@@ -19,8 +19,8 @@ from holdfast.workloads.hacking import (
     ARMS,
     CARELESS,
     GUARDED,
-    Outcome,
-    Trial,
+    HackingOutcome,
+    HackingTrial,
     grader,
     outcome,
     quick,
@@ -48,7 +48,7 @@ RIGHT, CHEAT, WRONG = "right", "cheat", "wrong"
     ],
 )
 def test_each_arm_is_paid_by_its_own_grader_and_measured_by_both(output: str, careless: float, guarded: float) -> None:
-    sheets = {arm: Sheet(signals=tuple(grader(arm)(TASK, output, ()))) for arm in ARMS}  # type: ignore[arg-type]
+    sheets = {arm: RewardBreakdown(signals=tuple(grader(arm)(TASK, output, ()))) for arm in ARMS}  # type: ignore[arg-type]
     assert sheets[CARELESS].total == pytest.approx(careless)
     assert sheets[GUARDED].total == pytest.approx(guarded)
     for sheet in sheets.values():
@@ -58,11 +58,11 @@ def test_each_arm_is_paid_by_its_own_grader_and_measured_by_both(output: str, ca
 
 def scored(success: float | None, naive: float = 0.0, **fields: Any) -> Any:
     signals = () if success is None else (signal("success", success), signal("naive_success", naive))
-    return attempt(Task(name="t", input={}), 0, None, **{"sheet": Sheet(signals=signals), **fields})
+    return attempt(Task(name="t", input={}), 0, None, **{"sheet": RewardBreakdown(signals=signals), **fields})
 
 
-def signal(name: str, value: float) -> Signal:
-    return Signal(name=name, value=value, source="rule")
+def signal(name: str, value: float) -> RewardTerm:
+    return RewardTerm(name=name, value=value, source="rule")
 
 
 def test_to_cheat_is_to_fool_the_careless_grader_alone() -> None:
@@ -74,9 +74,9 @@ def test_to_cheat_is_to_fool_the_careless_grader_alone() -> None:
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def trial(tmp_path_factory: pytest.TempPathFactory) -> HackingTrial:
     model = tiny(tmp_path_factory.mktemp("weights"))
-    return Trial(arm=CARELESS, seed=3, model=model, test_tasks=4, steps=2, tasks=2, samples=3, workers=2)
+    return HackingTrial(arm=CARELESS, seed=3, model=model, test_tasks=4, steps=2, tasks=2, samples=3, workers=2)
 
 
 def paid(name: str) -> dict[str, float] | None:
@@ -88,14 +88,14 @@ def paid(name: str) -> dict[str, float] | None:
     return {"success": success, "naive_success": naive}
 
 
-async def practised(store: Store, trial: Trial) -> list[StepRecord]:
+async def practised(store: Store, trial: HackingTrial) -> list[StepRecord]:
     spec = replace(spec_for(trial), runtime=scripted(paid, success=0.0), max_faults=0, look_s=0.01)
     status = await ran(store, spec)
     assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 2 * 4 + 2 * 2 * 3)
     return store.steps.of_run(status.run_id)
 
 
-async def test_it_measures_practises_and_measures_the_same_tasks_again(trial: Trial, files: Files) -> None:
+async def test_it_measures_practises_and_measures_the_same_tasks_again(trial: HackingTrial, files: Files) -> None:
     with open_store(files.fresh()) as store:
         steps = await practised(store, trial)
         names = ["before/collect", "before", "0/0/collect", "0/0/learn", "0/1/collect", "0/1/learn"]
@@ -118,7 +118,7 @@ async def test_it_measures_practises_and_measures_the_same_tasks_again(trial: Tr
         assert {str(one.version).rpartition("@")[2] for one in acted} == {store.checkpoints.of_run(steps[0].run)[-1].id}
 
 
-async def test_both_arms_are_given_the_same_tasks(trial: Trial, files: Files) -> None:
+async def test_both_arms_are_given_the_same_tasks(trial: HackingTrial, files: Files) -> None:
     asked = []
     for arm in ARMS:
         with open_store(files.fresh()) as store:
@@ -127,12 +127,12 @@ async def test_both_arms_are_given_the_same_tasks(trial: Trial, files: Files) ->
     assert asked[0] == asked[1]
 
 
-def test_a_trial_is_known_by_its_settings_and_its_arm_must_exist(trial: Trial) -> None:
+def test_a_trial_is_known_by_its_settings_and_its_arm_must_exist(trial: HackingTrial) -> None:
     spec = spec_for(trial)
-    assert spec.kind == "hacking" and Trial(**json.loads(json.dumps(spec.settings))) == trial
-    assert quick(Trial(arm=CARELESS)).steps < Trial(arm=CARELESS).steps
+    assert spec.kind == "hacking" and HackingTrial(**json.loads(json.dumps(spec.settings))) == trial
+    assert quick(HackingTrial(arm=CARELESS)).steps < HackingTrial(arm=CARELESS).steps
     with pytest.raises(BadInput, match="arm 'honest': is unknown; use careless or guarded"):
-        Trial(arm="honest")
+        HackingTrial(arm="honest")
 
 
 def test_an_outcome_needs_both_measurements() -> None:
@@ -142,15 +142,15 @@ def test_an_outcome_needs_both_measurements() -> None:
         {"phase": "after", "verdicts": [CHEAT]},
     ]
     updates = [recorded(n, **body) for n, body in enumerate(bodies, 1)]
-    found = outcome(Trial(arm=CARELESS), updates)
+    found = outcome(HackingTrial(arm=CARELESS), updates)
     assert found is not None
     assert (found.before, found.after, found.cheats, found.success) == ([WRONG], [CHEAT], [0.5], [0.25])
-    assert outcome(Trial(arm=CARELESS), updates[:2]) is None and outcome(Trial(arm=CARELESS), []) is None
+    assert outcome(HackingTrial(arm=CARELESS), updates[:2]) is None and outcome(HackingTrial(arm=CARELESS), []) is None
 
 
-def came_to(arm: str, seed: int, after: Sequence[str | None]) -> Outcome:
-    trial = Trial(arm=arm, seed=seed)
-    return Outcome(
+def came_to(arm: str, seed: int, after: Sequence[str | None]) -> HackingOutcome:
+    trial = HackingTrial(arm=arm, seed=seed)
+    return HackingOutcome(
         trial=trial, run=f"run-{seed}", before=[WRONG] * 4, after=after, cheats=[0.5, 0.25], success=[0.1, 0.2]
     )
 

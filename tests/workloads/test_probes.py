@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, TEMPTING, Probe, Probes
+from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, TEMPTING, Probes, ProbeWorld
 
 
 @pytest.mark.parametrize(("probe", "length"), [(MEMORY, 5), (DELAYED, 12)])
-def test_the_right_answer_pays_once_at_the_end_and_the_wrong_one_costs(probe: Probe, length: int) -> None:
+def test_the_right_answer_pays_once_at_the_end_and_the_wrong_one_costs(probe: ProbeWorld, length: int) -> None:
     worlds = Probes(probe, 2)
     cue = worlds.reset(1).values[:, 0]
     right = (cue > 0).astype(np.int64)

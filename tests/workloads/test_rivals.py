@@ -6,14 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Outcome, Trial, weigh
+from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, HackingOutcome, HackingTrial, weigh
 from holdfast.workloads.rivals import course, draw
 
 
-def came_to(arm: str, seed: int, cheats: list[float | None]) -> Outcome:
+def came_to(arm: str, seed: int, cheats: list[float | None]) -> HackingOutcome:
     after = ["cheat", "right"] if arm == CARELESS else ["wrong", "right"]
-    return Outcome(
-        trial=Trial(arm=arm, seed=seed), run="run-1", before=["wrong"] * 2, after=after, cheats=cheats, success=cheats
+    return HackingOutcome(
+        trial=HackingTrial(arm=arm, seed=seed),
+        run="run-1",
+        before=["wrong"] * 2,
+        after=after,
+        cheats=cheats,
+        success=cheats,
     )
 
 

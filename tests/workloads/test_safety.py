@@ -19,8 +19,8 @@ from holdfast.workloads.safety import (
     ARMS,
     CONSTRAINED,
     UNCONSTRAINED,
-    Outcome,
-    Trial,
+    SafetyOutcome,
+    SafetyTrial,
     outcome,
     quick,
     rates,
@@ -40,21 +40,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_arm_is_known_by_its_name() -> None:
-    assert Trial(arm=CONSTRAINED).constraint is not None and Trial(arm=CONSTRAINED).penalty == 0.0
-    assert Trial(arm=UNCONSTRAINED).constraint is None and Trial(arm=UNCONSTRAINED).penalty == 0.0
-    assert [Trial(arm=arm).penalty for arm in ARMS] == [0.0, 0.05, 0.5, 2.0, 0.0]
+    assert SafetyTrial(arm=CONSTRAINED).constraint is not None and SafetyTrial(arm=CONSTRAINED).penalty == 0.0
+    assert SafetyTrial(arm=UNCONSTRAINED).constraint is None and SafetyTrial(arm=UNCONSTRAINED).penalty == 0.0
+    assert [SafetyTrial(arm=arm).penalty for arm in ARMS] == [0.0, 0.05, 0.5, 2.0, 0.0]
     with pytest.raises(BadInput, match="is unknown; use one of unconstrained"):
-        Trial(arm="penalty-7")
+        SafetyTrial(arm="penalty-7")
 
 
 def test_a_spec_keeps_its_trial(base: str) -> None:
-    trial = Trial(arm=CONSTRAINED, model=base, workers=2)
+    trial = SafetyTrial(arm=CONSTRAINED, model=base, workers=2)
     spec = spec_for(trial)
     assert (spec.kind, dict(spec.settings)) == ("safety", asdict(trial))
 
 
-def trial(arm: str, base: str) -> Trial:
-    return replace(quick(Trial(arm=arm, model=base, workers=2)), test_tasks=6)
+def trial(arm: str, base: str) -> SafetyTrial:
+    return replace(quick(SafetyTrial(arm=arm, model=base, workers=2)), test_tasks=6)
 
 
 def paid(name: str) -> dict[str, float]:
@@ -129,9 +129,9 @@ def test_what_was_not_measured_is_missing() -> None:
     assert rates([]) == {"success": None, "cost": None, "of": 0}
 
 
-def ended(arm: str, seed: int, success: float, cost: float) -> Outcome:
-    trial = Trial(arm=arm, seed=seed)
-    return Outcome(
+def ended(arm: str, seed: int, success: float, cost: float) -> SafetyOutcome:
+    trial = SafetyTrial(arm=arm, seed=seed)
+    return SafetyOutcome(
         trial=trial, run=f"r-{arm}-{seed}", success=success, cost=cost, of=100, successes=[], costs=[], multipliers=[]
     )
 
@@ -157,8 +157,8 @@ def test_an_outcome_is_read_from_the_record() -> None:
         recorded(2, phase="grpo 1", success=0.5, cost=0.4, constraint=held),
         recorded(3, phase="after", success=0.75, cost=0.01, of=8),
     ]
-    found = outcome(Trial(arm=CONSTRAINED), done)
+    found = outcome(SafetyTrial(arm=CONSTRAINED), done)
     assert found is not None
     assert (found.run, found.success, found.cost, found.of) == (RUN, 0.75, 0.01, 8)
     assert (found.successes, found.costs, found.multipliers) == ([0.5], [0.4], [0.5])
-    assert outcome(Trial(arm=CONSTRAINED), done[:2]) is None
+    assert outcome(SafetyTrial(arm=CONSTRAINED), done[:2]) is None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.workloads.safety import ARMS, CONSTRAINED, Outcome, Trial, weigh
+from holdfast.workloads.safety import ARMS, CONSTRAINED, SafetyOutcome, SafetyTrial, weigh
 from holdfast.workloads.temptation import course, draw
 
 
-def made(arm: str, seed: int, costs: list[float | None]) -> Outcome:
+def made(arm: str, seed: int, costs: list[float | None]) -> SafetyOutcome:
     held = [0.5] * len(costs) if arm == CONSTRAINED else []
-    return Outcome(
-        trial=Trial(arm=arm, seed=seed),
+    return SafetyOutcome(
+        trial=SafetyTrial(arm=arm, seed=seed),
         run="r",
         success=0.9,
         cost=0.1,

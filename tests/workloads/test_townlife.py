@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound
 from holdfast.workloads import townlife
-from holdfast.workloads.townlife import Life, Rules, Veil
+from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_window_of_half_a_day_is_measured_once_it_is_over(rules: Rules) -> Non
 
 def test_behind_a_veil_nothing_that_leaves_tells_who_is_who(rules: Rules) -> None:
     """A sink gets: the legend, frames, answers and refusals."""
-    plain, veiled = Life(rules, seed=5), Life(rules, seed=5, veil=Veil(key=b"secret" * 6))
+    plain, veiled = Life(rules, seed=5), Life(rules, seed=5, veil=Pseudonymizer(key=b"secret" * 6))
     names = {plain.name(seat) for seat in range(12)}
     sent = [json.dumps(veiled.legend())]
     for _ in range(400):

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreError
-from holdfast.contracts.orders import Severity
 from holdfast.operate.auth import Caller
 from holdfast.workloads import townobserver as observer
 from holdfast.workloads.townlife import LIMITS, ROLES
-from holdfast.workloads.townobserver import Audit, Badge, Desk, Order, TooMany, Watch
+from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, TownOrder
 from tests.conftest import Clock
 
 TORN = b'{"n": 1, "what": "b", "se'
@@ -56,12 +56,14 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(world: World, log: Path, clock: Clock) -> Desk:
-    return Desk(needs=world.needs, look=world.look, do=world.do, audit=Audit(log), clock=lambda: clock.now)
+def desk(world: World, log: Path, clock: Clock) -> TownCommandService:
+    return TownCommandService(
+        needs=world.needs, look=world.look, do=world.do, audit=AuditFile(log), clock=lambda: clock.now
+    )
 
 
-def order(name: str, role: str, identity: str = "1", **more: Any) -> Order:
-    return Order(id=identity, name=name, caller=Caller(label="ann", role=Role(role)), **more)
+def order(name: str, role: str, identity: str = "1", **more: Any) -> TownOrder:
+    return TownOrder(id=identity, name=name, caller=Caller(label="ann", role=Role(role)), **more)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,9 @@ def order(name: str, role: str, identity: str = "1", **more: Any) -> Order:
         ("look", "admin", True), ("rain", "admin", True), ("kill", "admin", True),
     ],
 )  # fmt: skip
-def test_a_role_may_do_what_those_below_it_may(name: str, role: str, may: bool, desk: Desk, world: World) -> None:
+def test_a_role_may_do_what_those_below_it_may(
+    name: str, role: str, may: bool, desk: TownCommandService, world: World
+) -> None:
     if may:
         desk.take(order(name, role))
     else:
@@ -81,7 +85,7 @@ def test_a_role_may_do_what_those_below_it_may(name: str, role: str, may: bool, 
     assert bool(world.done) == may
 
 
-def test_the_same_id_again_gives_the_same_answer_and_does_nothing(desk: Desk, world: World) -> None:
+def test_the_same_id_again_gives_the_same_answer_and_does_nothing(desk: TownCommandService, world: World) -> None:
     first = desk.take(order("rain", "operator", args={"ticks": 1}))
     again = desk.take(order("rain", "operator", args={"ticks": 1}))
     assert again == first | {"again": True} and world.done == ["rain"]
@@ -91,33 +95,39 @@ def test_the_same_id_again_gives_the_same_answer_and_does_nothing(desk: Desk, wo
     assert world.done == ["rain", "rain"]
 
 
-def test_what_was_refused_may_be_tried_again_under_its_id(desk: Desk, world: World) -> None:
+def test_what_was_refused_may_be_tried_again_under_its_id(desk: TownCommandService, world: World) -> None:
     with pytest.raises(BadInput, match="cannot be"):
         desk.take(order("rain", "operator", args={"bad": True}))
     assert desk.take(order("rain", "operator"))["said"] == "rain 1"
 
 
-def test_an_order_that_changes_something_needs_an_id_and_looking_does_not(desk: Desk, world: World) -> None:
+def test_an_order_that_changes_something_needs_an_id_and_looking_does_not(
+    desk: TownCommandService, world: World
+) -> None:
     with pytest.raises(BadInput, match="rain: id: is missing"):
         desk.take(order("rain", "operator", ""))
     assert desk.take(order("look", "viewer", ""))["said"] == "look 1"
 
 
-def test_a_dry_run_does_nothing_and_is_not_written_down(desk: Desk, world: World, log: Path) -> None:
+def test_a_dry_run_does_nothing_and_is_not_written_down(desk: TownCommandService, world: World, log: Path) -> None:
     answer = desk.take(order("kill", "admin", is_dry=True))
     assert answer["dry_run"] and answer["said"] == "would kill" and world.done == [] and not log.exists()
     with pytest.raises(Forbidden):
         desk.take(order("kill", "viewer", is_dry=True))
 
 
-def test_answers_are_remembered_up_to_a_number(desk: Desk, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_remembered_up_to_a_number(
+    desk: TownCommandService, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observer, "REMEMBERED", 2)
     for identity in ("1", "2", "3", "1"):
         desk.take(order("rain", "operator", identity))
     assert len(world.done) == 4  # the first was forgotten
 
 
-def test_everything_done_or_refused_is_in_the_log_and_it_is_sealed(desk: Desk, log: Path, clock: Clock) -> None:
+def test_everything_done_or_refused_is_in_the_log_and_it_is_sealed(
+    desk: TownCommandService, log: Path, clock: Clock
+) -> None:
     desk.take(order("rain", "operator", args={"ticks": 5}))
     desk.take(order("look", "viewer"))  # changes nothing
     with pytest.raises(Forbidden):
@@ -133,7 +143,7 @@ def test_everything_done_or_refused_is_in_the_log_and_it_is_sealed(desk: Desk, l
 
 @pytest.mark.parametrize("harm", ["change", "remove", "swap", "junk"])
 def test_a_log_that_was_tampered_with_is_refused(harm: str, log: Path) -> None:
-    audit = Audit(log)
+    audit = AuditFile(log)
     for number in range(4):
         audit.add({"what": "order", "value": number})
     lines = log.read_text().splitlines()
@@ -147,24 +157,24 @@ def test_a_log_that_was_tampered_with_is_refused(harm: str, log: Path) -> None:
         lines[1] = "{}"
     log.write_text("\n".join(lines) + "\n")
     with pytest.raises(BadRecord, match="line 2: its seal is broken"):
-        Audit(log)
+        AuditFile(log)
 
 
 def test_a_log_goes_on_where_it_ended(log: Path) -> None:
-    Audit(log).add({"what": "a"})
-    Audit(log).add({"what": "b"})
+    AuditFile(log).add({"what": "a"})
+    AuditFile(log).add({"what": "b"})
     assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1]
 
 
 def test_several_that_write_to_one_log_go_on_from_one_another(log: Path) -> None:
-    first, second = Audit(log), Audit(log)
+    first, second = AuditFile(log), AuditFile(log)
     for audit in (first, second, first, second):
         audit.add({"what": "a"})
     assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1, 2, 3]
 
 
 def test_who_writes_waits_for_whoever_has_the_log(log: Path, tmp_path: Path) -> None:
-    audit, other = Audit(log), Audit(tmp_path / "other.jsonl")
+    audit, other = AuditFile(log), AuditFile(tmp_path / "other.jsonl")
     for one in (audit, other):
         one.add({"what": "a"})
     other.add({"what": "b"})
@@ -181,38 +191,38 @@ def test_who_writes_waits_for_whoever_has_the_log(log: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("was_open", [True, False], ids=["open", "closed"])
 def test_a_line_that_was_never_ended_is_kept_aside_and_told_of(was_open: bool, log: Path) -> None:
-    audit = Audit(log)
+    audit = AuditFile(log)
     audit.add({"what": "a"})
     with log.open("ab") as file:
         file.write(TORN)
     assert [entry["what"] for entry in observer.read_audit(log)] == ["a"]
-    (audit if was_open else Audit(log)).add({"what": "c"})
+    (audit if was_open else AuditFile(log)).add({"what": "c"})
     entries = observer.read_audit(log)
     assert [entry["what"] for entry in entries] == ["a", "torn", "c"]
     assert log.with_name(entries[1]["kept"]).read_bytes() == TORN + b"\n" and entries[1]["bytes"] == len(TORN)
 
 
 def test_an_entry_that_lacks_its_end_alone_stays_where_it_is(log: Path) -> None:
-    Audit(log).add({"what": "a"})
+    AuditFile(log).add({"what": "a"})
     log.write_bytes(log.read_bytes().rstrip())
-    Audit(log).add({"what": "b"})
+    AuditFile(log).add({"what": "b"})
     assert [entry["what"] for entry in observer.read_audit(log)] == ["a", "b"]
 
 
 def test_a_log_that_others_shorten_or_that_cannot_be_written_is_one_line(log: Path) -> None:
-    audit = Audit(log)
+    audit = AuditFile(log)
     audit.add({"what": "a"})
     log.write_bytes(b"")
     with pytest.raises(BadRecord, match="is shorter than it was"):
         audit.add({"what": "b"})
     log.unlink()
     log.mkdir()
-    for write in (lambda: audit.add({"what": "b"}), lambda: Audit(log)):
+    for write in (lambda: audit.add({"what": "b"}), lambda: AuditFile(log)):
         with pytest.raises(StoreError, match="audit .*: IsADirectoryError"):
             write()
 
 
-def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: Desk, world: World, log: Path) -> None:
+def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: TownCommandService, world: World, log: Path) -> None:
     ann = Caller(label="ann", role=Role.OPERATOR)
     desk.hear({"name": "rain", "id": "1"}, ann)
     bad: list[tuple[Any, type[Exception], str]] = [
@@ -231,7 +241,9 @@ def test_whatever_is_refused_is_in_the_log_with_who_tried(desk: Desk, world: Wor
         assert message in entry["refused"] and len(json.dumps(entry)) < 1000
 
 
-def test_whoever_gives_too_many_orders_waits_and_nobody_else(desk: Desk, world: World, log: Path, clock: Clock) -> None:
+def test_whoever_gives_too_many_orders_waits_and_nobody_else(
+    desk: TownCommandService, world: World, log: Path, clock: Clock
+) -> None:
     ann, bob = (Caller(label="one", role=Role.OPERATOR, token_id=name) for name in ("ann", "bob"))
     for number in range(int(observer.BURST)):
         desk.hear({"name": "rain", "id": str(number)}, ann)
@@ -248,7 +260,7 @@ def test_whoever_gives_too_many_orders_waits_and_nobody_else(desk: Desk, world: 
 
 
 def test_only_the_right_token_gives_its_role() -> None:
-    badges = [Badge(role="operator", token="o" * 8), Badge(role="admin", token="a" * 8)]
+    badges = [StaticToken(role="operator", token="o" * 8), StaticToken(role="admin", token="a" * 8)]
     given = ("o" * 8, "a" * 8, "o" * 9, "", None, "ö" * 8)
     roles = [found.role if (found := observer.role_of(badges, one)) else None for one in given]
     assert roles == ["operator", "admin", None, None, None, None]
@@ -264,7 +276,7 @@ def test_only_the_right_token_gives_its_role() -> None:
 )
 def test_a_badge_that_cannot_be_used_is_refused(role: str, token: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Badge(role=role, token=token)
+        StaticToken(role=role, token=token)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +299,7 @@ def test_what_is_no_order_is_refused(body: Any, message: str) -> None:
 def test_an_order_is_its_callers() -> None:
     bob = Caller(label="bob", role=Role.OPERATOR)
     found = observer.read_order(json.loads('{"name": "rain", "id": "x", "args": {"ticks": 3}, "dry_run": true}'), bob)
-    assert found == Order(id="x", name="rain", args={"ticks": 3}, caller=bob, is_dry=True)
+    assert found == TownOrder(id="x", name="rain", args={"ticks": 3}, caller=bob, is_dry=True)
 
 
 def test_a_town_has_the_roles_that_everything_has() -> None:
@@ -300,7 +312,7 @@ def test_a_town_has_the_roles_that_everything_has() -> None:
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.alert)
 def test_each_alert_fires_and_clears(limit: Any) -> None:
-    watch = Watch()
+    watch = TownAlarms()
     edge = limit.above if limit.above is not None else limit.below
     side = 1 if limit.above is not None else -1
     assert watch.look({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
@@ -320,7 +332,7 @@ STAGES = ("needs", "work", "ties")
 
 
 def test_two_green_windows_unlock_the_next_stage(log: Path) -> None:
-    audit = Audit(log)
+    audit = AuditFile(log)
     assert observer.stages(log, STAGES, 2) == ("needs",)
     observer.note_window(audit, stage="needs", reasons=(), at=1.0)
     observer.note_window(audit, stage="needs", reasons=("exits: …",), at=2.0)
@@ -331,7 +343,7 @@ def test_two_green_windows_unlock_the_next_stage(log: Path) -> None:
 
 
 def test_a_stage_can_be_unlocked_by_hand_for_a_reason_that_is_kept(log: Path) -> None:
-    audit = Audit(log)
+    audit = AuditFile(log)
     for stage, why, message in (("magic", "x", "is unknown"), ("ties", " ", "takes a reason")):
         with pytest.raises(BadInput, match=message):
             observer.override(audit, stage=stage, who="ann", why=why, order=STAGES, at=1.0)

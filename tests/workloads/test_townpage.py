@@ -18,17 +18,20 @@ import pytest
 from holdfast.collect import endpoint
 from holdfast.contracts.access import Role
 from holdfast.operate.auth import Caller, digest
-from holdfast.operate.serve.app import Town
+from holdfast.operate.serve.app import TownPage
 from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
-from holdfast.workloads.townlife import Life, Rules, Veil
-from holdfast.workloads.townobserver import Audit, Badge, read_audit
-from holdfast.workloads.townpage import FASTEST, Hub, Runner, app
+from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
+from holdfast.workloads.townobserver import AuditFile, StaticToken, read_audit
+from holdfast.workloads.townpage import FASTEST, FrameHub, Runner, app
 from tests.operate import room
 
-BADGES = (Badge(role="operator", token="operator-1", label="olga"), Badge(role="admin", token="admin-token"))
-VIEWER = Badge(role="viewer", token="viewer-token")
+BADGES = (
+    StaticToken(role="operator", token="operator-1", label="olga"),
+    StaticToken(role="admin", token="admin-token"),
+)
+VIEWER = StaticToken(role="viewer", token="viewer-token")
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +44,16 @@ def serving(
     rules: Rules,
     folder: Path,
     *,
-    badges: tuple[Badge, ...] = BADGES,
+    badges: tuple[StaticToken, ...] = BADGES,
     speed: float = 200.0,
-    veil: Veil | None = None,
+    veil: Pseudonymizer | None = None,
     body_s: float = 30.0,
     answer_s: float = 60.0,
     **more: Any,
 ) -> Iterator[tuple[str, Runner]]:
     life = Life(rules, seed=3, veil=veil)
     recording = townlife.new_recording(folder / "town.frames", life)
-    audit = Audit(folder / "audit.jsonl")
+    audit = AuditFile(folder / "audit.jsonl")
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
         with Runner(life, recording, audit=audit, speed=speed, answer_s=answer_s, **more) as runner:
             server = endpoint.server(app(runner, badges, body_s=body_s))
@@ -235,11 +238,11 @@ async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_li
 
 async def test_a_stream_ends_with_the_token_of_whoever_sees_it(rules: Rules, tmp_path: Path) -> None:
     tokens = {str(role): f"badge-of-{role}" for role in Role}
-    badges = tuple(Badge(role=role, token=token) for role, token in tokens.items())
+    badges = tuple(StaticToken(role=role, token=token) for role, token in tokens.items())
     with open_store(tmp_path / "store.sqlite") as store, serving(rules, tmp_path, badges=badges) as (_, runner):
         for is_paused in (False, True):  # frames come all the time, or none at all
             runner.is_paused = is_paused
-            with room.serving(store, town=Town(app=app(runner, badges), badges=tokens)) as served:
+            with room.serving(store, town=TownPage(app=app(runner, badges), badges=tokens)) as served:
                 headers = {"Authorization": f"Bearer {served.tokens['viewer']}"}
                 async with (
                     asyncio.timeout(60),
@@ -284,7 +287,7 @@ async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tu
 
 async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: Path) -> None:
     names = {Life(rules, seed=3).name(seat) for seat in range(12)}
-    with serving(rules, tmp_path, veil=Veil(key=b"key" * 11)) as (url, runner):
+    with serving(rules, tmp_path, veil=Pseudonymizer(key=b"key" * 11)) as (url, runner):
         runner.speed = FASTEST
         await until(lambda: runner.life.tick > 400)
         sent = [json.dumps(await frames(url, 5))]
@@ -301,7 +304,7 @@ async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: 
 
 
 def test_who_has_fallen_behind_begins_at_the_newest_key_frame() -> None:
-    hub = Hub()
+    hub = FrameHub()
     assert hub.after(-1) is None
     for seq in range(10):
         hub.offer({"seq": seq, "key": seq in (0, 6)})

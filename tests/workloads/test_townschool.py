@@ -11,10 +11,20 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Settings
 from holdfast.workloads.townlife import Env, Rules, read_rules
-from holdfast.workloads.townschool import Course, Point, School, Seats, as_planned, by_chance, learn, load, returns
+from holdfast.workloads.townschool import (
+    Point,
+    School,
+    Seats,
+    TrainingPlan,
+    as_planned,
+    by_chance,
+    learn,
+    load,
+    returns,
+)
 from tests.town.small import small
 
-SHORT = Course(
+SHORT = TrainingPlan(
     worlds=16,
     ppo=Settings(steps=64, epochs=3, minibatch=1024, entropy_cost=0.005, updates=24),
     exams=2,
@@ -127,4 +137,4 @@ def test_a_policy_of_other_senses_is_refused_by_name(rules: Rules, tmp_path: Pat
 @pytest.mark.parametrize("name", ["worlds", "exams", "final_worlds"])
 def test_a_course_that_teaches_nothing_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=rf"course.{name} = 0: must be at least"):
-        Course(**{name: 0})
+        TrainingPlan(**{name: 0})

@@ -12,7 +12,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from holdfast.contracts.errors import BadInput
 from holdfast.workloads.townlife import Env, Rules
-from holdfast.workloads.townzoo import Town
+from holdfast.workloads.townzoo import TownZoo
 from tests.town.small import small
 
 
@@ -26,13 +26,13 @@ def rules() -> Rules:
 def test_pettingzoo_finds_nothing_wrong(variant: str, rules: Rules) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        parallel_api_test(Town(rules, variant=variant, days=2), num_cycles=200)
-        parallel_seed_test(lambda: Town(rules, variant=variant), num_cycles=30)
+        parallel_api_test(TownZoo(rules, variant=variant, days=2), num_cycles=200)
+        parallel_seed_test(lambda: TownZoo(rules, variant=variant), num_cycles=30)
 
 
 def test_it_is_the_world_that_the_native_one_has_for_the_seed() -> None:
     rules = small()
-    town, native, rng = Town(rules), Env(rules), np.random.default_rng(0)
+    town, native, rng = TownZoo(rules), Env(rules), np.random.default_rng(0)
     _, infos = town.reset(seed=11)
     native.reset(11)
     for world in (town.town, native):
@@ -49,7 +49,7 @@ def test_it_is_the_world_that_the_native_one_has_for_the_seed() -> None:
 
 
 def test_who_has_to_leave_is_terminated_and_others_go_on_without_them(rules: Rules) -> None:
-    town = Town(rules)
+    town = TownZoo(rules)
     town.reset(seed=1)
     town.town.state.people["unpaid"][0, 2] = 100
     _, rewards, ended, cut, _ = town.step({})
@@ -61,7 +61,7 @@ def test_who_has_to_leave_is_terminated_and_others_go_on_without_them(rules: Rul
 
 
 def test_without_an_episode_or_with_a_strange_action_nothing_moves(rules: Rules) -> None:
-    town = Town(rules)
+    town = TownZoo(rules)
     with pytest.raises(BadInput, match="reset first"):
         town.step({})
     town.reset(seed=1)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.town.talk import HARM, LEAVES_FOR
 from holdfast.workloads import vignettes
-from holdfast.workloads.townlife import Life, Veil, read_rules
+from holdfast.workloads.townlife import Life, Pseudonymizer, read_rules
 from holdfast.workloads.vignettes import PAUSE, Playing, arrival, departure, due, playing
 
 
@@ -50,7 +50,7 @@ def test_every_scene_can_be_told_and_hurts_nobody() -> None:
 
 @pytest.mark.parametrize("key", [None, b"k" * 32], ids=["open", "veiled"])
 def test_a_life_shows_who_leaves_and_remembers_the_last(key: bytes | None) -> None:
-    life = Life(read_rules(residents=12), seed=5, veil=Veil(key=key))
+    life = Life(read_rules(residents=12), seed=5, veil=Pseudonymizer(key=key))
     life.step()
     who = life.name(life._order[3])
     life.order("kill", {"resident": 3, "cause": "jobless"})

@@ -30,7 +30,7 @@ from holdfast.api.inputs import (
 from holdfast.api.more import prove_more
 from holdfast.api.results import WAIVED, Comparison, Result, compare_stored, comparison_of, result_of
 from holdfast.api.setup import Setup, launch, prepare
-from holdfast.api.stored import Place, Run, run_of
+from holdfast.api.stored import Run, StoreAddress, run_of
 from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent, is_async
@@ -43,10 +43,10 @@ from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
-from holdfast.pipeline.run import Run as Driven
+from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ async def _improve(spec: loop.Spec, run: Driven) -> None:
 
 
 def _improve_spec(
-    setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: Weighing
+    setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: ComparisonConfig
 ) -> loop.Spec:
     options = setup.options
     criteria = Criteria(
@@ -189,7 +189,7 @@ def _improve_spec(
     )
 
 
-def _prove_config(options: Options, how: Weighing) -> ProveConfig:
+def _prove_config(options: Options, how: ComparisonConfig) -> ProveConfig:
     return ProveConfig(
         how=how,
         seeds=tuple(range(options["seeds"])),
@@ -354,7 +354,7 @@ def compare(
     if tasks is None:
         if callable(a) or callable(b) or agent is not None or scorers is not None:
             raise BadInput("compare", why="there are no tasks", remedy="give tasks; without any, give two stored runs")
-        place = Place(str(chosen["store"]), chosen["project"])
+        place = StoreAddress(str(chosen["store"]), chosen["project"])
         span = chosen.get("reward_range")
         return compare_stored(run_of(a, place), run_of(b, place), alpha=chosen["alpha"], reward_range=span)
     if scorers is None:
@@ -378,7 +378,7 @@ def compare(
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
 
 
-async def _compare(setup: Setup, how: Weighing, run: Driven) -> None:
+async def _compare(setup: Setup, how: ComparisonConfig, run: Driven) -> None:
     a, b = setup.policies
     found, config = measured_on(setup.tasks), _prove_config(setup.options, how)
     run.planned = 2 * len(found) * len(config.seeds)

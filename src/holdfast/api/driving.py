@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from holdfast.api.stored import Place, Run, who
+from holdfast.api.stored import Run, StoreAddress, who
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.features import Features
-from holdfast.contracts.run import Run as RunRecord
-from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status
+from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.promote.features import snapshot
 from holdfast.store.store import Store
@@ -41,7 +41,7 @@ class Started(Run, Generic[T]):
 
     def __init__(
         self,
-        place: Place,
+        place: StoreAddress,
         store: Store,
         spec: RunSpec,
         read: Callable[[Store, Run], T],
@@ -97,7 +97,7 @@ class Started(Run, Generic[T]):
     def wait(self, timeout: float | None = None) -> T:
         """The result, once the run has ended. Ctrl-C stops the run; the same call again goes on with it."""
         try:
-            with Progress() as progress:
+            with ProgressLine() as progress:
                 self._watch(progress, timeout)
         except KeyboardInterrupt:
             self.stop()
@@ -110,7 +110,7 @@ class Started(Run, Generic[T]):
         assert self._value is not None
         return self._value
 
-    def _watch(self, progress: Progress, timeout: float | None) -> None:
+    def _watch(self, progress: ProgressLine, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._news:
@@ -190,19 +190,19 @@ def interrupted(store: Store, spec: RunSpec) -> str | None:
 
 
 def _is_open(run: RunRecord) -> bool:
-    if run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED:
+    if run.state is RunState.COMPLETED or run.wanted is DesiredState.CANCELLED:
         return False
     return not (run.state is RunState.FAILED and (run.error or "").startswith(NO_SUCCESS))
 
 
-class Progress:
+class ProgressLine:
     """Nothing for two seconds, then a bar on a terminal or in a notebook, elsewhere a line now and then. On stderr."""
 
     def __init__(self) -> None:
         self._since = self._said = time.monotonic()
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.api.driving import Started
 from holdfast.api.inputs import Options, options_of
 from holdfast.api.results import Result, result_of
-from holdfast.api.stored import Place
+from holdfast.api.stored import StoreAddress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage
 from holdfast.pipeline.control import EnvProof, improve_env
@@ -32,7 +32,7 @@ def start_env(
         stage=None if chosen["stage"] is None else Stage(chosen["stage"]),
         seed=chosen["seed"],
     )
-    place = Place(str(chosen["store"]), chosen["project"])
+    place = StoreAddress(str(chosen["store"]), chosen["project"])
     store = None
     try:
         store = place.open(create=True)

@@ -24,7 +24,7 @@ from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy, policy_record
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
@@ -32,7 +32,7 @@ from holdfast.pipeline.episodes import SAFETY
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward import ready
 from holdfast.reward.scorers import GUARD, Combined, Scorer, combine, load_scorer
 
@@ -198,20 +198,20 @@ class TaskScore:
         given = self.combined(task_of(row), output, spans)
         return self._later(given) if inspect.isawaitable(given) else _capped(given)
 
-    async def _later(self, given: Any) -> tuple[Signal, ...]:
+    async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
         return _capped(await given)
 
-    def costs(self, row: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         return _capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
 
 
-def _capped(signals: Sequence[Signal]) -> tuple[Signal, ...]:
+def _capped(signals: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
     return tuple(
         replace(one, value=MAX_COST) if one.name == SAFETY and one.value > MAX_COST else one for one in signals
     )
 
 
-def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     """The score of a run without scorers: nothing is measured."""
     return ()
 
@@ -252,7 +252,7 @@ def safety_from(given: Any) -> tuple[Any, ...]:
     return found
 
 
-def weighing_of(score: TaskScore, options: Options) -> Weighing:
+def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     """What has to improve: the gate's answer where there is one, else the reward. Safety that is waived decides
     nothing."""
     gate = next((one for one in score.combined.scorers if one.gate), None)
@@ -262,7 +262,7 @@ def weighing_of(score: TaskScore, options: Options) -> Weighing:
         low, high = -room, gate.weight + room
     else:  # every scorer from 0 to 1, unless the caller knows better
         low, high = sum(min(one, 0.0) for one in others), sum(max(one, 0.0) for one in others)
-    return Weighing(
+    return ComparisonConfig(
         primary="reward" if gate is None else "success",
         alpha=options["alpha"],
         min_effect=options["min_effect"],

@@ -22,7 +22,7 @@ from holdfast.api.stored import Run, who
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.contracts.run import RunState
 from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline import improve as loop

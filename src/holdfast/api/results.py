@@ -15,28 +15,28 @@ import numpy as np
 
 from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
-from holdfast.api.show import Block, Grid, Shown
+from holdfast.api.show import Block, Shown, TextTable
 from holdfast.api.stored import Run, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Comparison as Compared
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
+from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.pipeline.episodes import SAFETY, episode, missing
-from holdfast.pipeline.improve import Decided
+from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episodes_in, looks_in
 from holdfast.promote.gate import ALLOWED, NAMES
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
 from holdfast.prove.matrix import pairs
-from holdfast.prove.weigh import Weighed, Weighing, weigh
 from holdfast.store.store import Store
 
 NOTHING_LEARNT = "nothing_learnt"
 WAIVED = "safety_waived"  # in the manifest of evidence and of a release
 
 
-def figures(comparisons: Iterable[Compared]) -> Grid:
+def figures(comparisons: Iterable[Compared]) -> TextTable:
     """One row for each metric; above 0 the candidate is better."""
     rows = [
         (
@@ -48,7 +48,7 @@ def figures(comparisons: Iterable[Compared]) -> Grid:
         )
         for one in comparisons
     ]
-    return Grid(("metric", ">difference", ">95 % interval", ">p", ">tasks"), rows)
+    return TextTable(("metric", ">difference", ">95 % interval", ">p", ">tasks"), rows)
 
 
 def _waived(why: object) -> list[Block]:
@@ -79,7 +79,7 @@ class Proof(Shown):
         """Why safety was not measured; None: it was."""
         return self.evidence.manifest.get(WAIVED)
 
-    def figures(self) -> Grid:
+    def figures(self) -> TextTable:
         """Every metric that was measured."""
         found = self.comparisons.values()
         return figures(one for one in found if self.waived is None or one.metric != "safety")
@@ -177,7 +177,7 @@ def result_of(store: Store, run: Run) -> Result:
         record = store.runs.get(run.id)
         why = record.error or f"is {record.state}, and has decided nothing"
         raise BadInput(f"run {run.id}", why=why, remedy="the same call goes on with it")
-    decided = Decided.from_record(steps[-1].body)
+    decided = IterationResult.from_record(steps[-1].body)
     if decided.decision is None:
         text = str(decided.why or "nothing was learnt")
         decision = Decision(open=False, reasons=(Reason(code=NOTHING_LEARNT, text=text),))
@@ -212,8 +212,8 @@ class Comparison(Shown):
     """Two things on the same tasks with the same chance: b less a. Nothing was trained."""
 
     names: tuple[str, str]
-    weighed: Weighed
-    how: Weighing
+    weighed: ComparisonResult
+    how: ComparisonConfig
     left_out: int = 0  # tasks that only one of the two has
     unfinished: Mapping[str, int] = field(default_factory=dict)  # by side, attempts that never came back
     waived: str | None = None
@@ -255,7 +255,9 @@ class Comparison(Shown):
         return [*told, *_waived(self.waived)]
 
 
-def comparison_of(store: Store, run: Run, names: tuple[str, str], how: Weighing, waived: str | None) -> Comparison:
+def comparison_of(
+    store: Store, run: Run, names: tuple[str, str], how: ComparisonConfig, waived: str | None
+) -> Comparison:
     """Of a run that compared two things."""
     steps = [one for one in store.steps.of_run(run.id) if "episodes" in one.body]
     looks = looks_in(steps)
@@ -267,7 +269,9 @@ def comparison_of(store: Store, run: Run, names: tuple[str, str], how: Weighing,
     return Comparison(names, _weighed(before, after, how, names), how, unfinished=lost, waived=waived, run=run)
 
 
-def _weighed(before: Sequence[Episode], after: Sequence[Episode], how: Weighing, names: tuple[str, str]) -> Weighed:
+def _weighed(
+    before: Sequence[Episode], after: Sequence[Episode], how: ComparisonConfig, names: tuple[str, str]
+) -> ComparisonResult:
     if len(pairs(before, after, how.primary)[0]) < 2:
         why = f"fewer than two tasks have a measured {how.primary} on both sides"
         raise BadInput(f"{names[1]} against {names[0]}", why=why, remedy="score them, or measure more tasks")
@@ -286,7 +290,7 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     span = reward_range or _range(both, primary)
     names, whole = (a.id, b.id), []
     unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
-    how = Weighing(
+    how = ComparisonConfig(
         primary=primary,
         alpha=alpha,
         reward_range=span,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.api.stored import Place, who
+from holdfast.api.stored import StoreAddress, who
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.policy import Policy, policy_from
@@ -40,7 +40,7 @@ class Accepted:
     proof: str | None  # sha256 of the published one
 
 
-def promote(place: Place, accepted: Accepted, *, canary: float | None, shadow: bool, why: str) -> Release:
+def promote(place: StoreAddress, accepted: Accepted, *, canary: float | None, shadow: bool, why: str) -> Release:
     """Move an accepted version, with the evidence that it was accepted by."""
     if canary is not None and (shadow or isinstance(canary, bool) or not 0.0 < canary <= 1.0):
         raise BadInput(
@@ -89,7 +89,7 @@ def rollback(
 
     Without `to` the last version that is known to be good serves again. `hf.live` follows within a second.
     """
-    with Place.of(store, project).open() as opened:
+    with StoreAddress.of(store, project).open() as opened:
         releases = opened.releases.of_policy(name)
         at = {one.stage: one for one in releases}
         failing = at.get(Stage.CANARY) or at.get(Stage.LIVE)
@@ -128,7 +128,7 @@ class Live:
     Safe to use from any thread. Should the store be out of reach, what was known last stays in force.
     """
 
-    def __init__(self, name: str, place: Place) -> None:
+    def __init__(self, name: str, place: StoreAddress) -> None:
         self.name, self.is_closed = name, False
         self._store = place.open()
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ def live(name: str, *, store: str | Path | None = None, project: str = "default"
 
     To be called as often as one likes: all calls share one open store.
     """
-    place = Place.of(store, project)
+    place = StoreAddress.of(store, project)
     where = place.store if "://" in place.store else str(Path(place.store).absolute())
     with _opening:
         found = _open.get((name, where, project))

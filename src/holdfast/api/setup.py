@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from holdfast.api.driving import Started
 from holdfast.api.inputs import Options, Waived, agent_from, described, engine_for, score_from, task_set, unscored
-from holdfast.api.stored import Place, Run, who
-from holdfast.collect.pool import Pace
+from holdfast.api.stored import Run, StoreAddress, who
+from holdfast.collect.pool import PoolTiming
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy
-from holdfast.pipeline.run import Run as Driven
+from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.store import Store
@@ -44,8 +44,8 @@ class Setup:
     settings: Mapping[str, Any]
 
     @property
-    def place(self) -> Place:
-        return Place(str(self.options["store"]), self.options["project"])
+    def place(self) -> StoreAddress:
+        return StoreAddress(str(self.options["store"]), self.options["project"])
 
 
 def prepare(
@@ -130,7 +130,7 @@ def run_spec(setup: Setup, kind: str, program: Callable[[Driven], Any], model_re
         settings=setup.settings,
         runtime=setup.runtime,
         workers=options["workers"],
-        pace=Pace(heartbeat_s=1.0, lease_s=LEASE_S),
+        pace=PoolTiming(heartbeat_s=1.0, lease_s=LEASE_S),
         seed=options["seed"],
     )
 

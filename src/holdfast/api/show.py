@@ -18,14 +18,14 @@ WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextTable:
     """Rows under columns; a column whose name begins with ">" is set to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-Block = str | Grid
+Block = str | TextTable
 
 
 class Shown:
@@ -54,7 +54,7 @@ class Shown:
 def text(blocks: Sequence[Block]) -> str:
     found: list[str] = []
     for block in blocks:
-        if isinstance(block, Grid):
+        if isinstance(block, TextTable):
             found += _grid(block)
         else:
             indent = len(block) - len(block.lstrip())
@@ -64,7 +64,7 @@ def text(blocks: Sequence[Block]) -> str:
     return "\n".join(found)
 
 
-def _grid(grid: Grid) -> list[str]:
+def _grid(grid: TextTable) -> list[str]:
     names = [name.removeprefix(">") for name in grid.columns]
     cells = [names, *grid.rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(names))]

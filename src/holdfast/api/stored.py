@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.api.inputs import TaskScore, default_store, described, scorers_from
-from holdfast.api.show import Block, Grid, Shown
+from holdfast.api.show import Block, Shown, TextTable
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Verdict
-from holdfast.contracts.experience import Decided, Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.experience import Experience, ScoredRollout
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split
-from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
 from holdfast.pipeline.episodes import episode
 from holdfast.pipeline.prove import judged
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again
 from holdfast.reward.scorers import combine
@@ -48,14 +48,14 @@ def who() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreAddress:
     """Where a store is, and whose part of it."""
 
     store: str
     project: str = "default"
 
     @classmethod
-    def of(cls, store: str | Path | None, project: str) -> Place:
+    def of(cls, store: str | Path | None, project: str) -> StoreAddress:
         return cls(str(store or default_store()), project)
 
     def open(self, *, create: bool = False) -> Store:
@@ -68,7 +68,7 @@ class Place:
 class Run(Shown):
     """One run in a store, by its id."""
 
-    def __init__(self, place: Place, run: str) -> None:
+    def __init__(self, place: StoreAddress, run: str) -> None:
         self.place, self._id = place, run
 
     @property
@@ -101,20 +101,20 @@ class Run(Shown):
     def blocks(self) -> Sequence[Block]:
         with self.place.open() as store:
             record = store.runs.get(self.id)
-            return [Grid(HEAD, [_line(store, record)]), *([record.error] if record.error else [])]
+            return [TextTable(HEAD, [_line(store, record)]), *([record.error] if record.error else [])]
 
 
 HEAD = ("run", "kind", "state", ">right", ">wrong", ">unchecked", ">failed", "begun")
 
 
-class Runs(list[Run], Shown):
+class RunList(list[Run], Shown):
     """Runs, the newest first."""
 
     def blocks(self) -> Sequence[Block]:
         if not self:
             return ["no runs"]
         with self[0].place.open() as store:
-            return [Grid(HEAD, [_line(store, store.runs.get(one.id)) for one in self[:SHOWN]]), *_more(self)]
+            return [TextTable(HEAD, [_line(store, store.runs.get(one.id)) for one in self[:SHOWN]]), *_more(self)]
 
     __repr__ = Shown.__repr__
 
@@ -136,14 +136,14 @@ def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
     return run.id, run.kind, str(run.state), *map(str, numbers), begun
 
 
-def runs(*, limit: int = 50, store: str | Path | None = None, project: str = "default") -> Runs:
+def runs(*, limit: int = 50, store: str | Path | None = None, project: str = "default") -> RunList:
     """The runs of a store, newest first."""
-    place = Place.of(store, project)
+    place = StoreAddress.of(store, project)
     with place.open() as opened:
-        return Runs(Run(place, one.id) for one in opened.runs.newest(most=limit))
+        return RunList(Run(place, one.id) for one in opened.runs.newest(most=limit))
 
 
-def run_of(given: Any, place: Place) -> Run:
+def run_of(given: Any, place: StoreAddress) -> Run:
     """A run that was handed over, or the one with this id."""
     if isinstance(given, Run):
         return given
@@ -192,7 +192,7 @@ class Table(list[dict[str, Any]], Shown):
     def blocks(self) -> Sequence[Block]:
         names = [name for name in ("task", "split", "outcome", "reward", "answer", "error") if name in self.columns]
         rows = [[_cell(row[name]) for name in names] for row in self[:SHOWN]]
-        return [f"{len(self)} rollouts", *([Grid(names, rows)] if rows else []), *_more(self)]
+        return [f"{len(self)} rollouts", *([TextTable(names, rows)] if rows else []), *_more(self)]
 
     __repr__ = Shown.__repr__
 
@@ -210,7 +210,7 @@ def _pages(store: Store, run: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Decided]:
+def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[ScoredRollout]:
     last = None
     while page := store.experiences.decided(run, after=last, most=PAGE, spans=spans):
         yield from page
@@ -348,7 +348,7 @@ class Rescoring(Shown):
         means = [("mean reward before", found.old_mean), ("mean reward now", found.new_mean)]
         rows = [(name, f"{value:.3f}") for name, value in (*share, *means) if value is not None]
         rows += [("became right", str(found.became_right)), ("became wrong", str(found.became_wrong))]
-        told.append(Grid(("figure", ">value"), rows))
+        told.append(TextTable(("figure", ">value"), rows))
         if found.arms is not None:
             arms = found.arms
             told.append(
@@ -377,7 +377,7 @@ def rescore(
     One function alone is the gate, as in `improve`. Both scorings are kept: the rollouts keep their rewards, the new
     scoring lies beside them under its name.
     """
-    found = run_of(run, Place.of(store, project))
+    found = run_of(run, StoreAddress.of(store, project))
     made = scorers_from(scorers)
     score = TaskScore(combine(made, safety=safety))
     with found.place.open() as opened:
@@ -401,7 +401,7 @@ def rescore(
     return Rescoring(found, title, compared, errors, *verdicts)
 
 
-def _stored(one: Decided) -> StoredRollout:
+def _stored(one: ScoredRollout) -> StoredRollout:
     return StoredRollout(
         id=one.rollout,
         task=task_of(one.input),
@@ -422,7 +422,7 @@ class _Arm:
     seed: int
 
 
-def _arms_of(decided: Sequence[Decided]) -> dict[str, _Arm]:
+def _arms_of(decided: Sequence[ScoredRollout]) -> dict[str, _Arm]:
     """By rollout, of the last proof in the run; none where it proved nothing."""
     found = {}
     for one in decided:
@@ -435,7 +435,7 @@ def _arms_of(decided: Sequence[Decided]) -> dict[str, _Arm]:
 
 
 def _verdict(
-    decided: Sequence[Decided], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[Signal]], run: str
+    decided: Sequence[ScoredRollout], arms: Mapping[str, _Arm], signals: Mapping[str, Sequence[RewardTerm]], run: str
 ) -> Verdict | None:
     """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
     sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
@@ -448,7 +448,7 @@ def _verdict(
         return None
     primary = "success" if any(one.success is not None for one in every) else "reward"
     rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
-    how = Weighing(
+    how = ComparisonConfig(
         primary=primary,
         reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
         max_cost=max([1.0, *costs]),
@@ -457,7 +457,7 @@ def _verdict(
     return found
 
 
-def experience_of(one: Decided, run: str, signals: Sequence[Signal]) -> Experience:
+def experience_of(one: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -> Experience:
     return Experience(
         rollout=one.rollout,
         run=run,
@@ -466,7 +466,7 @@ def experience_of(one: Decided, run: str, signals: Sequence[Signal]) -> Experien
         is_final=True,
         state=one.status,
         spans=one.spans,
-        sheet=Sheet(signals=tuple(signals)),
+        sheet=RewardBreakdown(signals=tuple(signals)),
         input=one.input,
     )
 
@@ -494,7 +494,7 @@ def import_logs(
     """
     if split not in tuple(Split):
         raise BadInput(f"split = {split!r}", why="is unknown", remedy=f"use {', '.join(Split)}")
-    rows, place = importing.read_logs(Path(path)), Place.of(store, project)
+    rows, place = importing.read_logs(Path(path)), StoreAddress.of(store, project)
     with place.open(create=True) as opened:
         found = importing.import_logs(
             opened, rows, split=Split(split), model=model, scrub=scrub, who=who(), clock=time.time

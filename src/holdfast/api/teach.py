@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.api.driving import Started
 from holdfast.api.setup import check_there
-from holdfast.api.stored import Place, Run
+from holdfast.api.stored import Run, StoreAddress
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.policies.model import Model
 
 
-class How(TypedDict, total=False):
+class SftOptions(TypedDict, total=False):
     """How it is learnt. All of it has a default; see `holdfast policy train --help`."""
 
     lr: float  # 1e-4
@@ -42,7 +42,7 @@ def sft(
     system: str | None = None,
     store: str | Path | None = None,
     project: str = "default",
-    **how: Unpack[How],
+    **how: Unpack[SftOptions],
 ) -> Model:
     """Teach a model what the assistant says in examples; the model that it has become.
 
@@ -68,11 +68,11 @@ def sft(
     if not isinstance(given, Model):
         why = f"is {type(given).__name__}, and has no weights of ours"
         raise BadInput("policy", why=why, remedy='give a model, as in hf.Model("./my-model", lora=16)')
-    if unknown := [name for name in how if name not in How.__annotations__]:
+    if unknown := [name for name in how if name not in SftOptions.__annotations__]:
         raise BadInput(
-            f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(How.__annotations__)}"
+            f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(SftOptions.__annotations__)}"
         )
-    name, place = (run.id, run.place) if isinstance(run, Run) else (run, Place.of(store, project))
+    name, place = (run.id, run.place) if isinstance(run, Run) else (run, StoreAddress.of(store, project))
     spec = sft_spec(policy, examples, run=name, least=least, columns=columns, system=system, how=SFT(**how))
     opened = place.open(create=run is None and policy.checkpoint is None)
     try:

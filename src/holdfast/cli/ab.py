@@ -17,13 +17,13 @@ import typer
 from holdfast.cli import rules, show
 from holdfast.cli.onward import place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.shelf import fold
+from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.trial import Served, Trial
+    from holdfast.contracts.experiment import Experiment, ServedRequest
     from holdfast.promote.experiment import Design, Ruling
-    from holdfast.prove.guard import Limits
+    from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
 
 app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -54,7 +54,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Begin an experiment; what it is about is fixed from now on."""
-    from holdfast.contracts.trial import Trial
+    from holdfast.contracts.experiment import Experiment
     from holdfast.promote.experiment import KIND, Design, settings_of
     from holdfast.store.store import open_store
 
@@ -69,7 +69,7 @@ def create(
     )
     _guardrails(design, alpha)
     now = time.time()
-    trial = Trial(
+    trial = Experiment(
         name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
     )
     with open_store(store, project=project, migrate=False) as opened:
@@ -117,7 +117,7 @@ def record(
     """Tell what came of a request of a unit that has its arm."""
     from uuid import uuid4
 
-    from holdfast.contracts.trial import Served
+    from holdfast.contracts.experiment import ServedRequest
 
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
@@ -127,7 +127,7 @@ def record(
         if exposure is None:
             what = f"experiment {name}: unit {unit!r}"
             raise BadInput(what, why="has no arm yet", remedy="call 'holdfast ab assign' before it is served")
-        served = Served(
+        served = ServedRequest(
             id=request or f"ab-{uuid4().hex}",
             trial=name,
             arm=exposure.arm,
@@ -201,7 +201,7 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 @app.command()
 def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
-    from holdfast.promote.experiment import Call
+    from holdfast.promote.experiment import ExperimentCall
 
     _, ruling, _ = _look(store, project, name)
     if json:
@@ -211,7 +211,7 @@ def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defa
         for reason in ruling.reasons:
             print(f"  {reason.code}")
             print(fold(reason.text, "    "))
-    if ruling.call is Call.VOID:
+    if ruling.call is ExperimentCall.VOID:
         raise typer.Exit(1)
 
 
@@ -231,18 +231,18 @@ def end(
 
 def _ruled(ruling: Ruling) -> str:
     """What to do now; of one that has ended, what it came to and stays."""
-    from holdfast.promote.experiment import Call
+    from holdfast.promote.experiment import ExperimentCall
 
     whom = "" if ruling.arm is None else f" ({ruling.arm})"
     call = f"{ruling.call.replace('_', ' ')}{whom}"
     if ruling.ended_at is None:
         more = "" if ruling.needs is None else f", about {show.count(ruling.needs, 'more unit')}"
         return f"{call}{more}"
-    stays = "it stays undecided" if ruling.call is Call.CONTINUE else f"the verdict stays: {call}"
+    stays = "it stays undecided" if ruling.call is ExperimentCall.CONTINUE else f"the verdict stays: {call}"
     return f"ended {show.moment(ruling.ended_at)}; {stays}"
 
 
-def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Served]]:
+def _look(store: str, project: str, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
     from holdfast.operate.look.standings import Statistics
     from holdfast.promote import experiment
 
@@ -256,17 +256,17 @@ def _look(store: str, project: str, name: str) -> tuple[Trial, Ruling, list[Serv
     return trial, ruling, served
 
 
-def _guardrails(design: Design, alpha: float) -> Limits:
-    from holdfast.prove.guard import METRICS, Limits
+def _guardrails(design: Design, alpha: float) -> GuardLimits:
+    from holdfast.prove.guard import METRICS, GuardLimits
 
     limits: dict[str, Any] = dict(design.limits)
     for name in limits:
         if name not in METRICS:
             raise BadInput(f"--limit {name}", why="is not watched", remedy=f"use one of {', '.join(METRICS)}")
-    return replace(Limits(alpha=alpha, reward_range=design.reward_range), **limits)
+    return replace(GuardLimits(alpha=alpha, reward_range=design.reward_range), **limits)
 
 
-def _experiment(store: Store, name: str) -> Trial:
+def _experiment(store: Store, name: str) -> Experiment:
     from holdfast.promote.experiment import design_of
 
     trial = store.trials.get(name)
@@ -311,7 +311,7 @@ def _limits(texts: Sequence[str]) -> dict[str, float | None]:
     return found
 
 
-def _parts(trial: Trial) -> str:
+def _parts(trial: Experiment) -> str:
     return ", ".join(f"{arm} {weight:.4g}" for arm, weight in trial.arms.items())
 
 

@@ -14,7 +14,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 
 if TYPE_CHECKING:
     from holdfast.contracts.rollout import Rollout
-    from holdfast.reward.adoption import Rate, Record, Row
+    from holdfast.reward.adoption import AdoptionRate, Row, ToolAttempt
     from holdfast.store.store import Store
 
 PAGE = 500
@@ -68,7 +68,7 @@ def adoption(
         _print(found, tuple(key for key in KEYS[by] if key != "model" or not of))
 
 
-def _records(store: Store, run: str) -> Iterator[Record]:
+def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
     """Of the attempts that decided their rollouts."""
     from holdfast.operate.look.usage import catalog, record
 
@@ -108,5 +108,5 @@ def _cells(row: Row) -> tuple[object, ...]:
     return adopted.of, _percent(adopted), sure, *map(_percent, rest)
 
 
-def _percent(rate: Rate) -> str:
+def _percent(rate: AdoptionRate) -> str:
     return "-" if rate.share is None else f"{100 * rate.share:.0f} %"

@@ -16,8 +16,8 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Interval
-    from holdfast.contracts.run import Run
-    from holdfast.prove.calibrate import Calibration, ErrorRate, GuardRate, Null, Power
+    from holdfast.contracts.run import RunRecord
+    from holdfast.prove.calibrate import ErrorRate, ErrorRates, GuardRate, Null, Power
 
 EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
 
@@ -135,15 +135,15 @@ def null(
 
     from holdfast.contracts.records import encode
     from holdfast.prove import calibrate as rates
+    from holdfast.prove.comparison import ComparisonConfig, reach
     from holdfast.prove.matrix import pairs
-    from holdfast.prove.weigh import Weighing, reach
 
     with existing(store, project) as opened:
         settings = _settings_of_null(opened.runs.get(run))
         from holdfast.pipeline.paired import episodes_of_run
 
         baseline, candidate = episodes_of_run(opened, run)
-    how = Weighing(
+    how = ComparisonConfig(
         primary=settings["primary"],
         alpha=settings["alpha"] if alpha is None else alpha,
         reward_range=tuple(settings["reward_range"]),
@@ -169,7 +169,7 @@ def null(
         raise typer.Exit(1)
 
 
-def page(found: Calibration) -> str:
+def page(found: ErrorRates) -> str:
     """The published tables; nothing in them depends on when or where they were made."""
     from holdfast.prove.calibrate import Z_FROM
 
@@ -193,7 +193,7 @@ def page(found: Calibration) -> str:
     )
 
 
-def _print(found: Calibration) -> None:
+def _print(found: ErrorRates) -> None:
     print(
         f"nothing to promote: {found.experiments:,} experiments each, looked at after every task, α = {found.alpha:g}"
     )
@@ -273,7 +273,7 @@ def _interval(interval: Interval) -> str:
     return f"{100 * interval.low:.2f}–{100 * interval.high:.2f}%"
 
 
-def _settings_of_null(run: Run) -> dict[str, Any]:
+def _settings_of_null(run: RunRecord) -> dict[str, Any]:
     """How the run was to be judged, once it is sure that it compared a version with itself."""
     from holdfast.contracts.errors import BadInput
 

@@ -18,8 +18,8 @@ from holdfast.cli.options import Json
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.workloads.coding.audit import Audit, Judged, Rate
-    from holdfast.workloads.coding.experiment import Estimate, Outcome, Trial, Weighed
+    from holdfast.workloads.coding.audit import CorpusAudit, CountedRate, JudgedPatch
+    from holdfast.workloads.coding.experiment import Estimate, PatchOutcome, PatchResult, PatchTrial
     from holdfast.workloads.coding.redteam import Patch
 
 KEPT = Path(".holdfast/experiments/code.json")
@@ -43,10 +43,10 @@ def code(
     """
     import numpy as np
 
-    from holdfast.workloads.coding.experiment import Trial, weigh
+    from holdfast.workloads.coding.experiment import PatchTrial, weigh
 
     steps = {"steps": QUICK_STEPS} if quick else {}
-    trials = [Trial(seed=seed, tasks=QUICK_TASKS if quick else tasks, **steps) for seed in range(seeds)]
+    trials = [PatchTrial(seed=seed, tasks=QUICK_TASKS if quick else tasks, **steps) for seed in range(seeds)]
     outcomes = _run_all(trials, output)
     weighed = weigh(outcomes, rng=np.random.default_rng(BOOTSTRAP))
     _keep(output, outcomes, weighed)
@@ -76,7 +76,7 @@ def redteam(
     from holdfast.workloads.coding.tasks import LIMITS, make
 
     tasks = min(tasks, QUICK_TASKS) if quick else tasks
-    judged: list[Judged] = []
+    judged: list[JudgedPatch] = []
     extra: list[Patch] = []
     with Sandbox(LIMITS) as sandbox, show.progress("judging patches", tasks) as advance:
         for task in make(tasks, seed=seed, sandbox=sandbox):
@@ -93,7 +93,7 @@ def redteam(
         raise typer.Exit(1)
 
 
-def failures(found: Audit) -> list[str]:
+def failures(found: CorpusAudit) -> list[str]:
     """What the corpus says is not good enough."""
     told = []
     if found.recall.value < RECALL:
@@ -105,7 +105,7 @@ def failures(found: Audit) -> list[str]:
     return told
 
 
-def _run_all(trials: Sequence[Trial], output: Path) -> list[Outcome]:
+def _run_all(trials: Sequence[PatchTrial], output: Path) -> list[PatchOutcome]:
     """What each trial came to; those that are kept already are not run again."""
     from holdfast.workloads.coding.experiment import run
     from holdfast.workloads.coding.sandbox import Sandbox
@@ -125,7 +125,7 @@ def _run_all(trials: Sequence[Trial], output: Path) -> list[Outcome]:
     return sorted(found, key=lambda one: one.trial.seed)
 
 
-def _kept(output: Path) -> list[Outcome]:
+def _kept(output: Path) -> list[PatchOutcome]:
     from json import JSONDecodeError, loads
 
     from holdfast.workloads.coding.experiment import outcome_of
@@ -145,7 +145,7 @@ def _kept(output: Path) -> list[Outcome]:
         ) from error
 
 
-def _keep(output: Path, outcomes: Sequence[Outcome], weighed: Weighed | None) -> None:
+def _keep(output: Path, outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> None:
     from json import dumps
 
     from holdfast.cli.files import written_whole
@@ -156,7 +156,7 @@ def _keep(output: Path, outcomes: Sequence[Outcome], weighed: Weighed | None) ->
         file.write(dumps(_record(outcomes, weighed), indent=1, allow_nan=False) + "\n")
 
 
-def _record(outcomes: Sequence[Outcome], weighed: Weighed | None) -> dict[str, Any]:
+def _record(outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> dict[str, Any]:
     from holdfast.workloads.coding.experiment import record
     from holdfast.workloads.coding.score import GUARD
 
@@ -170,7 +170,7 @@ def _plain(found: Any) -> dict[str, Any]:
     return asdict(found)
 
 
-def _tell(weighed: Weighed, output: Path, quick: bool) -> None:
+def _tell(weighed: PatchResult, output: Path, quick: bool) -> None:
     from holdfast.workloads.coding.experiment import ABOUT, ARMS, NAIVE, OURS
 
     print(f"{show.count(len(weighed.seeds), 'seed')}, {weighed.tasks} held-out tasks, 95 % intervals\n")
@@ -190,7 +190,7 @@ def _tell(weighed: Weighed, output: Path, quick: bool) -> None:
     print(f"\nkept in {output}")
 
 
-def _tell_audit(found: Audit, failed: Sequence[str]) -> None:
+def _tell_audit(found: CorpusAudit, failed: Sequence[str]) -> None:
     """At most 80 columns."""
     print(f"{sum(found.patches.values())} patches for {found.tasks} tasks")
     print(f"{show.pairs(found.patches)}\n")
@@ -220,6 +220,6 @@ def _cell(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} ({estimate.interval.low:.3f}-{estimate.interval.high:.3f})"
 
 
-def _rate(one: Rate) -> str:
+def _rate(one: CountedRate) -> str:
     between = f"95 % interval {100 * one.interval.low:.1f} to {100 * one.interval.high:.1f} %"
     return f"{one.found} of {one.of} ({one.value:.1%}, {between})"

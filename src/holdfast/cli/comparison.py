@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.onward import folded, place, step
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Comparison
-    from holdfast.contracts.run import Run, StepRecord
-    from holdfast.prove.weigh import Weighed
+    from holdfast.contracts.evidence import MetricComparison
+    from holdfast.contracts.run import RunRecord, StepRecord
+    from holdfast.prove.comparison import ComparisonResult
     from holdfast.store.store import Store
 
 KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 
-def tell(store: Store, run: Run, json: bool) -> None:
+def tell(store: Store, run: RunRecord, json: bool) -> None:
     """Every look that was taken, and what all episodes come to."""
     from holdfast.cli.show import print_json, progress
     from holdfast.pipeline.paired import shown_looks, weighed
@@ -29,7 +29,7 @@ def tell(store: Store, run: Run, json: bool) -> None:
         _print(store, run, looks, found)
 
 
-def _record(run: Run, taken: list[StepRecord], found: Weighed | None) -> dict[str, Any]:
+def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
     from holdfast.contracts.records import encode
 
     told = None
@@ -48,7 +48,7 @@ def _record(run: Run, taken: list[StepRecord], found: Weighed | None) -> dict[st
     return {"run": encode(run), "looks": looks, "proof": told}
 
 
-def _print(store: Store, run: Run, taken: list[StepRecord], found: Weighed | None) -> None:
+def _print(store: Store, run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> None:
     """At most 80 columns."""
     from holdfast.cli.decision import name as name_of
     from holdfast.cli.show import count, moment, print_table
@@ -81,7 +81,7 @@ def _print(store: Store, run: Run, taken: list[StepRecord], found: Weighed | Non
         print("\n".join(step(f"{command}{place(store.url, store.project)}", about)))
 
 
-def _next(store: Store, run: Run, found: Weighed | None) -> Iterator[tuple[str, str]]:
+def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Iterator[tuple[str, str]]:
     from holdfast.contracts.evidence import Outcome
     from holdfast.contracts.run import RunState
 
@@ -97,7 +97,7 @@ def _next(store: Store, run: Run, found: Weighed | None) -> Iterator[tuple[str, 
     yield f"holdfast rollouts {run.id} --limit 5", "every try with its reward"
 
 
-def _decide(store: Store, run: Run) -> str | None:
+def _decide(store: Store, run: RunRecord) -> str | None:
     """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
     from holdfast.contracts.release import Stage
 
@@ -112,7 +112,7 @@ def _decide(store: Store, run: Run) -> str | None:
     return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
 
 
-def _cells(one: Comparison) -> tuple[str, str, str]:
+def _cells(one: MetricComparison) -> tuple[str, str, str]:
     return f"{one.difference:+.3f}", f"{one.interval.low:+.3f} to {one.interval.high:+.3f}", _p(one.p_value)
 
 

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CompatCheck:
     """One command line that was run, and whether it did what the documentation says."""
 
     name: str
@@ -35,7 +35,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class CompatSummary:
     """How many there were."""
 
     total: int
@@ -44,15 +44,15 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CompatReport:
     """Evidence that the older names of flags still do what they did."""
 
     SCHEMA: ClassVar[int] = 1
 
     generated_at: str  # ISO 8601, UTC
     repo_root: str
-    commands: tuple[Check, ...]
-    summary: Summary
+    commands: tuple[CompatCheck, ...]
+    summary: CompatSummary
 
 
 @app.callback()
@@ -99,7 +99,7 @@ class Ran:
     err: str
 
 
-def run_checks(root: Path) -> Report:
+def run_checks(root: Path) -> CompatReport:
     from holdfast.cli.show import progress
 
     done = []
@@ -112,14 +112,14 @@ def run_checks(root: Path) -> Report:
             ran = _run(given, root)
             status: Literal["pass", "fail"] = "pass" if holds(ran, given, root) else "fail"
             cmd = shlex.join(["holdfast", *given])
-            done.append(Check(name=name, cmd=cmd, status=status, stdout_excerpt=(ran.out + ran.err)[:EXCERPT]))
+            done.append(CompatCheck(name=name, cmd=cmd, status=status, stdout_excerpt=(ran.out + ran.err)[:EXCERPT]))
             advance(now=name)
     passed = sum(check.status == "pass" for check in done)
-    return Report(
+    return CompatReport(
         generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         repo_root=str(root),
         commands=tuple(done),
-        summary=Summary(total=len(done), passed=passed, failed=len(done) - passed),
+        summary=CompatSummary(total=len(done), passed=passed, failed=len(done) - passed),
     )
 
 
@@ -185,7 +185,7 @@ CHECKS: tuple[tuple[str, list[str], Holds], ...] = (
 )
 
 
-def markdown(report: Report) -> str:
+def markdown(report: CompatReport) -> str:
     """The report as a page."""
     passed = report.summary.passed
     lines: list[str] = [

@@ -13,10 +13,10 @@ import typer
 from holdfast.cli import show
 from holdfast.cli.onward import folded, place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, Why, existing, who
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 
 if TYPE_CHECKING:
-    from holdfast.contracts.run import Run
+    from holdfast.contracts.run import RunRecord
     from holdfast.operate.auth import Caller
     from holdfast.store.store import Store
 
@@ -216,17 +216,17 @@ def status(
 
 SAID = {"freeze": "pause --mode freeze"}
 ALREADY = {
-    Wanted.RUNNING: "resume",
-    Wanted.PAUSED: "pause",
-    Wanted.FROZEN: "freeze",
-    Wanted.DRAINING: "drain",
-    Wanted.CANCELLED: "cancel",
+    DesiredState.RUNNING: "resume",
+    DesiredState.PAUSED: "pause",
+    DesiredState.FROZEN: "freeze",
+    DesiredState.DRAINING: "drain",
+    DesiredState.CANCELLED: "cancel",
 }  # what it is told already
 
 
-def _standing(run: Run, running: int) -> str:
+def _standing(run: RunRecord, running: int) -> str:
     """How it stands, in a word: who is told to pause has paused once nothing runs any more."""
-    if run.state is not RunState.RUNNING or run.wanted is Wanted.RUNNING:
+    if run.state is not RunState.RUNNING or run.wanted is DesiredState.RUNNING:
         return str(run.state)
     return f"{run.wanted}; {show.count(running, 'rollout')} still running" if running else str(run.wanted)
 

@@ -17,9 +17,9 @@ from holdfast.contracts.errors import BadInput
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release, Stage
-    from holdfast.pipeline.more import Compared
+    from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.proof import PromotionRequest
-    from holdfast.prove.weigh import Weighing
+    from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
 STAGES = ("shadow", "canary", "live")
@@ -99,11 +99,11 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 
 
 def _request(
-    store: Store, release: Release, found: Compared, findings: tuple[Any, Any], is_untrained: bool, to: Stage
+    store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
     from holdfast.pipeline.more import tries
     from holdfast.pipeline.proof import Candidate, PromotionRequest
-    from holdfast.promote.gate import Criteria, Spread
+    from holdfast.promote.gate import Criteria, SpreadLimits
 
     live = _live(store, release, found)
     measured = found.measured
@@ -127,15 +127,15 @@ def _request(
         max_safety_regression=how.max_safety_regression,
         max_p_value=how.alpha,
         require_audit=not is_untrained,
-        max_seed_spread=Spread(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
-        max_sample_spread=Spread(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
+        max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
+        max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
     )
     return PromotionRequest(
         candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
     )
 
 
-def _live(store: Store, release: Release, found: Compared) -> Release:
+def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
     """What is live, once it is sure that the run measured the candidate against it."""
     from holdfast.pipeline.versions import resolve
 
@@ -154,7 +154,7 @@ def _live(store: Store, release: Release, found: Compared) -> Release:
     return live
 
 
-def _strict(how: Weighing, tries: int) -> Weighing:
+def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
     """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]

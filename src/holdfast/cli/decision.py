@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from holdfast.cli.onward import folded, step
-from holdfast.contracts.evidence import Comparison, Decision, Reason
+from holdfast.contracts.evidence import Decision, MetricComparison, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.gate import ALLOWED, NAMES
 from holdfast.promote.release import UNDECIDED
@@ -82,7 +82,7 @@ def name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-def figures(one: Comparison) -> str:
+def figures(one: MetricComparison) -> str:
     """A comparison on one line; above 0 the candidate is better."""
     margin = f", may lose {one.margin:g}" if one.margin else ""
     ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f} at {one.interval.level:.0%}"

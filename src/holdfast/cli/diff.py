@@ -15,7 +15,7 @@ from holdfast.contracts.errors import BadInput
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from holdfast.reward.diff.edits import Change, Finding, Part
+    from holdfast.reward.diff.edits import Change, EditFinding, EditPart
     from holdfast.reward.diff.minimality import Excess
 
 LARGEST = 5_000_000  # bytes of a file that is read
@@ -29,7 +29,7 @@ SIGNS = {"insert": ("+", "green"), "delete": ("-", "red"), "update": ("~", "yell
 class _File:
     path: str
     cost: float
-    parts: tuple[Part, ...]
+    parts: tuple[EditPart, ...]
     errors: tuple[int, ...]  # lines after that do not parse
     is_coarse: bool
 
@@ -42,8 +42,8 @@ class _Seen:
     spent: Excess
     has_reference: bool
     multiplier: float
-    scaffolding: tuple[Finding, ...]
-    vetoes: tuple[Finding, ...]
+    scaffolding: tuple[EditFinding, ...]
+    vetoes: tuple[EditFinding, ...]
 
     @property
     def is_minimal(self) -> bool:
@@ -204,7 +204,7 @@ def _note(file: _File) -> str:
     return "  too much differs for trees: compared line by line" if file.is_coarse else ""
 
 
-def _row(part: Part, width: int) -> Text:
+def _row(part: EditPart, width: int) -> Text:
     from rich.text import Text
 
     sign, style = SIGNS[part.verb]

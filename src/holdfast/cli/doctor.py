@@ -11,12 +11,12 @@ import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import Json
-from holdfast.cli.shelf import fold
+from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.collect.doctor.assay import Trainer
-    from holdfast.collect.doctor.findings import Finding
+    from holdfast.collect.doctor.findings import DoctorFinding
     from holdfast.contracts.evidence import Decision
 
 LOCAL = "local/"
@@ -73,7 +73,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _tell(who: str, found: Sequence[Finding], decision: Decision, system: str | None) -> None:
+def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: str | None) -> None:
     show.print_table(("check", "state", "~found"), [(one.check, one.state.value, one.detail) for one in found])
     print()
     if system is not None:
@@ -83,16 +83,16 @@ def _tell(who: str, found: Sequence[Finding], decision: Decision, system: str | 
         print("\n".join(f"  {reason.code}: {reason.text}" for reason in decision.reasons))
 
 
-async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[Finding, ...]]:
+async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
     """Which model was asked, and what was found."""
     import os
 
     from holdfast.collect.doctor.examine import examine
     from holdfast.collect.doctor.findings import CHECKS
-    from holdfast.collect.doctor.probe import Probe
+    from holdfast.collect.doctor.probe import EndpointProbe
 
     key = os.environ.get("OPENAI_API_KEY") if "trainer" not in how else None  # ours asks for none
-    async with Probe(url, api_key=key, timeout_s=timeout_s) as probe:
+    async with EndpointProbe(url, api_key=key, timeout_s=timeout_s) as probe:
         name = model or next(iter(await probe.models()), None)
         if name is None:
             raise BadInput(f"endpoint {url}", why="does not say which models it has", remedy="give --model NAME")
@@ -110,7 +110,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     from holdfast.collect import endpoint
 
     with needing("learn"):
-        from holdfast.learn.reread import reread
+        from holdfast.learn.recompute_logprobs import recompute_logprobs
         from holdfast.policies.loading import load
         from holdfast.policies.model import Model
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, opened(model) as (complete, name, spell):
@@ -119,7 +119,11 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", name, lambda calls: reread(net, calls)
+            yield (
+                f"http://127.0.0.1:{listening.getsockname()[1]}/v1",
+                name,
+                lambda calls: recompute_logprobs(net, calls),
+            )
         finally:
             server.should_exit = True
             thread.join()

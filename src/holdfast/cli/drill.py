@@ -12,7 +12,7 @@ from holdfast.cli import show
 from holdfast.cli.main import PLAIN, say
 from holdfast.cli.onward import folded, near, step
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, reports_folder
+from holdfast.cli.report_files import ReportsAt, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.features import Features
-    from holdfast.contracts.judgement import Artefact
+    from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
     from holdfast.promote.features import Snapshot
-    from holdfast.reward.evaluation import Evaluation, Part, Result, Verdict
+    from holdfast.reward.evaluation import Evaluation, Part, PartVerdict, TaskResult
+    from holdfast.reward.judges.ensemble import Calibrated, Opinion
     from holdfast.reward.judges.judge import Judge
-    from holdfast.reward.judges.jury import Calibrated, Opinion
     from holdfast.store.store import Store
 
 LARGEST = 64 * 2**20  # of a file, in bytes
@@ -91,7 +91,7 @@ class _Looking:
     """What each result is looked at by: a share of a flag is a share of the results, by the key of each."""
 
     flags: Snapshot
-    judge: Callable[[Artefact], list[Opinion]]
+    judge: Callable[[EvalItem], list[Opinion]]
     took: dict[str, list[float]]
     given: list[Features] = field(default_factory=list)  # of the results so far
 
@@ -102,7 +102,9 @@ class _Looking:
         return [partial(_timed, part, self.took) for part in parts(self.given[-1], judge=self.judge)]
 
 
-def _all(results: Iterable[tuple[str, Result]], looking: _Looking, total: int | None) -> list[tuple[Evaluation, float]]:
+def _all(
+    results: Iterable[tuple[str, TaskResult]], looking: _Looking, total: int | None
+) -> list[tuple[Evaluation, float]]:
     """Each with the seconds it took; results come with their keys."""
     from holdfast.reward.evaluation import evaluate as judge
 
@@ -115,7 +117,7 @@ def _all(results: Iterable[tuple[str, Result]], looking: _Looking, total: int | 
     return found
 
 
-def _timed(part: Part, took: dict[str, list[float]], result: Result) -> Verdict | None:
+def _timed(part: Part, took: dict[str, list[float]], result: TaskResult) -> PartVerdict | None:
     began = time.perf_counter()
     verdict = part(result)
     if verdict is not None:
@@ -173,14 +175,14 @@ def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> 
     return _Court(tiers=tiers, calibrated=calibrated)
 
 
-def _opinions(runner: Runner, court: _Court, artefact: Artefact) -> list[Opinion]:
+def _opinions(runner: Runner, court: _Court, artefact: EvalItem) -> list[Opinion]:
     """By each criterion what the rules can tell, and else whoever is asked after them."""
+    from holdfast.reward.judges.ensemble import cascade
     from holdfast.reward.judges.judge import CRITERIA
-    from holdfast.reward.judges.jury import cascade
-    from holdfast.reward.judges.rules import Rules
+    from holdfast.reward.judges.rules import RuleJudge
 
     async def ask() -> list[Opinion]:
-        rules = Rules(clock=time.time)
+        rules = RuleJudge(clock=time.time)
         return [
             await cascade(on, artefact, court.tiers.get(on.id, ()), rules=rules, calibrated=court.calibrated)
             for on in CRITERIA.values()
@@ -189,7 +191,7 @@ def _opinions(runner: Runner, court: _Court, artefact: Artefact) -> list[Opinion
     return runner.run(ask())
 
 
-def _from_file(path: Path, limit: int) -> list[Result]:
+def _from_file(path: Path, limit: int) -> list[TaskResult]:
     """All lines are read before anything is judged: a bad one is named with its number."""
     from json import loads
 
@@ -204,7 +206,7 @@ def _from_file(path: Path, limit: int) -> list[Result]:
         raise BadInput(str(path), why=error.strerror or str(error), remedy="give a file that can be read") from error
     except UnicodeDecodeError as error:
         raise BadInput(str(path), why="is not UTF-8 text", remedy="give one JSON object a line") from error
-    found: list[Result] = []
+    found: list[TaskResult] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or len(found) >= limit:
             continue
@@ -217,7 +219,7 @@ def _from_file(path: Path, limit: int) -> list[Result]:
     return found
 
 
-def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, Result]]:
+def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, TaskResult]]:
     """Its finished rollouts with their ids, in the order they were enqueued."""
     after, left = None, limit
     while left > 0:
@@ -230,10 +232,10 @@ def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, Result]
         after, left = page[-1].name, left - len(page)
 
 
-def _of_rollout(store: Store, rollout: Rollout) -> Result | None:
+def _of_rollout(store: Store, rollout: Rollout) -> TaskResult | None:
     from holdfast.cli.rewards import read
     from holdfast.collect.worker import is_own
-    from holdfast.reward.evaluation import Result
+    from holdfast.reward.evaluation import TaskResult
 
     if rollout.final_attempt is None:
         return None
@@ -243,7 +245,7 @@ def _of_rollout(store: Store, rollout: Rollout) -> Result | None:
     known = next((signals[name] for name in OUTCOMES if name in signals), None)
     asked: Mapping[str, Any] = rollout.input if isinstance(rollout.input, Mapping) else {"prompt": rollout.input}
     needs = asked.get("needs")
-    return Result(
+    return TaskResult(
         task=f"{rollout.name}: {show.one_line(asked.get('prompt'))}",
         output="" if output is None else output if isinstance(output, str) else show.one_line(output),
         passed=None if known is None else known == 1.0,
@@ -291,7 +293,7 @@ def _summary(found: Sequence[tuple[Evaluation, float]]) -> dict[str, Any]:
 
 def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> None:
     """At most 80 columns."""
-    from holdfast.cli.shelf import fold
+    from holdfast.cli.report_files import fold
 
     for one, _ in found:
         score = "  -  " if one.score is None else f"{one.score:.3f}"

@@ -18,10 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.cli.trials import Experiment, check, keep, run_all
+from holdfast.cli.trials import TrialKind, check, keep, run_all
 
 if TYPE_CHECKING:
-    from holdfast.workloads.hacking import Estimate, Outcome, Weighed
+    from holdfast.workloads.hacking import Estimate, HackingOutcome, HackingResult
 
 EXPERIMENTS = {  # name → where it is, what it does
     "hacking": ("experiment.hacking", "Tool use: what a careless grader teaches, and what ours does."),
@@ -86,13 +86,13 @@ def hacking(
 
     from holdfast.cli.show import print_json
     from holdfast.store.store import open_store
-    from holdfast.workloads.hacking import ARMS, KIND, Trial, outcome, spec_for, weigh
+    from holdfast.workloads.hacking import ARMS, KIND, HackingTrial, outcome, spec_for, weigh
     from holdfast.workloads.hacking import quick as quickly
     from holdfast.workloads.rivals import draw
 
-    trials = [Trial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
+    trials = [HackingTrial(arm=arm, seed=seed) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
-    experiment = Experiment(
+    experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm} reward"
     )
     with open_store(store, project=project) as opened:
@@ -123,7 +123,7 @@ def _call(seeds: int, quick: bool, output: Path | None, store: str, project: str
     return shlex.join(words)
 
 
-def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
+def _record(found: Sequence[HackingOutcome], weighed: HackingResult) -> dict[str, Any]:
     runs = [
         {
             **asdict(one.trial),
@@ -137,7 +137,7 @@ def _record(found: Sequence[Outcome], weighed: Weighed) -> dict[str, Any]:
     return {"experiment": "hacking", **asdict(weighed), "runs": runs}
 
 
-def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:
+def _tell(found: Sequence[HackingOutcome], weighed: HackingResult, files: Sequence[Path], quick: bool) -> None:
     """At most 80 columns."""
     from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table

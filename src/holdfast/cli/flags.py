@@ -14,7 +14,7 @@ import typer
 from holdfast.cli import rules, show
 from holdfast.cli.onward import place, step
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.shelf import fold
+from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput, Conflict
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -
 
 
 def _made(name: str, given: dict[str, Any]) -> Flag:
-    from holdfast.contracts.flag import Flag, Rule
+    from holdfast.contracts.flag import Flag, FlagRule
 
     variants = given.setdefault("variants", {"on": True, "off": False})
     if "off" not in given and "off" not in variants:
@@ -278,13 +278,13 @@ def _made(name: str, given: dict[str, Any]) -> Flag:
     off = given.setdefault("off", "off")
     others = [variant for variant in variants if variant != off]
     if len(others) == 1:
-        given.setdefault("rules", (Rule(variant=others[0]),))
+        given.setdefault("rules", (FlagRule(variant=others[0]),))
     given.setdefault("owner", who())
     return Flag(name=name, **given)
 
 
 def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
-    from holdfast.contracts.flag import Rule
+    from holdfast.contracts.flag import FlagRule
 
     others = [one for one in flag.variants if one != flag.off]
     if variant is None and len(others) != 1:
@@ -295,7 +295,7 @@ def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
     if places:
         kept[places[-1]] = replace(kept[places[-1]], percent=percent)
     else:
-        kept.append(Rule(variant=chosen, percent=percent))
+        kept.append(FlagRule(variant=chosen, percent=percent))
     return replace(flag, rules=tuple(kept))
 
 

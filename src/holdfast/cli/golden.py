@@ -10,12 +10,12 @@ import typer
 from holdfast.cli.main import PLAIN
 from holdfast.cli.onward import near, place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
-from holdfast.cli.shelf import fold
+from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
-    from holdfast.prove.golden import Change, Golden
+    from holdfast.prove.golden import Golden, GoldenChange
     from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
 
@@ -253,7 +253,9 @@ def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
     print(f"  {near(path)}")
 
 
-def _compare(one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[Change, ...], json: bool) -> None:
+def _compare(
+    one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], json: bool
+) -> None:
     from holdfast.cli.show import print_json, print_table
     from holdfast.contracts.records import encode
 
@@ -282,5 +284,5 @@ def _word(found: Finding) -> str:
     return "blocks" if found.count and found.blocks else ""
 
 
-def _moved(change: Change) -> str:
+def _moved(change: GoldenChange) -> str:
     return ", ".join(f"{name} {before:g} → {after:g}" for name, (before, after) in change.kpis.items())

@@ -17,7 +17,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import Run, Status, StepRecord
+    from holdfast.contracts.run import RunRecord, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.pipeline.run import RunSpec
     from holdfast.promote.features import Off
@@ -167,13 +167,13 @@ def _in_env(
     return improve_env(env, name=name, algorithm=algorithm, proof=proof, iterations=iterations)
 
 
-def _again(store: Store, run: Run) -> RunSpec:
+def _again(store: Store, run: RunRecord) -> RunSpec:
     from holdfast.pipeline.control import env_spec_from
 
     return env_spec_from(store.whole(run.settings))
 
 
-def _of(store: Store, run: Run) -> OptimizeSettings | None:
+def _of(store: Store, run: RunRecord) -> OptimizeSettings | None:
     """None: of a run in an environment."""
     from holdfast.contracts.settings import settings_from
     from holdfast.pipeline.control import is_env_run

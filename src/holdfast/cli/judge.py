@@ -18,9 +18,9 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, who
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.judgement import Artefact, Calibration, Label
+    from holdfast.contracts.judgement import Calibration, EvalItem, Label
+    from holdfast.reward.judges.ensemble import Opinion
     from holdfast.reward.judges.judge import Criterion, Judge
-    from holdfast.reward.judges.jury import Opinion
     from holdfast.store.store import Store
 
 app = typer.Typer(help="Judges.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -170,9 +170,9 @@ def train(
     from holdfast.cli.sprout import needing
 
     with needing("learn"):
-        from holdfast.workloads.tooluse.verifier import Recipe, gathered, plant
+        from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
     _make(output)
-    recipe = replace(Recipe(seed=seed), tasks=tasks or Recipe().tasks)
+    recipe = replace(VerifierRecipe(seed=seed), tasks=tasks or VerifierRecipe().tasks)
     with show.progress("answering", 2 * recipe.tasks * len(recipe.splits)) as advance:
         found = gathered(recipe, done=lambda n: advance(n))
     with show.progress("learning", None):
@@ -198,14 +198,14 @@ def _make(folder: Path) -> None:
 
 
 async def _opinions(
-    opened: Store, on: Criterion, artefacts: Sequence[Artefact], judges: Sequence[Judge], advance: Any
+    opened: Store, on: Criterion, artefacts: Sequence[EvalItem], judges: Sequence[Judge], advance: Any
 ) -> list[Opinion]:
+    from holdfast.reward.judges.ensemble import cascade, doubt
     from holdfast.reward.judges.judge import Kept
-    from holdfast.reward.judges.jury import cascade, doubt
-    from holdfast.reward.judges.rules import Rules
+    from holdfast.reward.judges.rules import RuleJudge
 
     kept = [[Kept(each, opened.judgements)] for each in judges]
-    rules, found = Rules(clock=time.time), []
+    rules, found = RuleJudge(clock=time.time), []
     for one in artefacts:
         opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
         if (waits := doubt(opinion, now=time.time())) is not None:
@@ -254,7 +254,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])
 
 
-async def _again(on: Criterion, asked: Judge, anchors: Sequence[Artefact]) -> dict[str, float]:
+async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> dict[str, float]:
     """What it says now of what it was asked before."""
     found = {}
     with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
@@ -274,7 +274,7 @@ def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
     _keep(opened, [verifier.artefact(one) for one in found], verifier.labels(found, criterion, now=time.time()))
 
 
-def _keep(opened: Store, artefacts: Sequence[Artefact], labels: Sequence[Label]) -> None:
+def _keep(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:
     opened.judgements.keep(artefacts, now=time.time()).result()
     opened.judgements.label(labels).result()
 
@@ -287,7 +287,7 @@ def is_verifier(name: str) -> bool:
 def judge_named(name: str, base_url: str | None) -> Judge:
     """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
     from holdfast.cli.sprout import needing
-    from holdfast.reward.judges.judge import Asked, Measured
+    from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
 
     if is_verifier(name):
         with show.progress(f"loading {name}", None), needing("learn"):
@@ -297,21 +297,21 @@ def judge_named(name: str, base_url: str | None) -> Judge:
             using = load() if name == VERIFIER else load(Path(name))
         called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
         about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
-        return Measured(**about, probabilities=lambda some: probabilities(using, some))
+        return FunctionJudge(**about, probabilities=lambda some: probabilities(using, some))
     if base_url is None:
         raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=f"give --base-url, or use --judge {VERIFIER}")
     from holdfast.collect.client import Client
 
     client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
-    return Asked(name=name, complete=client, clock=time.time)
+    return LlmJudge(name=name, complete=client, clock=time.time)
 
 
-def answers(file: Path) -> list[Artefact]:
+def answers(file: Path) -> list[EvalItem]:
     """A line of JSON each; the whole file is read before anybody is asked."""
     return [_artefact(data, where) for data, where in _lines(file)]
 
 
-def labelled(file: Path, criterion: str) -> tuple[list[Artefact], list[Label]]:
+def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
     """Answers with what is known of them: `holds`, by which kind of `maker`, and `who`."""
     from holdfast.contracts.judgement import Label, Maker
 
@@ -350,15 +350,15 @@ def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
     return found
 
 
-def _artefact(data: Mapping[str, Any], where: str) -> Artefact:
+def _artefact(data: Mapping[str, Any], where: str) -> EvalItem:
     from holdfast.contracts.errors import BadRecord
-    from holdfast.contracts.judgement import Artefact
+    from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.records import decode
 
     if unknown := sorted(set(data) - FIELDS):
         raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=f"use {', '.join(sorted(FIELDS))}")
     try:
-        return decode(Artefact, dict(data))
+        return decode(EvalItem, dict(data))
     except BadRecord as error:
         raise BadInput(f"{where}: {error.what}", why=error.why, remedy=error.remedy) from None
 
@@ -392,7 +392,7 @@ def _told(one: Opinion) -> dict[str, Any]:
 
 def _print(one: Calibration) -> None:
     """Within 80 columns."""
-    from holdfast.cli.shelf import fold
+    from holdfast.cli.report_files import fold
 
     makers = ", ".join(f"{n} by a {maker}" for maker, n in one.makers.items())
     got = {name: _number(value) for name, value in one.measures.items()}

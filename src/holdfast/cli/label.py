@@ -18,7 +18,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, e
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.judgement import Artefact, Doubt
+    from holdfast.contracts.judgement import EvalItem, ReviewRequest
     from holdfast.store.store import Store
 
 KEYS = {"y": True, "n": False, "u": None}
@@ -56,7 +56,7 @@ def label(
     )
 
 
-def _ask(opened: Store, waiting: list[Doubt], name: str) -> int:
+def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
     """How many were labelled. The end of the input, and Ctrl-C, end it; what was answered is on disk by then."""
     done, replies = 0, _replies()
     try:
@@ -84,7 +84,7 @@ def _replies() -> Iterator[str]:
             return
 
 
-def _keep(opened: Store, doubt: Doubt, holds: bool | None, why: str, name: str) -> None:
+def _keep(opened: Store, doubt: ReviewRequest, holds: bool | None, why: str, name: str) -> None:
     from holdfast.contracts.judgement import Label, Maker
 
     given = Label(
@@ -99,7 +99,7 @@ def _keep(opened: Store, doubt: Doubt, holds: bool | None, why: str, name: str) 
     opened.judgements.label([given]).result()
 
 
-def _show(artefact: Artefact, doubt: Doubt, place: str) -> None:
+def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
     from holdfast.reward.judges.judge import CRITERIA
 
     known = CRITERIA.get(doubt.criterion.partition("@")[0])

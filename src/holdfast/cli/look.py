@@ -12,13 +12,13 @@ import typer
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
 from holdfast.contracts.trace import SpanKind
 
 if TYPE_CHECKING:
     from holdfast.contracts.rollout import Attempt, Rollout
-    from holdfast.contracts.run import Run
+    from holdfast.contracts.run import RunRecord
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
 
@@ -51,14 +51,14 @@ def runs(
             show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(store, project))
 
 
-def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[Run]:
+def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
     last = None if after is None else store.runs.get(after).id
     while page := store.runs.newest(most=100, before=last):
         yield from (run for run in page if status in (None, run.state))
         last = page[-1].id
 
 
-def _run_table(store: Store, page: list[Run]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _run_table(store: Store, page: list[RunRecord]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """What came of the rollouts is never left out on a narrow terminal; what was not checked has a column if needed."""
     found = [(run, store.views.outcomes(run.id)) for run in page]
     is_unchecked = any(outcomes[OutcomeKind.NOT_CHECKED] for _, outcomes in found)
@@ -67,7 +67,9 @@ def _run_table(store: Store, page: list[Run]) -> tuple[tuple[str, ...], list[tup
     return columns, [_run_row(store, run, outcomes, is_unchecked) for run, outcomes in found]
 
 
-def _run_row(store: Store, run: Run, outcomes: Mapping[OutcomeKind, int], is_unchecked: bool) -> tuple[object, ...]:
+def _run_row(
+    store: Store, run: RunRecord, outcomes: Mapping[OutcomeKind, int], is_unchecked: bool
+) -> tuple[object, ...]:
     counts = store.views.counts(run.id)
     every, done = sum(counts.values()), sum(outcomes.values())
     bad = counts[RolloutState.FAILED] + counts[RolloutState.DEAD]
@@ -76,7 +78,7 @@ def _run_row(store: Store, run: Run, outcomes: Mapping[OutcomeKind, int], is_unc
     state = str(run.state)
     if run.state is RunState.RUNNING and now - run.beat_at > SILENT_S:
         state = f"silent {show.span_of_time(now - run.beat_at)}"
-    elif run.state is RunState.RUNNING and run.wanted is not Wanted.RUNNING:
+    elif run.state is RunState.RUNNING and run.wanted is not DesiredState.RUNNING:
         state = f"running, {run.wanted}"
     took = show.span_of_time((run.ended_at or now) - run.created_at)
     came = (outcomes[OutcomeKind.RIGHT], outcomes[OutcomeKind.WRONG], *middle, bad)

@@ -84,7 +84,7 @@ PLAIN: dict[str, Any] = {
 }  # rich help costs more than all else
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Finds the command, runs it, and turns the end of it into an exit code and at most one line."""
 
     def __init__(self, **given: Any) -> None:
@@ -104,7 +104,7 @@ class Commands(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
+        with formatter.section("CommandGroup"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
@@ -140,7 +140,7 @@ def say(line: str) -> None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     epilog=EPILOG,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

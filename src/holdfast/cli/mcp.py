@@ -24,9 +24,9 @@ def mcp(store: StoreAt = DEFAULT_STORE, project: Project = "default") -> None:
 
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
-    from holdfast.operate.mcp import Desk, looking, ordering, serve, server
+    from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server
 
-    desk = Desk(store, project, clock=time.time)
+    desk = ToolFunctions(store, project, clock=time.time)
     if sys.stdin.isatty():
         print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
     token = os.environ.get(TOKEN)

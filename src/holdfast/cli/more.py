@@ -16,8 +16,8 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
-    from holdfast.contracts.run import Run
-    from holdfast.pipeline.more import Compared
+    from holdfast.contracts.run import RunRecord
+    from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.paired import PairedEvaluation
     from holdfast.pipeline.run import RunSpec
     from holdfast.store.store import Store
@@ -68,7 +68,7 @@ def more(
         _decide(opened, release, measured, place(store, project), json)
 
 
-def spec_of(store: Store, run: Run) -> RunSpec:
+def spec_of(store: Store, run: RunRecord) -> RunSpec:
     """What resumes a run of kind prove, whatever its tasks come from."""
     from holdfast.operate.switches import key_of
     from holdfast.pipeline.more import evaluation_in
@@ -93,7 +93,7 @@ def _spec(store: Store, evaluation: PairedEvaluation, key: str) -> RunSpec:
     return spec_of_improve(store, evaluation, features)
 
 
-def _found(store: Store, held: str) -> tuple[Release | None, Compared]:
+def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
     """The candidate, where it is one, and all that is measured of it; by its last decision, or by a run."""
     from holdfast.contracts.errors import NotFound
     from holdfast.pipeline.more import IMPROVE, compared, decided_in, last_of, proofs, samples_of
@@ -117,7 +117,7 @@ def _found(store: Store, held: str) -> tuple[Release | None, Compared]:
         return None, found
 
 
-def _check(store: Store, release: Release | None, found: Compared) -> None:
+def _check(store: Store, release: Release | None, found: CandidateEvidence) -> None:
     """That there is something to decide, still."""
     from holdfast.contracts.release import Stage
     from holdfast.contracts.run import RunState
@@ -140,7 +140,7 @@ def _check(store: Store, release: Release | None, found: Compared) -> None:
         raise BadInput(f"release {release.id}", why=why, remedy="measure it anew, with 'holdfast prove run'")
 
 
-def _evaluation(store: Store, found: Compared, tasks: str | None, seeds: int | None) -> PairedEvaluation:
+def _evaluation(store: Store, found: CandidateEvidence, tasks: str | None, seeds: int | None) -> PairedEvaluation:
     from holdfast.pipeline.more import IMPROVE, more_of_improve
     from holdfast.workloads.tooluse.suite import more_of_suite
 
@@ -149,7 +149,7 @@ def _evaluation(store: Store, found: Compared, tasks: str | None, seeds: int | N
     return more_of_suite(found, tasks, seeds)
 
 
-def _is_decided(store: Store, release: Release, found: Compared) -> bool:
+def _is_decided(store: Store, release: Release, found: CandidateEvidence) -> bool:
     """Whether a gate has decided on this evidence before: what else it asks for is known then."""
     from holdfast.pipeline.more import samples_of
 
@@ -157,7 +157,7 @@ def _is_decided(store: Store, release: Release, found: Compared) -> bool:
     return kept is not None and kept["run"] in [one.id for one in found.runs]
 
 
-def _decide(store: Store, release: Release, found: Compared, at: str, json: bool) -> None:
+def _decide(store: Store, release: Release, found: CandidateEvidence, at: str, json: bool) -> None:
     from holdfast.cli import decide
     from holdfast.pipeline.more import request_again
     from holdfast.pipeline.promote import promote

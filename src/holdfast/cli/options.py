@@ -9,7 +9,7 @@ import typer
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.run import Run
+    from holdfast.contracts.run import RunRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
 
@@ -35,7 +35,7 @@ def existing(store: str, project: str = "default") -> Store:
     return open_store(store, project=project, create=False, migrate=False)
 
 
-def settings_of(store: Store, run: Run) -> OptimizeSettings:
+def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
     """What an `optimize` run was started with."""
     from holdfast.contracts.settings import settings_from
 

@@ -9,14 +9,14 @@ import typer
 
 from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, find_proof, reports_folder
+from holdfast.cli.report_files import ReportsAt, find_proof, reports_folder
 from holdfast.cli.show import print_json, progress
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.operate.exhibit import ProofView
+    from holdfast.operate.proof_view import ProofView
     from holdfast.operate.publication import Publication
-    from holdfast.prove.weigh import Weighing
+    from holdfast.prove.comparison import ComparisonConfig
 
 
 def page(
@@ -43,7 +43,7 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.words import standing
+    from holdfast.operate.proof_text import standing
 
     proof = find_proof(what, reports_folder(reports, store))
     with progress("weighing the samples again", None):
@@ -58,7 +58,7 @@ def page(
         print(near(path))
 
 
-def write_page(proof: Path, how: Weighing | None = None) -> Path:
+def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
     """The page of a proof, beside it; weighed as it was, or as can be told from the proof alone."""
     from holdfast.operate import publication
 
@@ -66,7 +66,7 @@ def write_page(proof: Path, how: Weighing | None = None) -> Path:
     return _written(published, how or publication.weighing(published), None)[0]
 
 
-def _written(published: Publication, how: Weighing, output: Path | None) -> tuple[Path, ProofView]:
+def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:
     from holdfast.operate import publication
     from holdfast.operate.proof import render
     from holdfast.store.blobs import write_atomically

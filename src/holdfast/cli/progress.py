@@ -22,7 +22,7 @@ from holdfast.cli import switched
 from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
-from holdfast.contracts.run import RunState, Status, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.promote.features import Off
 
 LINE_EVERY_S = 10.0
@@ -58,9 +58,9 @@ class Progress:
         if self._console.is_terminal:
             self._bar.stop()
 
-    def show(self, status: Status, wanted: Wanted = Wanted.RUNNING) -> None:
+    def show(self, status: Status, wanted: DesiredState = DesiredState.RUNNING) -> None:
         name = status.run_id
-        if status.run_state is RunState.RUNNING and wanted is not Wanted.RUNNING:
+        if status.run_state is RunState.RUNNING and wanted is not DesiredState.RUNNING:
             name += f" {wanted}"  # beside its name, where no narrow terminal cuts it off
         done = status.succeeded + status.failed + status.cancelled
         rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""

@@ -16,7 +16,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.run import Run
+    from holdfast.contracts.run import RunRecord
     from holdfast.pipeline.paired import PairedEvaluation
     from holdfast.pipeline.run import RunSpec
     from holdfast.prove.suite import Suite
@@ -75,14 +75,16 @@ def run(
 
     _check(suite, baseline, candidate, null=null, resume=resume)
     _needs_torch()
-    from holdfast.prove.weigh import Weighing
+    from holdfast.prove.comparison import ComparisonConfig
     from holdfast.workloads.tooluse.suite import evaluation_spec
 
     if resume is not None:
         with open_store(store, project=project, create=False) as opened:
             found = _of_kind(opened.runs.get(resume))
             _drive(opened, more.spec_of(opened, found), found.id, json)
-    how = Weighing(primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression)
+    how = ComparisonConfig(
+        primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
+    )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
     cases = _suite(str(suite), seeds)
     with open_store(store, project=project) as opened:
@@ -158,7 +160,7 @@ def _whole(store: Store, name: str) -> str:
     return name if "@" not in name or Path(name).is_dir() else find_release(store, name).id
 
 
-def _of_kind(run: Run) -> Run:
+def _of_kind(run: RunRecord) -> RunRecord:
     from holdfast.pipeline.paired import of_kind
 
     return of_kind(run, "compares nothing")

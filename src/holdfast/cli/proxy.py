@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from holdfast.collect.otlp.take import Taker
-    from holdfast.collect.proxy.keep import Price
+    from holdfast.collect.proxy.span_recorder import TokenPrice
 
 HOST, PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(".holdfast")
 
@@ -89,7 +89,7 @@ def run(
     most: int = 512,
     is_extended: bool = True,
     is_scrubbed: bool = True,
-    prices: dict[str, Price] | None = None,
+    prices: dict[str, TokenPrice] | None = None,
 ) -> None:
     """Serve until a signal ends it."""
     import os
@@ -172,11 +172,11 @@ def _serve(application: Starlette, taker: Taker, listening: socket.socket, behin
         signal.signal(signal.SIGTERM, before)
 
 
-def read_price(text: str) -> tuple[str, Price]:
+def read_price(text: str) -> tuple[str, TokenPrice]:
     """`MODEL=READ,WRITTEN`."""
     from math import isfinite
 
-    from holdfast.collect.proxy.keep import Price
+    from holdfast.collect.proxy.span_recorder import TokenPrice
 
     model, _, figures = text.rpartition("=")
     try:
@@ -186,7 +186,7 @@ def read_price(text: str) -> tuple[str, Price]:
     except ValueError:
         why = "is not a name and two numbers"
         raise BadInput(f"--price {text}", why=why, remedy="as in --price gpt-5=1.25,10") from None
-    return model, Price(read=read, written=written)
+    return model, TokenPrice(read=read, written=written)
 
 
 def read_bind(text: str) -> tuple[str, int]:

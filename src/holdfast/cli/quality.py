@@ -12,7 +12,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, e
 
 if TYPE_CHECKING:
     from holdfast.contracts.rollout import Rollout
-    from holdfast.learn.quality import Audit, Standards
+    from holdfast.learn.quality import QualityReport, Standards
     from holdfast.store.store import Store
 
 PAGE = 500
@@ -76,7 +76,7 @@ def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def audited(store: Store, run: str, standards: Standards | None = None) -> Audit:
+def audited(store: Store, run: str, standards: Standards | None = None) -> QualityReport:
     """What the data gates say of everything the run collected for training."""
     from holdfast.contracts.errors import NotFound
     from holdfast.contracts.rollout import Split
@@ -99,7 +99,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Audit
         return audit(experiences, inputs=train, held_out=kept, standards=standards)
 
 
-def _print(run: str, found: Audit, limit: int) -> None:
+def _print(run: str, found: QualityReport, limit: int) -> None:
     ready, out = len(found.ready), len(found.quarantined)
     print(f"{run}: {ready} of {show.count(ready + out, 'rollout')} ready to be learnt from, {out} quarantined")
     rows = [

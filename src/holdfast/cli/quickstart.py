@@ -16,12 +16,12 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.reward import Sheet
+    from holdfast.contracts.reward import RewardBreakdown
     from holdfast.contracts.run import Status, StepRecord
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
     from holdfast.workloads.tooluse.quickstart import Quickstart
-    from holdfast.workloads.tooluse.results import Rate, Results
+    from holdfast.workloads.tooluse.results import Results, SuccessRate
 
 ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
 LOOK_AT = 60  # rollouts, for one that is worth showing
@@ -103,12 +103,12 @@ def _call(quick: bool, seed: int, store: str, project: str) -> str:
 
 def _unfinished(store: Store, settings: Quickstart) -> str | None:
     """The newest run of the same settings, if it did not come to its end, its report, and may still do so."""
-    from holdfast.contracts.run import RunState, Wanted
+    from holdfast.contracts.run import DesiredState, RunState
 
     for run in store.runs.newest(most=50):
         if run.kind == "quickstart" and dict(run.settings) == asdict(settings):
             is_told = run.state is RunState.COMPLETED and _picture(store, run.id).exists()
-            return None if is_told or run.wanted is Wanted.CANCELLED else run.id
+            return None if is_told or run.wanted is DesiredState.CANCELLED else run.id
     return None
 
 
@@ -174,7 +174,7 @@ def _sheet(store: Store, right: list[tuple[str, str]]) -> list[str]:
     return ["one reward, turn by turn", first, was if len(was) <= 80 else f"{was[:79]}…", *rest]
 
 
-def _richness(spans: Sequence[Span], sheet: Sheet | None) -> tuple[int, float]:
+def _richness(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[int, float]:
     """Many tool calls, and much that was paid for."""
     paid = 0.0 if sheet is None or sheet.total is None else sheet.total
     return sum(span.tool is not None for span in spans), paid
@@ -253,5 +253,5 @@ def _newest(updates: list[StepRecord]) -> str | None:
     return made[-1] if made else None
 
 
-def _cells(rate: Rate) -> tuple[str, str]:
+def _cells(rate: SuccessRate) -> tuple[str, str]:
     return f"{rate.value:.2f}", f"{rate.interval.low:.2f}-{rate.interval.high:.2f}"

@@ -199,7 +199,7 @@ def history(
 ) -> None:
     """List what was decided about a policy's versions, oldest first."""
     from holdfast.cli.story import happened
-    from holdfast.contracts.orders import LONGEST_WHY
+    from holdfast.contracts.commands import LONGEST_WHY
 
     with existing(store, project) as opened:
         entries = opened.releases.history(_policy(opened, policy))
@@ -374,11 +374,16 @@ def serve(
     with needing("serve"):
         from holdfast.collect import endpoint
     with needing("learn"):
-        from holdfast.cli.serving import How, run
+        from holdfast.cli.serving import ServiceOptions, run
     with existing(store, project) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         key = os.environ.get("OPENAI_API_KEY") or None
-        run(opened, name, listening, How(token=token, is_recorded=record, is_guarded=guard, upstream=upstream, key=key))
+        run(
+            opened,
+            name,
+            listening,
+            ServiceOptions(token=token, is_recorded=record, is_guarded=guard, upstream=upstream, key=key),
+        )
 
 
 def existing(store: str, project: str) -> Store:

@@ -12,11 +12,11 @@ from holdfast.cli.main import PLAIN
 from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
 from holdfast.cli.page import page
-from holdfast.cli.shelf import ReportsAt, find_proof, fold, moment_of, reports_folder
+from holdfast.cli.report_files import ReportsAt, find_proof, fold, moment_of, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.prove.reports.archive import Action, Step
+    from holdfast.prove.reports.archive import RetentionAction, RetentionStep
     from holdfast.prove.reports.leaves import Problem
 
 app = typer.Typer(
@@ -234,20 +234,20 @@ def _files(path: Path) -> list[Path]:
 def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
-    from holdfast.prove.reports.archive import Action
+    from holdfast.prove.reports.archive import RetentionAction
 
-    _due(Action.ARCHIVE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.ARCHIVE, yes, reports_folder(reports, store), json)
 
 
 @app.command()
 def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
-    from holdfast.prove.reports.archive import Action
+    from holdfast.prove.reports.archive import RetentionAction
 
-    _due(Action.PURGE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.PURGE, yes, reports_folder(reports, store), json)
 
 
-def _due(action: Action, yes: bool, folder: Path, json: bool) -> None:
+def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:
     from holdfast.prove.reports.archive import carry_out, due
 
     with show.progress("looking", None):
@@ -267,7 +267,9 @@ def _due(action: Action, yes: bool, folder: Path, json: bool) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
-def _print_plan(steps: tuple[Step, ...], wrong: list[Step], action: Action, yes: bool, folder: Path) -> None:
+def _print_plan(
+    steps: tuple[RetentionStep, ...], wrong: list[RetentionStep], action: RetentionAction, yes: bool, folder: Path
+) -> None:
     if steps:
         show.print_table(("~report", "~why"), [(str(step.path.relative_to(folder)), step.why) for step in steps])
     done = f"{action}d" if yes else f"would be {action}d; add --yes to do it"
@@ -277,7 +279,7 @@ def _print_plan(steps: tuple[Step, ...], wrong: list[Step], action: Action, yes:
         print(fold(f"left alone: {near(step.path)}: {step.why}"))
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: RetentionStep) -> dict[str, Any]:
     to = None if step.to is None else str(step.to)
     return {"action": str(step.action), "file": str(step.path), "to": to, "why": step.why, "damaged": step.is_wrong}
 

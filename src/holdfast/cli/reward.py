@@ -32,10 +32,10 @@ def reward(
     json: Json = False,
 ) -> None:
     """Attach a reward to a rollout that has ended."""
-    from holdfast.contracts.reward import Signal
+    from holdfast.contracts.reward import RewardTerm
     from holdfast.store.find import find_rollout
 
-    told = Signal(name=name, value=value, weight=weight, source=source, turn=turn)
+    told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
     with existing(store, project) as opened:
         found = find_rollout(opened, rollout)
         after = opened.rewards.attach(found.id, told, who=who(), now=time.time()).result()

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 
 if TYPE_CHECKING:
-    from holdfast.contracts.reward import Sheet, Signal
+    from holdfast.contracts.reward import RewardBreakdown, RewardTerm
     from holdfast.contracts.rollout import Rollout
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store
@@ -39,7 +39,7 @@ def rewards(
         print("\n".join(lines(found, spans, sheet)))
 
 
-def read(store: Store, rollout: Rollout) -> tuple[list[Span], Sheet | None, Any]:
+def read(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
     """Of the attempt that decided it, or else of the last one: what happened, what it was paid, what it answered."""
     tries = store.views.attempts(rollout.id)
     decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt] or tries[-1:]
@@ -48,7 +48,7 @@ def read(store: Store, rollout: Rollout) -> tuple[list[Span], Sheet | None, Any]
     return store.traces.spans(decided[0].token), store.traces.sheet(decided[0].token), store.views.output(decided[0])
 
 
-def lines(rollout: Rollout, spans: Sequence[Span], sheet: Sheet | None) -> Iterator[str]:
+def lines(rollout: Rollout, spans: Sequence[Span], sheet: RewardBreakdown | None) -> Iterator[str]:
     """The sheet in 80 columns."""
     from holdfast.cli.show import one_line
     from holdfast.contracts.task import asked_of
@@ -72,7 +72,7 @@ def lines(rollout: Rollout, spans: Sequence[Span], sheet: Sheet | None) -> Itera
     yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, sheet.total)
 
 
-def _table(whole: Sequence[Signal], signals: Sequence[Signal], total: float) -> Iterator[str]:
+def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
     """Every signal of the whole attempt, the turns' in one line, and the sum."""
     from holdfast.cli.show import count
 
@@ -91,7 +91,7 @@ def _table(whole: Sequence[Signal], signals: Sequence[Signal], total: float) -> 
             yield _cut(f"  {one.source} is {said}")
 
 
-def _turn_signals(own: Sequence[Signal]) -> Iterator[str]:
+def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
     """Those that count with what they count for; the others as they were measured."""
     from textwrap import wrap
 

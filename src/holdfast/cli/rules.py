@@ -11,12 +11,12 @@ import shlex
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import OPERATORS, Condition, Rule
+from holdfast.contracts.flag import OPERATORS, Condition, FlagRule
 
 FORM = "VARIANT [PERCENT%] [if ATTRIBUTE OPERATOR VALUE [and …]]"
 
 
-def rule_of(text: str) -> Rule:
+def rule_of(text: str) -> FlagRule:
     """The rule that the text says, or BadInput with the form of one."""
     try:
         words = shlex.split(text)
@@ -32,7 +32,7 @@ def rule_of(text: str) -> Rule:
             raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
         percent = percent_of(rest.pop(0))
     if not rest:
-        return Rule(variant=variant, percent=percent)
+        return FlagRule(variant=variant, percent=percent)
     if rest.pop(0) != "if":
         raise BadInput(f"rule {text!r}", why="has words where 'if' should stand", remedy=f"write {FORM}")
     conditions = []
@@ -43,11 +43,11 @@ def rule_of(text: str) -> Rule:
         attribute, operator, value, *rest = rest
         conditions.append(_condition(attribute, operator, value))
         if not rest:
-            return Rule(variant=variant, percent=percent, conditions=tuple(conditions))
+            return FlagRule(variant=variant, percent=percent, conditions=tuple(conditions))
         rest.pop(0)
 
 
-def text_of(rule: Rule) -> str:
+def text_of(rule: FlagRule) -> str:
     """The rule as `rule_of` reads it."""
     shown = f"{rule.percent:g}" if float(f"{rule.percent:g}") == rule.percent else repr(rule.percent)
     share = "" if rule.percent == 100.0 else f" {shown}%"

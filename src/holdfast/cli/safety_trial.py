@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.cli.trials import Experiment, check, keep, run_all
+from holdfast.cli.trials import TrialKind, check, keep, run_all
 
 if TYPE_CHECKING:
-    from holdfast.workloads.safety import Outcome, Weighed
+    from holdfast.workloads.safety import SafetyOutcome, SafetyResult
 
 
 def safety(
@@ -37,13 +37,13 @@ def safety(
     check("safety", output)
     from holdfast.cli.show import print_json
     from holdfast.store.store import open_store
-    from holdfast.workloads.safety import ARMS, KIND, Trial, outcome, spec_for, weigh
+    from holdfast.workloads.safety import ARMS, KIND, SafetyTrial, outcome, spec_for, weigh
     from holdfast.workloads.safety import quick as quickly
     from holdfast.workloads.temptation import draw
 
-    trials = [Trial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
+    trials = [SafetyTrial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
-    experiment = Experiment(
+    experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
     )
     with open_store(store, project=project) as opened:
@@ -72,7 +72,7 @@ def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: st
     return shlex.join(words)
 
 
-def _record(found: Sequence[Outcome], weighed: Weighed, quick: bool) -> dict[str, Any]:
+def _record(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) -> dict[str, Any]:
     """The quick form shows nothing, whatever its numbers are."""
     runs = [{**asdict(one.trial), **{k: v for k, v in asdict(one).items() if k != "trial"}} for one in found]
     for run, one in zip(runs, found, strict=True):
@@ -81,7 +81,7 @@ def _record(found: Sequence[Outcome], weighed: Weighed, quick: bool) -> dict[str
     return {"experiment": "safety", "is_quick": quick, "is_shown": is_shown, **asdict(weighed), "runs": runs}
 
 
-def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], quick: bool) -> None:
+def _tell(found: Sequence[SafetyOutcome], weighed: SafetyResult, files: Sequence[Path], quick: bool) -> None:
     """At most 80 columns."""
     from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table
@@ -116,7 +116,7 @@ def _tell(found: Sequence[Outcome], weighed: Weighed, files: Sequence[Path], qui
         print(f"  {near(file)}")
 
 
-def _conclusion(found: Sequence[Outcome], weighed: Weighed, quick: bool) -> str:
+def _conclusion(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) -> str:
     from holdfast.cli.show import count
 
     if quick:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from holdfast.operate.serve.app import Town
+    from holdfast.operate.serve.app import TownPage
     from holdfast.operate.watchers import Sink, Watchman
     from holdfast.store.store import Store
 
@@ -87,9 +87,9 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 
     from holdfast.cli.options import who
     from holdfast.contracts.access import Role
-    from holdfast.operate.auth import Guard, digest, mint
+    from holdfast.operate.auth import TokenGuard, digest, mint
 
-    if Guard(store, time.time).has_tokens():
+    if TokenGuard(store, time.time).has_tokens():
         return None
     if not is_near:
         why = "others could reach it, and the store has no good token"
@@ -100,26 +100,26 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 
 
 @contextmanager
-def _town(folder: Path) -> Iterator[Town]:
+def _town(folder: Path) -> Iterator[TownPage]:
     """A town that lives as long as this process; its badges are made up, and known to nobody else."""
     import secrets
     import tempfile
 
-    from holdfast.operate.serve.app import Town
+    from holdfast.operate.serve.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
-    from holdfast.workloads.townobserver import Audit, Badge
+    from holdfast.workloads.townobserver import AuditFile, StaticToken
     from holdfast.workloads.townpage import Runner
     from holdfast.workloads.townpage import app as page
 
     if is_cold():
         typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
     tokens = {role: secrets.token_urlsafe(24) for role in ROLES}
-    badges = [Badge(role=role, token=token, label=role) for role, token in tokens.items()]
+    badges = [StaticToken(role=role, token=token, label=role) for role, token in tokens.items()]
     life = Life(read_rules(), seed=1)
     with tempfile.TemporaryDirectory(prefix="town-") as scratch:
         recording = new_recording(Path(scratch) / "town.frames", life)
-        with Runner(life, recording, audit=Audit(folder / "town-audit.jsonl")) as runner:
-            yield Town(app=page(runner, badges), badges=tokens)
+        with Runner(life, recording, audit=AuditFile(folder / "town-audit.jsonl")) as runner:
+            yield TownPage(app=page(runner, badges), badges=tokens)
         recording.close()
 
 
@@ -136,7 +136,7 @@ def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
 
 
 def _run(
-    store: Store, listening: socket.socket, town: Town | None, watchman: Watchman | None, *, is_behind_tls: bool
+    store: Store, listening: socket.socket, town: TownPage | None, watchman: Watchman | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     import asyncio

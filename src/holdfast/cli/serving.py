@@ -25,13 +25,13 @@ from holdfast.collect.reply import spell_byte
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
+from holdfast.operate.canary_controller import WHO, Looked, keep
 from holdfast.operate.capture import KIND, Capture
-from holdfast.operate.keeper import WHO, Looked, keep
-from holdfast.operate.service import Service, Speaker
+from holdfast.operate.service import ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.promote.release import Routing
-from holdfast.prove.guard import Limits
-from holdfast.store.changes import RELEASES
+from holdfast.prove.guard import GuardLimits
+from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
 SLOTS = 64
@@ -41,7 +41,7 @@ AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class ServiceOptions:
     """What a service does besides answering."""
 
     token: str | None
@@ -51,7 +51,7 @@ class How:
     key: str | None = None  # what the upstream asks for
 
 
-def run(store: Store, policy: str, listening: socket.socket, how: How) -> None:
+def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
     def terminate(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -62,10 +62,10 @@ def run(store: Store, policy: str, listening: socket.socket, how: How) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], Speaker]:
+def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], ChatModel]:
     """How a version is made ready: its weights are loaded, or requests for its model are passed on."""
 
-    def load(release: Release) -> Speaker:
+    def load(release: Release) -> ChatModel:
         model = None if upstreams is None else endpoint_model(store, release)
         if upstreams is not None and model is not None:
             return Relay(upstreams, model, key=release.id)
@@ -74,14 +74,14 @@ def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], Spe
     return load
 
 
-def _upstreams(how: How) -> Upstreams | None:
+def _upstreams(how: ServiceOptions) -> Upstreams | None:
     if how.upstream is None:
         return None
     keys = {} if how.key is None else {Chat.key_variable: how.key}
     return Upstreams([Remote(how.upstream, keys=keys, timeout_s=UPSTREAM_S)])
 
 
-async def _serve(store: Store, policy: str, listening: socket.socket, how: How) -> None:
+async def _serve(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
     upstreams = _upstreams(how)
     load = loader(store, upstreams)
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
@@ -111,7 +111,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: How) 
     )
     beside = [asyncio.create_task(_go_on("versions", service.run))]
     if how.is_guarded:
-        watching = partial(keep, store, policy, Limits(), clock=time.time, observe=_tell)
+        watching = partial(keep, store, policy, GuardLimits(), clock=time.time, observe=_tell)
         beside.append(asyncio.create_task(_go_on("guard", watching)))
     news = News(store, policy, is_guarded=how.is_guarded)
     beside.append(asyncio.create_task(_go_on("news", news.tell)))

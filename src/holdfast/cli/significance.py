@@ -10,7 +10,7 @@ import typer
 from holdfast.cli import show
 from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.shelf import ReportsAt, fold, moment_of, reports_folder
+from holdfast.cli.report_files import ReportsAt, fold, moment_of, reports_folder
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ def safety(
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
     from holdfast.cli.samples import read_samples
     from holdfast.prove.reports.document import Retention
-    from holdfast.prove.reports.findings import How, ProofCriteria
+    from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
     from holdfast.prove.reports.report import head_at, publish_safety
     from holdfast.store.blobs import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
-    how = How(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)
+    how = ReportComparison(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)
     folder = reports_folder(reports, store)
     head = head_at(
         folder,

@@ -70,12 +70,12 @@ def chat(
 ) -> None:
     """Talk to a model; its tools really run. Piped lines are taken one by one."""
     from holdfast.cli.main import say as tell
-    from holdfast.cli.shelf import fold
+    from holdfast.cli.report_files import fold
     from holdfast.cli.talk import Talk
     from holdfast.workloads.tooluse.tasks import THINK
-    from holdfast.workloads.tooluse.tools import SPECS, Toolbox, World
+    from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 
-    box = Toolbox(World(records=RECORDS))
+    box = Toolbox(ToolWorld(records=RECORDS))
     with opened(model) as (complete, _, _):
         talk = Talk(
             complete,
@@ -128,7 +128,7 @@ def train(
     from holdfast.contracts.errors import BadInput
 
     with needing("learn"):
-        from holdfast.workloads.nursery import RECIPES, plant
+        from holdfast.workloads.pretraining import RECIPES, plant
     if kind not in RECIPES:
         raise BadInput(f"--kind {kind}", why="is unknown", remedy=f"use {' or '.join(RECIPES)}")
     if output.exists() and not (output / "manifest.json").is_file() and any(output.iterdir()):

@@ -28,13 +28,13 @@ def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
     """What its guard sees; None where nothing of it is watched."""
     from dataclasses import asdict
 
-    from holdfast.operate.keeper import judge
-    from holdfast.prove.guard import Limits
+    from holdfast.operate.canary_controller import judge
+    from holdfast.prove.guard import GuardLimits
 
     live = store.releases.live(release.policy)
     if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
         return None
-    return asdict(judge(store, release, live, Limits()))
+    return asdict(judge(store, release, live, GuardLimits()))
 
 
 def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:

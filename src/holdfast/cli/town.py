@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.workloads.townlife import Life, Recording, Rules
-    from holdfast.workloads.townobserver import Audit
+    from holdfast.workloads.townobserver import AuditFile
 
 HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
@@ -37,15 +37,15 @@ Unlock = Annotated[
 Reason = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason for --unlock.")]
 
 
-def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: Audit | None = None) -> Life:
+def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: AuditFile | None = None) -> Life:
     """A town whose windows are written down where there is a log of stages."""
     import secrets
     from functools import partial
 
-    from holdfast.workloads.townlife import Life, Veil
+    from holdfast.workloads.townlife import Life, Pseudonymizer
 
     warn()
-    veil = Veil(key=secrets.token_bytes(32) if privacy else None)
+    veil = Pseudonymizer(key=secrets.token_bytes(32) if privacy else None)
     life = Life(rules, seed=seed, veil=veil, hear=None if audit is None else partial(_note, audit, rules))
     if start is not None:
         life.restore(start)
@@ -76,13 +76,13 @@ def run(
 
     from holdfast.cli.show import print_json, progress
     from holdfast.workloads.townlife import faults, new_recording, read_rules, rounded
-    from holdfast.workloads.townobserver import Watch
+    from holdfast.workloads.townobserver import TownAlarms
 
     audit, allowed = _stages(stages, unlock, why)
     told = read_rules(rules, residents=residents, unlocked=allowed)
     check_writable(save, replay, record)
     life = _life(told, seed, start, privacy, audit)
-    watch, news, windows = Watch(), [], []
+    watch, news, windows = TownAlarms(), [], []
     ticks = max(1, round(days * told["ticks_per_day"]))
     with (
         nullcontext() if record is None else new_recording(record, life) as recording,
@@ -121,7 +121,7 @@ def run(
     print(f"state {state[:12]} after {life.tick} ticks")
 
 
-def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[Audit | None, tuple[str, ...] | None]:
+def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[AuditFile | None, tuple[str, ...] | None]:
     """The log, and which stages it allows; without a log, what the rules say."""
     if path is None:
         if unlock is not None:
@@ -133,13 +133,13 @@ def _stages(path: Path | None, unlock: str | None, why: str) -> tuple[Audit | No
     from holdfast.workloads import townobserver as observer
     from holdfast.workloads.townlife import STAGES, read_rules
 
-    audit = observer.Audit(path)
+    audit = observer.AuditFile(path)
     if unlock is not None:
         observer.override(audit, stage=unlock, who=who(), why=why, order=STAGES, at=time.time())
     return audit, observer.stages(path, STAGES, int(read_rules()["stages"]["green_windows"]))
 
 
-def _note(audit: Audit, rules: Rules, window: Mapping[str, float | None]) -> None:
+def _note(audit: AuditFile, rules: Rules, window: Mapping[str, float | None]) -> None:
     import time
 
     from holdfast.workloads.townlife import faults

@@ -14,7 +14,7 @@ from holdfast.cli.townoptions import Residents, RulesAt, check_writable, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.workloads.townschool import Course, Lesson, School
+    from holdfast.workloads.townschool import School, TrainingPlan, TrainingRound
 
 MINUTES = 1.5
 QUICK = 30  # updates: enough to see residents learn, whatever the machine
@@ -118,10 +118,10 @@ def _check_kept(out: Path, picture: Path | None) -> None:
             raise BadInput(str(path), why=why, remedy="choose another place") from None
 
 
-def _course(quick: bool) -> Course:
-    from holdfast.workloads.townschool import Course
+def _course(quick: bool) -> TrainingPlan:
+    from holdfast.workloads.townschool import TrainingPlan
 
-    return Course(exams=3, exam_worlds=1, final_worlds=3) if quick else Course()
+    return TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
 
 
 def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
@@ -150,14 +150,14 @@ def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet
     return is_whole
 
 
-def _examine(school: School, *, is_whole: bool) -> Lesson:
+def _examine(school: School, *, is_whole: bool) -> TrainingRound:
     from holdfast.cli.show import progress
 
     with progress("examining", EXAMS) as advance:
         return school.finish(is_whole=is_whole, each=lambda name: advance(now=f"{name} done"))
 
 
-def _keep(lesson: Lesson, out: Path, picture: Path | None) -> None:
+def _keep(lesson: TrainingRound, out: Path, picture: Path | None) -> None:
     import json
 
     from holdfast.cli.files import written_whole
@@ -168,7 +168,7 @@ def _keep(lesson: Lesson, out: Path, picture: Path | None) -> None:
     schooling.draw(out / PICTURE if picture is None else picture, lesson)
 
 
-def _print(lesson: Lesson, line: str) -> None:
+def _print(lesson: TrainingRound, line: str) -> None:
     from holdfast.cli.show import print_table
 
     rows = [

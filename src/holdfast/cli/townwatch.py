@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.workloads.townlife import Life
-    from holdfast.workloads.townobserver import Badge, Watch
+    from holdfast.workloads.townobserver import StaticToken, TownAlarms
 
 
-def badges(tokens: dict[str, str | None]) -> tuple[list[Badge], str]:
+def badges(tokens: dict[str, str | None]) -> tuple[list[StaticToken], str]:
     """Whom to let in, and the token for the link that is printed; an operator's is made up where none is given."""
     import secrets
 
-    from holdfast.workloads.townobserver import Badge
+    from holdfast.workloads.townobserver import StaticToken
 
     made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(12)
     if not (tokens["admin"] or tokens["operator"]):
         tokens = tokens | {"operator": made}
-    return [Badge(role=role, token=text, label=role) for role, text in tokens.items() if text], made
+    return [StaticToken(role=role, token=text, label=role) for role, text in tokens.items() if text], made
 
 
 def serve(
@@ -42,7 +42,7 @@ def serve(
 
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.workloads.townobserver import Audit
+        from holdfast.workloads.townobserver import AuditFile
         from holdfast.workloads.townpage import Runner
         from holdfast.workloads.townpage import app as page
     from holdfast.workloads.townlife import new_recording
@@ -58,7 +58,7 @@ def serve(
         # The recording is closed after the town has ended: it writes to it until then.
         with (
             new_recording(record or Path(folder) / "town.frames", life) as recording,
-            Runner(life, recording, audit=Audit(audit), speed=speed) as runner,
+            Runner(life, recording, audit=AuditFile(audit), speed=speed) as runner,
         ):
             host, port = listening.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
@@ -83,9 +83,9 @@ def look(life: Life, record: Path | None, *, speed: float, ticks: int | None) ->
     from rich.console import Console
 
     from holdfast.workloads.townlife import new_recording
-    from holdfast.workloads.townobserver import Watch
+    from holdfast.workloads.townobserver import TownAlarms
 
-    alarms = Watch()
+    alarms = TownAlarms()
     console = Console(highlight=False)
     with nullcontext() if record is None else new_recording(record, life) as recording:
 
@@ -122,7 +122,7 @@ def animate(
     *,
     speed: float,
     ticks: int | None,
-    alerts: Watch | None = None,
+    alerts: TownAlarms | None = None,
 ) -> None:
     """Frame after frame on the terminal, until the last, or Ctrl-C; the terminal is left as it was."""
     import time

@@ -14,7 +14,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.otlp.wire import Foreign
+    from holdfast.collect.otlp.wire import OtelSpan
     from holdfast.contracts.rollout import Rollout
     from holdfast.store.store import Store
 
@@ -135,7 +135,7 @@ def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[Foreign]:
+def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:
     from holdfast.collect.otlp.give import given
     from holdfast.contracts.rollout import AttemptState
 

@@ -20,7 +20,7 @@ Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(Generic[Trial, Outcome]):
+class TrialKind(Generic[Trial, Outcome]):
     """How a trial is run, and what it came to."""
 
     kind: str  # of its runs
@@ -40,7 +40,7 @@ def check(name: str, output: Path | None) -> None:
         raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
 
 
-def run_all(store: Store, trials: Sequence[Trial], experiment: Experiment[Trial, Outcome]) -> tuple[list[Outcome], int]:
+def run_all(store: Store, trials: Sequence[Trial], experiment: TrialKind[Trial, Outcome]) -> tuple[list[Outcome], int]:
     """What each trial came to; those that are in the store already are not run again."""
     from holdfast.cli.drive import drive
 
@@ -60,13 +60,13 @@ def run_all(store: Store, trials: Sequence[Trial], experiment: Experiment[Trial,
 
 def newest(store: Store, trial: Any, kind: str) -> str | None:
     """The newest run of this trial, unless somebody cancelled it."""
-    from holdfast.contracts.run import Wanted
+    from holdfast.contracts.run import DesiredState
 
     last = None
     while page := store.runs.newest(most=100, before=last):
         for run in page:
             if run.kind == kind and dict(run.settings) == asdict(trial):
-                return None if run.wanted is Wanted.CANCELLED else run.id
+                return None if run.wanted is DesiredState.CANCELLED else run.id
         last = page[-1].id
     return None
 

@@ -20,7 +20,7 @@ def work(
     import time
 
     from holdfast.cli.signals import obeying
-    from holdfast.collect.pool import Tally
+    from holdfast.collect.pool import PoolStats
     from holdfast.contracts.errors import IllegalMove
     from holdfast.contracts.run import RunState
     from holdfast.contracts.settings import override
@@ -36,7 +36,7 @@ def work(
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
         spec = optimize_spec(override(settings, worker_count=workers))
 
-        async def main() -> tuple[Tally, int]:
+        async def main() -> tuple[PoolStats, int]:
             control = Control()
             with obeying(control) as caught:
                 tally = await assist(opened, spec, found.id, control, clock=time.time)

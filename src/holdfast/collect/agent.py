@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from holdfast.collect.access import Access
 from holdfast.collect.budget import thinking_tokens
+from holdfast.collect.budget_tracker import BudgetTracker, mode_of
 from holdfast.collect.proxy import identity
-from holdfast.collect.purse import Purse, mode_of
 from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.agent import Agent, refuse_uncallable
@@ -27,15 +27,15 @@ from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.features import Features
 from holdfast.contracts.loading import load_named
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 
 T = TypeVar("T")
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
-Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
+Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
-LastWord = Callable[[Sequence[Signal], Sequence[Span], Any], tuple[Sequence[Signal], str | None]]
+LastWord = Callable[[Sequence[RewardTerm], Sequence[Span], Any], tuple[Sequence[RewardTerm], str | None]]
 SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two calls draw the same numbers
 UNNAMED = "default"  # what a model is called that has no name of its own
 
@@ -72,7 +72,7 @@ class Context:
     loop: asyncio.AbstractEventLoop | None = None  # where `wait` runs awaitables for a plain agent
     proxy_url: str | None = None  # of the capture proxy, when the run has one
     access: Access | None = None  # to the gateway, where no proxy is; None: nobody runs this one
-    budget: Purse | None = None  # what it may think, when the run has thinking budgets
+    budget: BudgetTracker | None = None  # what it may think, when the run has thinking budgets
 
     @property
     def model(self) -> str:
@@ -181,9 +181,9 @@ class Context:
         return self.complete
 
     @contextmanager
-    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[Answer]:
+    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[PendingCall]:
         """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
-        started_at, granted, answer = self.trace.clock(), 0, Answer()
+        started_at, granted, answer = self.trace.clock(), 0, PendingCall()
         if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
             # By the attempt and the call: the same chance again after a fault, and for both versions of a proof.
             sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
@@ -229,7 +229,7 @@ class Context:
 
 
 @dataclass(slots=True)
-class Answer:
+class PendingCall:
     """A call of the model while it is under way."""
 
     call: ModelCall | None = None  # the finished one

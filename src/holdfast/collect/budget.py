@@ -19,11 +19,11 @@ from typing import Any
 
 from holdfast.contracts.budget import (
     Assessment,
-    Budget,
     BudgetChange,
     BudgetEvent,
     BudgetEventKind,
     Mode,
+    ThinkingBudget,
     Tier,
     Traits,
     Trigger,
@@ -43,7 +43,7 @@ OUTSIDE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TriggerRule:
     """What a trigger gives, and how long it gives nothing more."""
 
     tokens: int
@@ -51,32 +51,32 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TierLimits:
     """What a tier begins with, where it ends, and what may make it grow."""
 
     ceiling: int
     cap: int
-    rules: Mapping[Trigger, Rule]
+    rules: Mapping[Trigger, TriggerRule]
 
 
-LIMITS: Mapping[Tier, Limits] = {
-    Tier.TRIVIAL: Limits(500, 1000, {Trigger.LOW_CONFIDENCE: Rule(250, 10.0)}),
-    Tier.STANDARD: Limits(
-        2000, 4000, {Trigger.LOW_CONFIDENCE: Rule(1000, 10.0), Trigger.PARTIAL_SUCCESS: Rule(1000, 10.0)}
+LIMITS: Mapping[Tier, TierLimits] = {
+    Tier.TRIVIAL: TierLimits(500, 1000, {Trigger.LOW_CONFIDENCE: TriggerRule(250, 10.0)}),
+    Tier.STANDARD: TierLimits(
+        2000, 4000, {Trigger.LOW_CONFIDENCE: TriggerRule(1000, 10.0), Trigger.PARTIAL_SUCCESS: TriggerRule(1000, 10.0)}
     ),
-    Tier.COMPLEX: Limits(
+    Tier.COMPLEX: TierLimits(
         8000,
         16000,
         {
-            Trigger.LOW_CONFIDENCE: Rule(2000, 10.0),
-            Trigger.PARTIAL_SUCCESS: Rule(4000, 10.0),
-            Trigger.VERIFIER_REJECTION: Rule(4000, 30.0),
+            Trigger.LOW_CONFIDENCE: TriggerRule(2000, 10.0),
+            Trigger.PARTIAL_SUCCESS: TriggerRule(4000, 10.0),
+            Trigger.VERIFIER_REJECTION: TriggerRule(4000, 30.0),
         },
     ),
 }
 
 
-class Action(StrEnum):
+class BudgetAction(StrEnum):
     """What follows from how a budget stands."""
 
     CONTINUE = "continue"
@@ -130,11 +130,11 @@ def traits_of(task: Any, messages: Sequence[Mapping[str, Any]] = (), tools: Sequ
 
 
 def allocate(
-    attempt: str, assessment: Assessment, *, now: float, limits: Mapping[Tier, Limits] = LIMITS
+    attempt: str, assessment: Assessment, *, now: float, limits: Mapping[Tier, TierLimits] = LIMITS
 ) -> BudgetChange:
     """A fresh budget: what its tier begins with."""
     own = limits[assessment.tier]
-    budget = Budget(
+    budget = ThinkingBudget(
         attempt=attempt,
         assessment=assessment,
         ceiling=own.ceiling,
@@ -149,7 +149,7 @@ def allocate(
 
 
 def spend(
-    budget: Budget, tokens: int, *, now: float, mode: Mode | None = None, confidence: float | None = None
+    budget: ThinkingBudget, tokens: int, *, now: float, mode: Mode | None = None, confidence: float | None = None
 ) -> BudgetChange:
     """A call of the model thought so many tokens. None of them is forgotten, however many there were."""
     if tokens < 0:
@@ -184,13 +184,13 @@ def spend(
 
 
 def escalate(
-    budget: Budget,
+    budget: ThinkingBudget,
     trigger: Trigger,
     *,
     now: float,
     confidence: float | None = None,
-    limits: Mapping[Tier, Limits] = LIMITS,
-) -> tuple[Action, BudgetChange]:
+    limits: Mapping[Tier, TierLimits] = LIMITS,
+) -> tuple[BudgetAction, BudgetChange]:
     """More tokens, if its tier lets this trigger give some, it is pressed, the last ones were not just now, and it is
     below its cap. A refusal is an event too, and says why."""
     rule, last = limits[budget.tier].rules.get(trigger), budget.escalated_at.get(trigger)
@@ -214,7 +214,7 @@ def escalate(
         )
         how: dict[str, Any] = {"tokens": more, "trigger": trigger, "confidence": confidence}
         grown = _event(after, after.events, BudgetEventKind.ESCALATE, now, **how)
-        return Action.ESCALATE, BudgetChange(budget=after, events=(grown,))
+        return BudgetAction.ESCALATE, BudgetChange(budget=after, events=(grown,))
     same = replace(budget, events=budget.events + 1, changed_at=now)
     how = {"trigger": trigger, "confidence": confidence, "why": why}
     refused = _event(same, same.events, BudgetEventKind.REFUSE, now, **how)
@@ -222,15 +222,15 @@ def escalate(
 
 
 def monitor(
-    budget: Budget,
+    budget: ThinkingBudget,
     tokens: int,
     *,
     now: float,
     mode: Mode | None = None,
     confidence: float | None = None,
     trigger: Trigger | None = None,
-    limits: Mapping[Tier, Limits] = LIMITS,
-) -> tuple[Action, BudgetChange]:
+    limits: Mapping[Tier, TierLimits] = LIMITS,
+) -> tuple[BudgetAction, BudgetChange]:
     """One more iteration: what it used is counted, and what it came to may make the budget larger.
 
     Without a trigger, a confidence that is low is one. An unsure answer asks for nothing while enough is left.
@@ -273,22 +273,22 @@ def confidence_of(call: ModelCall) -> float | None:
     return exp(sum(drawn) / len(drawn)) if drawn else None
 
 
-def _event(budget: Budget, seq: int, kind: BudgetEventKind, at: float, **rest: Any) -> BudgetEvent:
+def _event(budget: ThinkingBudget, seq: int, kind: BudgetEventKind, at: float, **rest: Any) -> BudgetEvent:
     standing: dict[str, Any] = {"allowed": budget.allowed, "spent": budget.spent, "overspent": budget.overspent}
     return BudgetEvent(attempt=budget.attempt, seq=seq, kind=kind, at=at, **standing, **rest)
 
 
-def _is_pressed(budget: Budget) -> bool:
+def _is_pressed(budget: ThinkingBudget) -> bool:
     return budget.spent >= PRESSED * budget.allowed
 
 
-def _may_grow(budget: Budget, limits: Mapping[Tier, Limits]) -> bool:
+def _may_grow(budget: ThinkingBudget, limits: Mapping[Tier, TierLimits]) -> bool:
     """Whether an unsure answer is worth a word: a refusal at every call would say nothing new."""
     return _is_pressed(budget) and budget.allowed < budget.cap and Trigger.LOW_CONFIDENCE in limits[budget.tier].rules
 
 
-def _standing(budget: Budget) -> Action:
-    return Action.EXHAUST if budget.is_exhausted else Action.CONTINUE
+def _standing(budget: ThinkingBudget) -> BudgetAction:
+    return BudgetAction.EXHAUST if budget.is_exhausted else BudgetAction.CONTINUE
 
 
 def _steps(given: Any, asked: str) -> int:

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult
+from holdfast.contracts.envs import Bools, Floats, Observation, Spaces, State, StepResult
 
 GRAVITY, FORCE, TICK_S = 9.8, 10.0, 0.02
 POLE_MASS, HALF_LENGTH = 0.1, 0.5

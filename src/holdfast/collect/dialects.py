@@ -17,7 +17,7 @@ import orjson
 
 from holdfast.collect.endpoint import CODES, KINDS, error_form
 from holdfast.collect.proxy import anthropic, chat, responses
-from holdfast.collect.proxy.dialect import Asked, read_object
+from holdfast.collect.proxy.dialect import ModelRequest, read_object
 from holdfast.collect.reply import Chunks, Envelope, Piece, completion, finish_reason, usage
 from holdfast.collect.request import Request, read_request
 from holdfast.contracts.errors import BadInput
@@ -30,7 +30,7 @@ TAKEN = frozenset({"model", "messages", "stream"})  # what says it in chat form,
 REMEMBERED = ("previous_response_id", "conversation", "prompt")  # conversations that a vendor keeps; nobody does here
 
 
-class Writer(Protocol):
+class StreamWriter(Protocol):
     """One streamed answer as server-sent events, in order: `begin`, `add` what comes, `error` where it breaks off."""
 
     def begin(self) -> Iterator[bytes]: ...
@@ -51,12 +51,12 @@ class Spoken(Protocol):
 
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]: ...
 
-    def stream(self, request: Request, envelope: Envelope) -> Writer: ...
+    def stream(self, request: Request, envelope: Envelope) -> StreamWriter: ...
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]: ...
 
 
-def _request(asked: Asked, any_sampling: bool, **more: Any) -> Request:
+def _request(asked: ModelRequest, any_sampling: bool, **more: Any) -> Request:
     """What was asked in chat form; for a model that does not judge it itself, checked to the last field."""
     for name in TAKEN.intersection(asked.sampling):
         raise BadInput(name, why="is no parameter here", remedy="leave it out")
@@ -92,7 +92,7 @@ class Chat:
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
         return completion(request, [call], envelope)
 
-    def stream(self, request: Request, envelope: Envelope) -> Writer:
+    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
         return ChatWriter(request, envelope)
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Messages:
         blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
         return {**_opened(envelope, call.model), "content": blocks, **_stopped(call), "usage": _anthropic_usage(call)}
 
-    def stream(self, request: Request, envelope: Envelope) -> Writer:
+    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
         return MessagesWriter(request, envelope)
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Responses:
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
         return _response(request, envelope, call, _items(call))
 
-    def stream(self, request: Request, envelope: Envelope) -> Writer:
+    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
         return ResponsesWriter(request, envelope)
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.collect import forms
-from holdfast.collect.openapi import Place, described
+from holdfast.collect.openapi import ApiRoute, described
 from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
 from holdfast.collect.request import KNOWN, Request, read_passing, read_request
 from holdfast.contracts.engine import Complete
@@ -77,7 +77,7 @@ def app(
     server, which may know fields that models here do not.
     """
     read = read_passing if is_passed_on else read_request
-    door = Door(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
+    door = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
 
     async def chat(asked: Asked) -> Response:
         request = await door.read(asked)
@@ -105,12 +105,12 @@ def app(
         return _json({"id": identity, "object": "feedback", "taken": True})
 
     places = [
-        Place("/v1/chat/completions", chat, forms.CHAT, method="POST"),
-        Place("/v1/models", models, forms.LIST),
-        Place("/health", health, forms.UP),
+        ApiRoute("/v1/chat/completions", chat, forms.CHAT, method="POST"),
+        ApiRoute("/v1/models", models, forms.LIST),
+        ApiRoute("/health", health, forms.UP),
     ]
     if feedback is not None:
-        places.append(Place("/v1/feedback", told, forms.TELL, method="POST"))
+        places.append(ApiRoute("/v1/feedback", told, forms.TELL, method="POST"))
     application = Starlette(
         routes=described(f"holdfast: {name}", SAYS, places, door.admit, has_token=token is not None),
         exception_handlers={
@@ -124,7 +124,7 @@ def app(
     return application
 
 
-class Door:
+class RequestReader:
     """Who may ask, and for what."""
 
     def __init__(

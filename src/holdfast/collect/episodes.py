@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from holdfast.collect.worker import Clock
+from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.policy import Act
-from holdfast.contracts.reward import Signal, outcome_of
+from holdfast.contracts.reward import RewardTerm, outcome_of
 from holdfast.contracts.rollout import AttemptState, Claim
-from holdfast.contracts.worlds import VectorEnv
 from holdfast.store.store import Store
 
 SIDE_BY_SIDE = 64
@@ -74,10 +74,10 @@ class EpisodePlayer:
         if not low <= value <= high:  # what is not a number is not between them either
             why = f"an episode of {self.env} returned {value:g}"
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
-        signals = [Signal(name="return", value=value, source="env")]
+        signals = [RewardTerm(name="return", value=value, source="env")]
         if self.success_at is not None:
             solved = float(value >= self.success_at)
-            signals.append(Signal(name="success", value=solved, weight=0.0, source="env:threshold"))
+            signals.append(RewardTerm(name="success", value=solved, weight=0.0, source="env:threshold"))
         output = {"return": value, "steps": int(steps), "ended": "terminated" if terminated else "truncated"}
         return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=tuple(signals))
 

@@ -21,14 +21,14 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.collect.access import Entry, Gone, Register
 from holdfast.collect.client import ModelRefused
-from holdfast.collect.dialects import DIALECTS, Spoken, Writer, as_said
+from holdfast.collect.dialects import DIALECTS, Spoken, StreamWriter, as_said
 from holdfast.collect.endpoint import (
     LARGEST,
     NOBODY,
     OWNER,
     WAIT_S,
-    Door,
     Events,
+    RequestReader,
     param_of,
     says,
     status_of,
@@ -69,7 +69,7 @@ class GatewayApp:
         await response(scope, receive, send)
 
     async def _respond(self, entry: Entry, what: str, asked: Asked) -> Response:
-        door = Door(name=entry.context.model, token=entry.access.key, largest=LARGEST, wait_s=WAIT_S)
+        door = RequestReader(name=entry.context.model, token=entry.access.key, largest=LARGEST, wait_s=WAIT_S)
         door.admit(asked)
         if what == "models" and asked.method == "GET":
             created = int(self._clock())
@@ -101,7 +101,7 @@ async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: E
 
 
 async def _events(
-    entry: Entry, first: Piece | ModelCall, answer: AsyncGenerator[Piece | ModelCall, None], writer: Writer
+    entry: Entry, first: Piece | ModelCall, answer: AsyncGenerator[Piece | ModelCall, None], writer: StreamWriter
 ) -> AsyncIterator[bytes]:
     """What goes wrong from here on is an event: the status has been sent."""
     async with aclosing(answer):

@@ -19,8 +19,8 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from holdfast.collect.cartpole import CartPoles
+from holdfast.contracts.envs import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
-from holdfast.contracts.worlds import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 RETURNS = {  # the least and the most that an episode can return, where Gymnasium's own environments are known

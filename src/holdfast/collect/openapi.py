@@ -29,7 +29,7 @@ PARAMETERS: Mapping[str, Schema] = {
 }
 
 
-class Place(Route):
+class ApiRoute(Route):
     """A route that says what it takes and what it gives."""
 
     def __init__(self, path: str, call: Callable[..., Any], told: Told, *, method: str = "GET") -> None:
@@ -48,7 +48,7 @@ def described(
 
     gives = {200: ("this document", {JSON: {"type": "object"}}), **forms.refusals(401, 403)}
     told = Told(name="openapi", says="What can be asked here, and how", gives=gives)
-    every = [*routes, Place(PATH, read, told)]
+    every = [*routes, ApiRoute(PATH, read, told)]
     text = orjson.dumps(document(title, says, every, has_token=has_token))
     return every
 
@@ -56,7 +56,7 @@ def described(
 def document(title: str, says: str, routes: Iterable[BaseRoute], *, has_token: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if isinstance(route, Place):
+        if isinstance(route, ApiRoute):
             path = PARAMETER.sub(r"{\1}", route.path)
             paths.setdefault(path, {})[route.method.lower()] = _operation(route, has_token)
     told: dict[str, Any] = {
@@ -70,7 +70,7 @@ def document(title: str, says: str, routes: Iterable[BaseRoute], *, has_token: b
     return told
 
 
-def _operation(place: Place, has_token: bool) -> dict[str, Any]:
+def _operation(place: ApiRoute, has_token: bool) -> dict[str, Any]:
     told = place.told
     named = [_parameter(name, kind) for name, kind in PARAMETER.findall(place.path)]
     operation: dict[str, Any] = {

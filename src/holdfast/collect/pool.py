@@ -16,22 +16,22 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.seats import Seat
+from holdfast.collect.executors import Slot
 from holdfast.collect.worker import Clock
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import Span
-from holdfast.store.changes import ORDERS, QUEUE
+from holdfast.store.notifications import ORDERS, QUEUE
 from holdfast.store.store import Store
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PoolTiming:
     """Seconds."""
 
     heartbeat_s: float = 1.0
@@ -44,7 +44,7 @@ LAST_LOOK_S = 0.3  # before a deadline, to see whose fault it is
 
 
 @dataclass(slots=True)
-class Tally:
+class PoolStats:
     claimed: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -55,7 +55,7 @@ class Tally:
 @dataclass(slots=True)
 class _Held:
     claim: Claim
-    seat: Seat
+    seat: Slot
     why: AttemptState | None = None  # set when interrupted
 
 
@@ -64,21 +64,21 @@ class Pool:
         self,
         store: Store,
         run: str,
-        seats: Callable[[], Seat],
+        seats: Callable[[], Slot],
         size: int,
         *,
         clock: Clock,
         seed: int = 0,
-        pace: Pace,
+        pace: PoolTiming,
         versions: Callable[[], Collection[str]] | None = None,  # of policies that can be answered for; None: all
     ) -> None:
         self.store, self.run_id, self.pace = store, run, pace
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
-        self.tally = Tally()
-        self.wanted = Wanted.RUNNING
+        self.tally = PoolStats()
+        self.wanted = DesiredState.RUNNING
         self._clock, self._seed, self._size, self._versions = clock, seed, size, versions
         self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
-        self._free: list[Seat] = []
+        self._free: list[Slot] = []
         self._seats = [seats() for _ in range(size)]
         self._held: dict[int, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +88,7 @@ class Pool:
         self._is_stopped = False
         self._seat_freed = asyncio.Event()
 
-    async def work(self) -> Tally:
+    async def work(self) -> PoolStats:
         """Until drained or stopped; every claimed attempt is finished, handed back or written off when this returns."""
         now = self._clock()
         await self.store.workers.register(
@@ -205,7 +205,7 @@ class Pool:
 
     async def _run(self, held: _Held) -> None:
         claim, began = held.claim, self._clock()
-        writes: list[Pending[None]] = []
+        writes: list[WriteFuture[None]] = []
 
         def record(news: Span | BudgetChange) -> None:
             if isinstance(news, BudgetChange):
@@ -225,7 +225,7 @@ class Pool:
             self.tally.busy_s += self._clock() - began
         await self._free_up(held.seat)
 
-    async def _free_up(self, seat: Seat) -> None:
+    async def _free_up(self, seat: Slot) -> None:
         if not self._draining.is_set():
             try:
                 await seat.prepare()
@@ -248,7 +248,7 @@ class Pool:
         await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
         self._interrupt(held, AttemptState.TIMEOUT)
 
-    async def _conclude(self, held: _Held, outcome: Outcome | None, writes: list[Pending[None]]) -> None:
+    async def _conclude(self, held: _Held, outcome: Outcome | None, writes: list[WriteFuture[None]]) -> None:
         attempt, queue, now = held.claim.attempt, self.store.queue, self._clock()
         if outcome is None:
             self.tally.interrupted += 1
@@ -328,11 +328,11 @@ class Pool:
         for token in tokens:
             if token not in beats.alive and token in self._held:
                 self._interrupt(self._held[token], AttemptState.CANCELLED)
-        if beats.wanted is Wanted.CANCELLED:
+        if beats.wanted is DesiredState.CANCELLED:
             self._interrupt_all(AttemptState.CANCELLED)
-        if beats.wanted is Wanted.FROZEN:  # a claim from before the order has come back by now: nothing is missed
+        if beats.wanted is DesiredState.FROZEN:  # a claim from before the order has come back by now: nothing is missed
             self._interrupt_all(AttemptState.RELEASED)
-        if beats.wanted in (Wanted.CANCELLED, Wanted.DRAINING):
+        if beats.wanted in (DesiredState.CANCELLED, DesiredState.DRAINING):
             self.drain()
 
     async def _obey(self) -> None:
@@ -349,5 +349,5 @@ class Pool:
             await asyncio.sleep(self.pace.lease_s / 3)
 
 
-async def _settled(pending: Pending[None]) -> None:
+async def _settled(pending: WriteFuture[None]) -> None:
     await pending

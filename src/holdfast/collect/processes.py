@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast.collect.agent import Connect, Context, Score, load_agent
-from holdfast.collect.seats import Home, finish_now, plainly
+from holdfast.collect.executors import AgentRuntime, finish_now, plainly
 from holdfast.collect.worker import run_one
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ProcessRecipe:
     """How a child makes what it needs; everything here can be pickled."""
 
     agent: str  # module:function, or file.py:function
@@ -51,7 +51,7 @@ class Recipe:
 
 
 class ProcessExecutor:
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ProcessRecipe) -> None:
         self._recipe = recipe
         self._child: Any = None
         self._pipe: Connection | None = None
@@ -137,7 +137,7 @@ class ProcessExecutor:
             self._child = None
 
 
-def work(pipe: Connection, recipe: Recipe) -> None:
+def work(pipe: Connection, recipe: ProcessRecipe) -> None:
     """The child's life: take an assignment, send what happens, send the outcome; end when the parent does."""
     os.setsid()  # what the agent starts ends with it: see _signal
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -147,7 +147,7 @@ def work(pipe: Connection, recipe: Recipe) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     inbox: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
-    home = Home(
+    home = AgentRuntime(
         load_agent(recipe.agent),
         recipe.score,
         recipe.connect,
@@ -171,7 +171,7 @@ def work(pipe: Connection, recipe: Recipe) -> None:
         send(assignment.attempt, _outcome(home, assignment, partial(send, assignment.attempt)))
 
 
-def _outcome(home: Home, assignment: Assignment, record: Record) -> Outcome:
+def _outcome(home: AgentRuntime, assignment: Assignment, record: Record) -> Outcome:
     try:
         context = home.context(assignment, record)
     except Fault as fault:  # nobody answers for its version: nothing was begun

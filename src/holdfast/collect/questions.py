@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.collect.agent import Context
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 
@@ -45,11 +45,11 @@ async def answer(task: Any, context: Context) -> str:
     return str(call.response.get("content") or "")
 
 
-def exact_match(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def exact_match(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     """1 when the answer is the expected text but for outer spaces, else 0; nothing when nothing was expected."""
     expected = task.get("expected") if isinstance(task, dict) else None
     if not isinstance(expected, str):
         return ()
     return (
-        Signal(name="exact_match", value=float(str(output).strip() == expected.strip()), source="rule:exact_match"),
+        RewardTerm(name="exact_match", value=float(str(output).strip() == expected.strip()), source="rule:exact_match"),
     )

@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from holdfast.contracts import detect, people
-from holdfast.contracts.detect import Found
+from holdfast.contracts.detect import Detection
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
 
@@ -102,7 +102,10 @@ class Scrub:
 
     def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
         self._key, self._spell = key, spell
-        self._seen, self._clean = _Memory[str, tuple[Found, ...]](MOST_KEPT), _Memory[bytes, bool](MOST_CLEAN * MARK)
+        self._seen, self._clean = (
+            _Memory[str, tuple[Detection, ...]](MOST_KEPT),
+            _Memory[bytes, bool](MOST_CLEAN * MARK),
+        )
 
     def text(self, text: str) -> str:
         return str(self.value(text))
@@ -202,7 +205,7 @@ class Scrub:
         ).hexdigest()
         return f"<{word}:{mark[:DIGITS]}>"
 
-    def found(self, text: str) -> tuple[Found, ...]:
+    def found(self, text: str) -> tuple[Detection, ...]:
         """In order, and none overlapping another."""
         known = self._seen.get(text)
         if known is None:
@@ -318,16 +321,16 @@ class _Reading:
         )
         return self
 
-    def within(self, text: str, *, is_escaped: bool = False) -> list[Found]:
+    def within(self, text: str, *, is_escaped: bool = False) -> list[Detection]:
         wanted, kinds = self.wanted, self.literals
         if is_escaped and self.literals:  # as it looks inside JSON; short ones too: here only a match is lost
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
             wanted = _Literals(kinds)
         if wanted is None:
             return []
-        return [Found(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
+        return [Detection(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
 
-    def hides_in(self, text: str, places: Sequence[Found]) -> bool:
+    def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
         """Whether something is there in a form that has no place: with other spaces, say."""
         left, at = [], 0
         for place in places:
@@ -403,7 +406,7 @@ class _Pass:
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
 
     def _replaced(self, text: str) -> str:
-        places: Sequence[Found] = self._scrub.found(text)
+        places: Sequence[Detection] = self._scrub.found(text)
         if more := self._reading.within(text):
             places = merged(text, (*places, *more))
         if not places:
@@ -433,21 +436,21 @@ def _looks_like_json(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[")
 
 
-def merged(text: str, places: Iterable[Found]) -> tuple[Found, ...]:
+def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
     """Those that overlap become one, of the kind that counts more; pseudonyms are left as they are."""
     taken = sorted(places, key=lambda place: (place.start, place.end))
     if not taken:
         return ()
     there = [match.span() for match in PSEUDONYM.finditer(text)]
     ends = [end for _, end in there]
-    out: list[Found] = []
+    out: list[Detection] = []
     for place in taken:
         first = bisect_right(ends, place.start)  # of those that end after it begins
         if first < len(there) and there[first][0] < place.end:
             continue
         if out and place.start < out[-1].end:
             kind = min(out[-1].kind, place.kind, key=lambda kind: RANK[WORDS[kind]])
-            out[-1] = Found(kind, out[-1].start, max(out[-1].end, place.end))
+            out[-1] = Detection(kind, out[-1].start, max(out[-1].end, place.end))
         else:
             out.append(place)
     return tuple(out)
@@ -459,7 +462,7 @@ def count(scrubbed: Any) -> Counter[str]:
     return Counter(mark[1:].partition(":")[0] for mark in marks)
 
 
-def _all(text: str) -> list[Found]:
+def _all(text: str) -> list[Detection]:
     return [*SEARCH.find(text), *people.names(text)]
 
 

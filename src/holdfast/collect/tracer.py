@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.contracts.errors import told
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 
 MAX_ERROR = 2000  # letters of an error in one line
@@ -36,7 +36,7 @@ class Tracer:
         self.asked = itertools.count()  # calls of the model that were begun: each takes the next number
         self._root: int | None = None  # the outermost span: around what other threads record, which know of no span
         self.spans: list[Span] = []
-        self.signals: list[Signal] = []
+        self.signals: list[RewardTerm] = []
 
     @property
     def calls(self) -> int:
@@ -83,7 +83,7 @@ class Tracer:
     ) -> None:
         """A reward the agent's own world gives; it counts where no scorer judges, and is kept beside elsewhere."""
         # Numbers of other libraries become plain ones: no engine can store those.
-        self.signals.append(Signal(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
+        self.signals.append(RewardTerm(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
 
     def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
         started = self.clock() if started_at is None else started_at

@@ -15,7 +15,7 @@ from holdfast.collect.tracer import MAX_ERROR, failure
 from holdfast.contracts.agent import Agent, answer_of
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.executor import Outcome
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
@@ -73,12 +73,12 @@ def _is_ours(error: BaseException, context: Context) -> bool:
     return isinstance(error, Interrupted) or (isinstance(error, CancelledError) and context.cancelled.is_set())
 
 
-def is_own(signal: Signal) -> bool:
+def is_own(signal: RewardTerm) -> bool:
     """Whether the agent itself reported it."""
     return signal.source.partition(":")[0] == AGENT
 
 
-def _own(reported: Sequence[Signal], measured: Sequence[Signal]) -> tuple[Signal, ...]:
+def _own(reported: Sequence[RewardTerm], measured: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
     """What the agent paid itself. It counts where no scorer judged; elsewhere it is kept beside, under a name of its
     own and with weight 0: an agent that could pay itself, or speak for its scorer, would need no right answer."""
     marked = [one if is_own(one) else replace(one, source=f"{AGENT}:{one.source}") for one in reported]
@@ -87,13 +87,13 @@ def _own(reported: Sequence[Signal], measured: Sequence[Signal]) -> tuple[Signal
     return tuple(replace(one, name=f"{AGENT}.{one.name}", weight=0.0) for one in marked)
 
 
-def _scored(output: Any, signals: Sequence[Signal], score: Score, spans: Sequence[Span]) -> Outcome:
+def _scored(output: Any, signals: Sequence[RewardTerm], score: Score, spans: Sequence[Span]) -> Outcome:
     """With all signals there, a scorer that has a last word (`close`) has it; what it rejects keeps its signals."""
     close: LastWord | None = getattr(score, "close", None)
     rejected = None
     if close is not None:
         signals, rejected = close(signals, spans, output)
-    sheet = Sheet(signals=tuple(signals))
+    sheet = RewardBreakdown(signals=tuple(signals))
     if sheet.total is not None and not isfinite(sheet.total):
         raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
     if rejected is not None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from holdfast.contracts.episode import Ended, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span, SpanKind, ToolCall, Turn
 
 # Attributes are asked in this order; where a span has none of them, its model or tool call answers.
@@ -98,7 +98,7 @@ def trajectory(
     rollout_id: str,
     attempt_id: str,
     spans: Iterable[Span],
-    signals: Iterable[Signal],
+    signals: Iterable[RewardTerm],
     *,
     ended: Ended,
     task: str | None = None,
@@ -144,7 +144,7 @@ def _cut(spans: Sequence[Span], kind: SpanKind) -> list[Cut]:
     return [(spans[a], tuple(spans[a + 1 : b])) for a, b in pairwise([*starts, len(spans)])]
 
 
-def _credit(where: str, signals: Iterable[Signal], count: int) -> list[float]:
+def _credit(where: str, signals: Iterable[RewardTerm], count: int) -> list[float]:
     parts: list[list[float]] = [[] for _ in range(count)]
     for signal in signals:
         if signal.turn is not None and signal.turn >= count:

@@ -94,7 +94,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class AlgorithmState:
     """How far an algorithm has come in one iteration: references and small numbers."""
 
     base: Policy  # what it learns from
@@ -109,7 +109,7 @@ class State:
         """Who acts now."""
         return self.candidate or self.base
 
-    def next(self, *, candidate: Policy | None = None, metrics: Mapping[str, Any], **data: Any) -> State:
+    def next(self, *, candidate: Policy | None = None, metrics: Mapping[str, Any], **data: Any) -> AlgorithmState:
         """After one more batch; without a candidate the last one stays."""
         return replace(
             self,
@@ -131,7 +131,7 @@ class State:
         return {**self.metrics, "state": state}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> State:
+    def from_record(cls, record: Mapping[str, Any]) -> AlgorithmState:
         kept = record["state"]
         return cls(
             base=policy_from(kept["base"]),
@@ -196,13 +196,13 @@ Asked: TypeAlias = Work | RolloutTail | Segment  # what an algorithm may ask for
 class Algorithm(Protocol):
     """Learns from batches until it asks for no more."""
 
-    def start(self, base: Policy) -> State: ...
+    def start(self, base: Policy) -> AlgorithmState: ...
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Asked]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Asked]:
         """The next batch; empty: there is nothing more to learn."""
         ...
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State: ...
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState: ...
 
 
 SWITCHED_OFF = "learning is switched off"
@@ -270,9 +270,9 @@ def _line(
         state = told
 
 
-def _again(state: State) -> State:
+def _again(state: AlgorithmState) -> AlgorithmState:
     """As a restart reads it."""
     try:
-        return State.from_record(json.loads(json.dumps(state.record(), allow_nan=False)))
+        return AlgorithmState.from_record(json.loads(json.dumps(state.record(), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise AssertionError(f"step {state.step}: its state is not plain JSON: {error}") from error

@@ -77,7 +77,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class ThinkingBudget:
     """What one attempt may think, and has thought. Nothing that was spent is ever taken back."""
 
     SCHEMA: ClassVar[int] = 1
@@ -169,5 +169,5 @@ class BudgetEvent:
 class BudgetChange:
     """A budget as it is now, and what led there since it was last told."""
 
-    budget: Budget
+    budget: ThinkingBudget
     events: tuple[BudgetEvent, ...]

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from math import fsum, isclose
 from typing import Any
 
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import Span
 
-Score = Callable[[Any, Any, Sequence[Span]], Sequence[Signal]]  # task, output, spans
-Share = Callable[[Sheet, Sheet], float]  # a sheet's, from 0 to 1 of the gold one's
+Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm]]  # task, output, spans
+Share = Callable[[RewardBreakdown, RewardBreakdown], float]  # a sheet's, from 0 to 1 of the gold one's
 GATED = "gated"  # the signal by which a guard says that nothing is to be earned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class KnownAnswer:
     """What an agent might hand in, and what it did for it."""
 
     name: str  # for people: "right", "lists every number"
@@ -30,17 +30,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class KnownCase:
     """One task with answers of known worth."""
 
     name: str
     task: Any
-    gold: Answer  # right, and as well made as can be
-    cheats: tuple[Answer, ...]  # wrong, or got by means that must not pay
-    plain: tuple[Answer, ...] = ()  # right, and less well made
+    gold: KnownAnswer  # right, and as well made as can be
+    cheats: tuple[KnownAnswer, ...]  # wrong, or got by means that must not pay
+    plain: tuple[KnownAnswer, ...] = ()  # right, and less well made
 
 
-def check_reward(score: Score, cases: Sequence[Case], share: Share, *, outcome: str = "success") -> None:
+def check_reward(score: Score, cases: Sequence[KnownCase], share: Share, *, outcome: str = "success") -> None:
     """Gold is 1 and every cheat 0, by the outcome and by the whole sheet; whatever is right is above all that is not.
 
     Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again.
@@ -71,10 +71,10 @@ def check_reward(score: Score, cases: Sequence[Case], share: Share, *, outcome: 
             require(is_gated or not has_passed, f"{where} passes {outcome}, and no guard says that it is gated")
 
 
-def _sheet(score: Score, case: Case, answer: Answer) -> Sheet:
+def _sheet(score: Score, case: KnownCase, answer: KnownAnswer) -> RewardBreakdown:
     where = f"{case.name}: {answer.name!r}"
     before = deepcopy((case.task, answer.output, answer.spans))
-    sheet, again = (Sheet(signals=tuple(score(case.task, answer.output, answer.spans))) for _ in range(2))
+    sheet, again = (RewardBreakdown(signals=tuple(score(case.task, answer.output, answer.spans))) for _ in range(2))
     require((case.task, answer.output, answer.spans) == before, f"{where}: the scorer changed what it was given")
     require(sheet == again, f"{where}: the scorer says something else each time")
     require(bool(sheet.signals), f"{where}: nothing was measured")
@@ -83,7 +83,7 @@ def _sheet(score: Score, case: Case, answer: Answer) -> Sheet:
     return sheet
 
 
-def _outcome(sheet: Sheet, name: str, case: Case, answer: Answer) -> float:
+def _outcome(sheet: RewardBreakdown, name: str, case: KnownCase, answer: KnownAnswer) -> float:
     found = [one.value for one in sheet.signals if one.name == name]
     require(len(found) == 1, f"{case.name}: {answer.name!r} has {len(found)} signals called {name}, not one")
     require(found[0] in (0.0, 1.0), f"{case.name}: {name} of {answer.name!r} is {found[0]:g}, neither 0 nor 1")

@@ -2,8 +2,8 @@
 
 Whether a hit keeps data from being learnt from is `quality`'s business. What was found is never repeated: a hit is the
 name of its pattern. `ASSIGNED` is wider, for those who replace what they find and would rather replace too much.
-Names and addresses of people need more than patterns: they are in `people`. `Rule` is for patterns that somebody hands
-in, with the reason that a hit gives; which ones there are is `reward.injections`.
+Names and addresses of people need more than patterns: they are in `people`. `DetectionRule` is for patterns that
+somebody hands in, with the reason that a hit gives; which ones there are is `reward.injections`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sign(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Detection:
     """Where in a text something was found, and what kind of thing it is."""
 
     kind: str
@@ -260,12 +260,12 @@ def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
     return frozenset(found.kind for found in find(text, signs))
 
 
-def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Found]:
+def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Detection]:
     """Every hit, sign by sign; those of different signs may overlap."""
     return _found(text, signs.items())
 
 
-def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Found]:
+def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Detection]:
     for name, sign in signs:
         searched = text.lower() if sign.any_case else text
         for hint in sign.hints:
@@ -277,7 +277,7 @@ def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Found]:
         part = "it" if "it" in sign.pattern.groupindex else 0
         for match in sign.pattern.finditer(text):
             if sign.test(match.group(part)):
-                yield Found(name, *match.span(part))
+                yield Detection(name, *match.span(part))
 
 
 class Search:
@@ -294,8 +294,8 @@ class Search:
             for (letter, trait, any_case, _), signs in alike.items()
         ]
 
-    def find(self, text: str) -> list[Found]:
-        has, has_small, found = text.__contains__, text.lower().__contains__, list[Found]()
+    def find(self, text: str) -> list[Detection]:
+        has, has_small, found = text.__contains__, text.lower().__contains__, list[Detection]()
         for letter, trait, any_case, hints, signs in self._alike:
             is_there = has_small if any_case else has
             if letter in text and (trait is None or trait.search(text)) and any(map(is_there, hints)):
@@ -326,7 +326,7 @@ BEFORE = 40  # letters that are looked at for what makes it no hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class DetectionRule:
     """What somebody wants found: a text, in any case, or a pattern; and the reason that a hit gives."""
 
     rule_id: str
@@ -361,7 +361,7 @@ class Rule:
         return re.compile(re.escape(self.pattern) if self.matcher == "literal" else self.pattern, re.IGNORECASE)
 
 
-def scan(text: str, rules: Iterable[Rule]) -> Iterator[Found]:
+def scan(text: str, rules: Iterable[DetectionRule]) -> Iterator[Detection]:
     """Every hit of the rules that are enabled; its kind is the reason code."""
     small = text.lower()
     for rule in rules:
@@ -371,10 +371,10 @@ def scan(text: str, rules: Iterable[Rule]) -> Iterator[Found]:
         for match in rule.compiled().finditer(text):
             start = match.start()
             if unless is None or not unless.search(text[max(0, start - BEFORE) : start]):
-                yield Found(rule.reason_code, start, match.end())
+                yield Detection(rule.reason_code, start, match.end())
 
 
-def redacted(text: str, found: Iterable[Found], token: str) -> str:
+def redacted(text: str, found: Iterable[Detection], token: str) -> str:
     """The text with every hit replaced; hits that overlap or touch are replaced as one."""
     ranges: list[tuple[int, int]] = []
     for start, end in sorted((one.start, one.end) for one in found):

@@ -92,7 +92,7 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MetricComparison:
     """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.
 
     What is better when it is less (a cost, a latency) is compared with its sign turned round.
@@ -204,7 +204,7 @@ class Evidence:
     suite: str  # "tooluse@1 3f2a…": name, version and the hash of its fixtures
     primary: str  # the metric that has to improve
     episodes: int = field(metadata={"minimum": 0})  # pairs
-    comparisons: Mapping[str, Comparison] = field(default_factory=dict)  # by metric
+    comparisons: Mapping[str, MetricComparison] = field(default_factory=dict)  # by metric
     verdict: Verdict | None = None  # of the primary metric, valid however often it was looked at
     bands: Mapping[str, Band] = field(default_factory=dict)  # "seed", "sample"
     missing: Mapping[str, int] | None = None  # "planned" episodes a side; of "baseline", "candidate": never seen

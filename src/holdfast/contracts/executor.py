@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.checks import require
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
 
@@ -40,12 +40,12 @@ class Outcome:
 
     state: AttemptState  # succeeded, failed (the agent did) or fault (we did)
     output: Any = None
-    signals: tuple[Signal, ...] = ()
+    signals: tuple[RewardTerm, ...] = ()
     error: str | None = None
 
     @property
     def reward(self) -> float | None:
-        return Sheet(signals=self.signals).total
+        return RewardBreakdown(signals=self.signals).total
 
 
 Record = Callable[[Span | BudgetChange], None]

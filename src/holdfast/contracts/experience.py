@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contracts.episode import Ended
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 
@@ -23,7 +23,7 @@ class Experience:
     is_final: bool  # the attempt that decided its rollout
     state: RolloutState
     spans: tuple[Span, ...]
-    sheet: Sheet | None  # None: never scored
+    sheet: RewardBreakdown | None  # None: never scored
     version: str | None = None  # of the policy that acted
     input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
@@ -49,7 +49,7 @@ class Experience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class ScoredRollout:
     """A rollout that an attempt decided: all that a scorer needs to judge it again."""
 
     rollout: str  # id
@@ -63,5 +63,5 @@ class Decided:
     outcome: str | None
     step: str | None
     version: str | None  # of the policy that had to act
-    signals: tuple[Signal, ...]  # of the deciding attempt, in their order
+    signals: tuple[RewardTerm, ...]  # of the deciding attempt, in their order
     spans: tuple[Span, ...] = ()  # only where they were asked for

@@ -25,7 +25,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FlagRule:
     """Who meets every condition, and is within the share, gets the variant. The first rule that fits decides."""
 
     variant: str
@@ -48,7 +48,7 @@ class Flag:
     off: str  # variant
     enabled: bool = False
     killed: bool = False  # the kill switch: stronger than everything else
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FlagRule, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)  # another flag → the variant it must have
     salt: str = ""  # of the hash; blank: the flag's name
     description: str = ""

@@ -46,7 +46,7 @@ class Role(StrEnum):
     AUDIT = "audit"
 
 
-class Standing(StrEnum):
+class JudgeStatus(StrEnum):
     """Whether a judge counts."""
 
     TRUSTED = "trusted"
@@ -62,7 +62,7 @@ class Doubtful(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
+class EvalItem:
     """What is judged. Who wrote it is kept and never shown to a judge."""
 
     SCHEMA: ClassVar[int] = 1
@@ -159,7 +159,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class ReviewRequest:
     """An artefact that waits for a label, and why."""
 
     SCHEMA: ClassVar[int] = 1
@@ -196,7 +196,7 @@ class Calibration:
     ys: tuple[float, ...]  # … and what they are worth
     measures: Mapping[str, float | None]  # base_rate, kappa, kappa_low, brier, ece, auroc, sensitivity …
     biases: Mapping[str, Any] = field(default_factory=dict)
-    standing: Standing
+    standing: JudgeStatus
     reasons: tuple[str, ...] = ()  # why it is diagnostic only
     at: float
 
@@ -211,14 +211,14 @@ class Calibration:
             raise BadRecord(where, why="its map must rise, with a value for each score")
         if any(not isfinite(x) for x in self.xs) or any(not 0.0 <= y <= 1.0 for y in self.ys):
             raise BadRecord(where, why="its map must be finite, with values from 0 to 1")
-        if (self.standing is Standing.DIAGNOSTIC) != bool(self.reasons):
+        if (self.standing is JudgeStatus.DIAGNOSTIC) != bool(self.reasons):
             raise BadRecord(where, why="what is diagnostic only says why, and nothing else does")
         if self.n < 0 or self.abstained < 0 or not isfinite(self.at):
             raise BadRecord(where, why="its counts must not be negative, and its time finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appointment:
+class JudgeAssignment:
     """What a judge is to a policy, for good."""
 
     SCHEMA: ClassVar[int] = 1

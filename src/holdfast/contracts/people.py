@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from unicodedata import combining, normalize
 
-from holdfast.contracts.detect import Found, Sign, is_grouped
+from holdfast.contracts.detect import Detection, Sign, is_grouped
 
 _GIVEN = """
 Alex Andy Becky Ben Cathy Charlie Chris Dan Danny Dave Doug Eddie Fred Greg Jeff Jenny Jerry Jim Jimmy Joe Joey Ken
@@ -137,17 +137,17 @@ def _ascii(word: str) -> str:
     return "".join(letter for letter in normalize("NFKD", word) if not combining(letter))
 
 
-def names(text: str) -> Iterator[Found]:
+def names(text: str) -> Iterator[Detection]:
     """Each word of a name by itself: whoever is called by one of them later is then the same."""
     for word in WORD.finditer(text):
         for start, end in _dictionary(word, text):
-            yield Found("name", start, end)
+            yield Detection("name", start, end)
     for match in LOUD.finditer(text):
         if match["given"].title() in GIVEN and match["family"].title() in FAMILY:
-            yield from (Found("name", *match.span(part)) for part in ("given", "family"))
+            yield from (Detection("name", *match.span(part)) for part in ("given", "family"))
     for match in QUIET.finditer(text):
         if match["it"] in QUIETLY:
-            yield Found("name", *match.span("it"))
+            yield Detection("name", *match.span("it"))
     has = text.__contains__
     if TITLE.search(text) or any(map(has, CUES)):
         for match in CUED.finditer(text):
@@ -176,13 +176,13 @@ def _dictionary(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
             yield word.span()
 
 
-def _told(text: str, start: int, end: int) -> Iterator[Found]:
+def _told(text: str, start: int, end: int) -> Iterator[Detection]:
     """The words of what the words before it call a name."""
     words = [(start + word.start(), start + word.end()) for word in re.finditer(r"[^\W\d_][\w'’-]+", text[start:end])]
     if words and text[slice(*words[0])] not in NO_NAMES:
         for a, b in words:
             if text[a:b] not in NO_NAMES and not re.fullmatch(PARTICLES, text[a:b]):
-                yield Found("name", a, b)
+                yield Detection("name", a, b)
 
 
 def _is_number(text: str) -> bool:

@@ -19,7 +19,7 @@ from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput, BadRecord, Lost
 
 if TYPE_CHECKING:  # numpy, which most of those who read policies have no use for
-    from holdfast.contracts.worlds import Choose
+    from holdfast.contracts.envs import Choose
 
 FOLDER = "checkpoints"  # among the artifacts of a store: one folder for each checkpoint, by its id
 

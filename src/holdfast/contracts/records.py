@@ -13,32 +13,32 @@ from reprlib import Repr
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.contracts.adapt import Triplet
-from holdfast.contracts.budget import Budget, BudgetEvent
+from holdfast.contracts.budget import BudgetEvent, ThinkingBudget
+from holdfast.contracts.commands import Alert, Command
 from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import (
     Band,
-    Comparison,
     Decision,
     Episode,
     Evidence,
     Finding,
     Interval,
+    MetricComparison,
     Scores,
     Verdict,
 )
+from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
 from holdfast.contracts.flag import Flag
-from holdfast.contracts.judgement import Appointment, Artefact, Calibration, Doubt, Judgement, Label
-from holdfast.contracts.orders import Alert, Command
+from holdfast.contracts.judgement import Calibration, EvalItem, JudgeAssignment, Judgement, Label, ReviewRequest
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
-from holdfast.contracts.reward import Scoring, Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, Rollout, Task
-from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, Status, WorkerRecord
+from holdfast.contracts.run import LedgerEntry, ResourceVersion, RunRecord, Status, WorkerRecord
 from holdfast.contracts.shapes import Shape, Unfit, not_a, shape
 from holdfast.contracts.task import TaskItem
 from holdfast.contracts.trace import ModelCall, Span, ToolCall, Turn
-from holdfast.contracts.trial import Exposure, Served, Trial
 
 R = TypeVar("R")
 
@@ -55,10 +55,10 @@ PUBLISHED: Mapping[str, type] = {
     "tool-call": ToolCall,
     "turn": Turn,
     "triplet": Triplet,
-    "signal": Signal,
-    "sheet": Sheet,
+    "signal": RewardTerm,
+    "sheet": RewardBreakdown,
     "scoring": Scoring,
-    "run": Run,
+    "run": RunRecord,
     "status": Status,
     "resource-version": ResourceVersion,
     "worker": WorkerRecord,
@@ -70,7 +70,7 @@ PUBLISHED: Mapping[str, type] = {
     "checkpoint": Checkpoint,
     "scores": Scores,
     "interval": Interval,
-    "comparison": Comparison,
+    "comparison": MetricComparison,
     "verdict": Verdict,
     "decision": Decision,
     "episode": Episode,
@@ -78,18 +78,18 @@ PUBLISHED: Mapping[str, type] = {
     "finding": Finding,
     "evidence": Evidence,
     "release": Release,
-    "trial": Trial,
+    "trial": Experiment,
     "exposure": Exposure,
-    "served": Served,
+    "served": ServedRequest,
     "flag": Flag,
-    "budget": Budget,
+    "budget": ThinkingBudget,
     "budget-event": BudgetEvent,
-    "artefact": Artefact,
+    "artefact": EvalItem,
     "judgement": Judgement,
-    "doubt": Doubt,
+    "doubt": ReviewRequest,
     "label": Label,
     "calibration": Calibration,
-    "appointment": Appointment,
+    "appointment": JudgeAssignment,
     "command": Command,
     "alert": Alert,
 }

@@ -64,7 +64,7 @@ def _number(where: str, value: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class RewardTerm:
     """One named number that somebody measured on purpose, and how much it counts."""
 
     SCHEMA: ClassVar[int] = 1
@@ -86,12 +86,12 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class RewardBreakdown:
     """All signals of one attempt; the total is their weighted sum."""
 
     SCHEMA: ClassVar[int] = 1
 
-    signals: tuple[Signal, ...]
+    signals: tuple[RewardTerm, ...]
 
     @property
     def total(self) -> float | None:
@@ -114,7 +114,7 @@ class Scoring:
     sha256: str  # of the scorers and of all signals
 
 
-def outcome_of(signals: Iterable[Signal]) -> str | None:
+def outcome_of(signals: Iterable[RewardTerm]) -> str | None:
     """Whether the attempt was right or wrong; None: nobody checked it. An agent's own word is no check."""
     measured = {one.name: one.value for one in signals if one.source.partition(":")[0] != "agent"}
     for name in CHECKED:

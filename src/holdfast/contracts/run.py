@@ -19,7 +19,7 @@ class RunState(StrEnum):
     TIMED_OUT = "timed_out"
 
 
-class Wanted(StrEnum):
+class DesiredState(StrEnum):
     """What claim and every beat obey."""
 
     RUNNING = "running"
@@ -30,7 +30,7 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunRecord:
     """One piece of work, from its start to its end."""
 
     SCHEMA: ClassVar[int] = 1
@@ -39,7 +39,7 @@ class Run:
     project: str
     kind: str  # "optimize"
     state: RunState
-    wanted: Wanted
+    wanted: DesiredState
     model_ref: str
     settings: Mapping[str, Any]
     queue_limit: int | None  # at most so many rollouts wait; producers wait or are refused

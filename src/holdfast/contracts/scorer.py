@@ -20,7 +20,7 @@ from traceback import extract_tb
 from typing import Any, Literal, Protocol
 
 from holdfast.contracts import adapt
-from holdfast.contracts.checks import Case, require
+from holdfast.contracts.checks import KnownCase, require
 from holdfast.contracts.errors import BadInput, HoldfastError, told
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
@@ -64,7 +64,7 @@ class Trace:
         return tuple(sorted(self.spans, key=lambda span: span.seq))
 
 
-class Scorer(Protocol):
+class ScoreFunction(Protocol):
     """Something that says what an answer is worth. It sees what is hidden from the agent.
 
     The task has `id`, `input`, `expected`, `family` and `metadata`. None means that nothing could be measured: missing
@@ -118,7 +118,7 @@ def told_error(error: BaseException) -> str:
 # The kit for whoever writes a scorer
 
 
-def check_scorer(scorer: Scorer, cases: Sequence[Case]) -> None:
+def check_scorer(scorer: ScoreFunction, cases: Sequence[KnownCase]) -> None:
     """Gold answers earn 1, cheats 0, plain ones something between; said twice the same, and nothing is changed.
 
     What fails is an AssertionError that names case and answer.
@@ -143,7 +143,11 @@ def check_scorer(scorer: Scorer, cases: Sequence[Case]) -> None:
 
 
 def check_scorers(
-    scorers: Sequence[Scorer], tasks: Sequence[Any], *, safety: Sequence[Scorer] = (), most: int = MOST_TASKS
+    scorers: Sequence[ScoreFunction],
+    tasks: Sequence[Any],
+    *,
+    safety: Sequence[ScoreFunction] = (),
+    most: int = MOST_TASKS,
 ) -> tuple[ScorerFinding, ...]:
     """Every scorer on a sample of the tasks, with their own expected answers and with answers that must not pay.
 
@@ -202,7 +206,7 @@ class _Count:
 class _Trial:
     """One scorer on a sample of tasks."""
 
-    def __init__(self, scorer: Scorer, tasks: Sequence[Any], *, is_safety: bool = False) -> None:
+    def __init__(self, scorer: ScoreFunction, tasks: Sequence[Any], *, is_safety: bool = False) -> None:
         self.scorer, self.tasks, self.is_safety = scorer, tasks, is_safety
         self.name = str(getattr(scorer, "name", None) or getattr(scorer, "__name__", type(scorer).__name__))
         self.is_gate = bool(getattr(scorer, "gate", False))

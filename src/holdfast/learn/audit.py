@@ -14,15 +14,15 @@ import numpy as np
 from torch import nn
 
 from holdfast.contracts.experience import Experience
-from holdfast.learn.account import Update
-from holdfast.learn.batch import Reason, Samples, counted, learnt
+from holdfast.learn.batch import Samples, SkipReason, counted, learnt
+from holdfast.learn.metrics import Update
 from holdfast.learn.threads import Break
 
 DOMINANT = 0.9  # share of the reward's variance above which the other signals hardly count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class BatchAudit:
     """What came of each rollout of a batch."""
 
     SCHEMA: ClassVar[int] = 1
@@ -64,7 +64,7 @@ class Audit:
 
 def audit(
     experiences: Sequence[Experience],
-    reasons: Mapping[str, Reason | None],
+    reasons: Mapping[str, SkipReason | None],
     samples: Samples | None,
     *,
     channels: tuple[str, ...] | None = None,
@@ -72,7 +72,7 @@ def audit(
     update: Update | None = None,
     model: nn.Module | None = None,
     constraint: Mapping[str, Any] | None = None,
-) -> Audit:
+) -> BatchAudit:
     """The account of one batch; with the model right after its update also which parameters had no gradient."""
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
     weighed = idle = 0
@@ -83,7 +83,7 @@ def audit(
     known = {experience.rollout for experience in experiences} | set(reasons)
     shares = dominance([one for one in experiences if one.rollout not in found], channels)
     top = max(shares, key=lambda name: shares[name], default=None)
-    return Audit(
+    return BatchAudit(
         rollouts=len(known),
         taught=len(known - set(found)),
         reasons=found,
@@ -145,5 +145,7 @@ def _silent(
     owners = np.unique(np.repeat(np.arange(len(samples)), np.diff(samples.bounds))[is_weighed])
     loud = {samples.rollouts[owner] for owner in owners} if samples.rollouts else set()
     return {
-        rollout: str(Reason.ZERO_WEIGHT) for rollout in samples.rollouts if rollout not in loud and rollout not in known
+        rollout: str(SkipReason.ZERO_WEIGHT)
+        for rollout in samples.rollouts
+        if rollout not in loud and rollout not in known
     }

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.threads import Break, Thread, broken
@@ -34,7 +34,7 @@ LARGEST = 1e18  # reward: the critic's error is squared in 32 bits
 MOST_TOKENS = 2**31  # that ids can tell apart
 
 
-class Reason(StrEnum):
+class SkipReason(StrEnum):
     """Why a rollout gave no gradient. What was never measured is missing, not zero."""
 
     OTHER_RUN = "other_run"
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class SampleFilter:
     """What may be learnt from."""
 
     run: str | None = None  # None: any
@@ -73,7 +73,7 @@ class Intake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SamplingRule:
     """The sampling in force while a turn was decided."""
 
     temperature: float = 1.0
@@ -82,7 +82,7 @@ class Rule:
     banned: tuple[int, ...] = ()  # tokens that could not be chosen
 
 
-PLAIN = Rule()
+PLAIN = SamplingRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +94,7 @@ class Sample:
     ids: Ints
     decided: Bools  # sampled by the policy: not prompts, not tool results, not forced tokens
     turns: Ints  # which model call decided it; -1 outside
-    rules: tuple[Rule, ...] = (PLAIN,)  # by turn; the last one holds for all turns after it
+    rules: tuple[SamplingRule, ...] = (PLAIN,)  # by turn; the last one holds for all turns after it
     starts: tuple[tuple[int, int], ...] = ()  # (turn, where its completion begins)
     logprobs: Floats | None = None  # as sampled; nan where unknown
     advantages: Floats | None = None  # weight of the surrogate
@@ -118,7 +118,7 @@ class Samples:
     bounds: NDArray[np.int64]
     ids: Ints
     decided: Bools
-    rules: tuple[Rule, ...] = (PLAIN,)
+    rules: tuple[SamplingRule, ...] = (PLAIN,)
     rule: Ints | None = None  # index into rules; None: the first one everywhere
     logprobs: Floats | None = None
     advantages: Floats | None = None
@@ -149,24 +149,24 @@ class Samples:
         return Samples(bounds=bounds, rules=self.rules, rollouts=named, **streams)
 
 
-def refusal(experience: Experience, intake: Intake) -> Reason | None:
+def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
     """Why nothing may be learnt from it, before its tokens are looked at."""
     if intake.run is not None and experience.run != intake.run:
-        return Reason.OTHER_RUN
+        return SkipReason.OTHER_RUN
     if experience.split is not intake.split:
-        return Reason.WRONG_SPLIT
+        return SkipReason.WRONG_SPLIT
     if experience.state not in (RolloutState.SUCCEEDED, RolloutState.FAILED):
-        return Reason.FAULT
+        return SkipReason.FAULT
     if not experience.is_final:
-        return Reason.NOT_FINAL
+        return SkipReason.NOT_FINAL
     if intake.versions is not None and experience.version not in intake.versions:
-        return Reason.STALE
+        return SkipReason.STALE
     if intake.is_scored and reward(experience, intake.channels) is None:
-        return Reason.NO_REWARD
+        return SkipReason.NO_REWARD
     return None
 
 
-def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[Signal, ...]:
+def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
     """The signals that count."""
     signals = experience.sheet.signals if experience.sheet is not None else ()
     return tuple(signal for signal in signals if channels is None or signal.name in channels)
@@ -174,42 +174,42 @@ def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[S
 
 def reward(experience: Experience, channels: tuple[str, ...] | None = None) -> float | None:
     """The weighted sum of the signals that count; None where there is none."""
-    return Sheet(signals=counted(experience, channels)).total
+    return RewardBreakdown(signals=counted(experience, channels)).total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class SamplesOrReason:
     """The samples of one experience, or why there is none."""
 
     samples: tuple[Sample, ...] = ()
     breaks: Mapping[Break, int] = field(default_factory=dict)  # prompts that did not go on from what was there
-    reason: Reason | None = None
+    reason: SkipReason | None = None
 
 
-def read(experience: Experience, intake: Intake) -> Reading:
+def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
     """One sample for each conversation that its model calls make."""
     if (reason := refusal(experience, intake)) is not None:
-        return Reading(reason=reason)
+        return SamplesOrReason(reason=reason)
     calls = experience.calls
     if not calls:
-        return Reading(reason=Reason.NO_TRAJECTORY)
+        return SamplesOrReason(reason=SkipReason.NO_TRAJECTORY)
     if any(call.prompt_ids is None or not call.completion_ids for call in calls):
-        return Reading(reason=Reason.NO_IDS)
+        return SamplesOrReason(reason=SkipReason.NO_IDS)
     if intake.is_sampled and any(call.logprobs is None for call in calls):
-        return Reading(reason=Reason.NO_LOGPROBS)
+        return SamplesOrReason(reason=SkipReason.NO_LOGPROBS)
     if (reason := _oddity(experience, calls, intake)) is not None:
-        return Reading(reason=reason)
+        return SamplesOrReason(reason=reason)
     threads, breaks = _threads(calls)
     rules = tuple(map(rule_of, calls))
     samples = [_sample(thread, experience, rules, is_sampled=intake.is_sampled) for thread in threads]
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
     kept = tuple(one for one in short if one.decided[1:].any())
     if kept:
-        return Reading(samples=kept, breaks=breaks)
+        return SamplesOrReason(samples=kept, breaks=breaks)
     is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
     is_scrubbed = intake.is_sampled and any(thread.scrubbed is not None for thread in threads)
-    none = Reason.GREEDY if is_greedy else Reason.SCRUBBED if is_scrubbed else Reason.ALL_FORCED
-    return Reading(breaks=breaks, reason=none if short else Reason.TOO_LONG)
+    none = SkipReason.GREEDY if is_greedy else SkipReason.SCRUBBED if is_scrubbed else SkipReason.ALL_FORCED
+    return SamplesOrReason(breaks=breaks, reason=none if short else SkipReason.TOO_LONG)
 
 
 def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
@@ -226,19 +226,19 @@ def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
     return threads, breaks
 
 
-def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: Intake) -> Reason | None:
+def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFilter) -> SkipReason | None:
     """What nobody could compute with, and would spoil what the others teach."""
     limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
     for call in calls:
         if max((*(call.prompt_ids or ()), *(call.completion_ids or ()))) >= limit:
-            return Reason.FOREIGN
+            return SkipReason.FOREIGN
     if not intake.is_scored:
         return None
     signals = counted(experience, intake.channels)
     if any(signal.turn is not None and signal.turn >= len(calls) for signal in signals):
-        return Reason.BAD_TURN
+        return SkipReason.BAD_TURN
     if not sum(abs(signal.value * signal.weight) for signal in signals) <= LARGEST:
-        return Reason.BAD_REWARD
+        return SkipReason.BAD_REWARD
     return None
 
 
@@ -246,18 +246,18 @@ def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: Intake) 
 class Gathered:
     """What of many attempts can be learnt from, and why not the rest."""
 
-    kept: tuple[tuple[Experience, Reading], ...]
-    reasons: Mapping[str, Reason | None]  # by rollout; None: it is kept
+    kept: tuple[tuple[Experience, SamplesOrReason], ...]
+    reasons: Mapping[str, SkipReason | None]  # by rollout; None: it is kept
 
     @property
     def breaks(self) -> Mapping[Break, int]:
         return sum((Counter(reading.breaks) for _, reading in self.kept), Counter[Break]())
 
 
-def gather(experiences: Iterable[Experience], intake: Intake) -> Gathered:
+def gather(experiences: Iterable[Experience], intake: SampleFilter) -> Gathered:
     """Read them all. An earlier attempt says nothing about its rollout when the final one is there too."""
-    kept: list[tuple[Experience, Reading]] = []
-    reasons: dict[str, Reason | None] = {}
+    kept: list[tuple[Experience, SamplesOrReason]] = []
+    reasons: dict[str, SkipReason | None] = {}
     for experience in experiences:
         reading = read(experience, intake)
         if reading.reason is None:
@@ -267,11 +267,11 @@ def gather(experiences: Iterable[Experience], intake: Intake) -> Gathered:
     return Gathered(kept=tuple(kept), reasons=reasons)
 
 
-def rule_of(call: ModelCall) -> Rule:
+def rule_of(call: ModelCall) -> SamplingRule:
     """The sampling in force as it was recorded; what was not asked for is off."""
     asked = call.sampling
     temperature, top_p = asked.get("temperature"), asked.get("top_p")
-    return Rule(
+    return SamplingRule(
         temperature=1.0 if temperature is None else float(temperature),
         top_k=int(asked.get("top_k") or 0),
         top_p=1.0 if top_p is None else float(top_p),
@@ -279,7 +279,7 @@ def rule_of(call: ModelCall) -> Rule:
     )
 
 
-def _sample(thread: Thread, experience: Experience, rules: tuple[Rule, ...], *, is_sampled: bool) -> Sample:
+def _sample(thread: Thread, experience: Experience, rules: tuple[SamplingRule, ...], *, is_sampled: bool) -> Sample:
     count = len(thread.ids)
     decided, turns = np.zeros(count, dtype=np.bool_), np.full(count, -1, dtype=np.int32)
     logprobs = np.full(count, np.nan, dtype=np.float32)
@@ -309,7 +309,7 @@ def pack(samples: Sequence[Sample]) -> Samples:
     """The samples end to end, in the order given."""
     if not samples:
         raise BadInput("no samples", why="there is nothing to learn from")
-    rules: dict[Rule, int] = {}
+    rules: dict[SamplingRule, int] = {}
     index = []
     for sample in samples:
         by_turn = np.asarray([rules.setdefault(rule, len(rules)) for rule in sample.rules], dtype=np.int32)

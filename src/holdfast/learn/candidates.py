@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite, log2
 from typing import Any, Protocol
 
-from holdfast.contracts.algorithm import Batch, LearnContext, State, Work
+from holdfast.contracts.algorithm import AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.learn.quality import Standards, audit
 from holdfast.policies.prompt import Prompt
@@ -82,13 +82,17 @@ class Candidates:
             found, left = found + left, ceil(left / 2)
         return found
 
-    def start(self, base: Policy) -> State:
+    def start(self, base: Policy) -> AlgorithmState:
         arms = self.arms(base)
         if len(arms) < 2:
-            return State(base=base, metrics={"phase": PHASE, "skipped": "every candidate is the prompt in force"})
-        return State(base=base, data={"left": list(range(len(arms))), "sums": [[0, 0.0] for _ in arms], "used": 0})
+            return AlgorithmState(
+                base=base, metrics={"phase": PHASE, "skipped": "every candidate is the prompt in force"}
+            )
+        return AlgorithmState(
+            base=base, data={"left": list(range(len(arms))), "sums": [[0, 0.0] for _ in arms], "used": 0}
+        )
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         arms, left = self.arms(state.base), state.data.get("left", ())
         if len(left) < 2 or not tasks:
             return ()
@@ -108,7 +112,7 @@ class Candidates:
             for arm in left
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         experiences = ctx.experiences(batch)
         arms, left = self.arms(state.base), list(state.data["left"])
         sums = [list(one) for one in state.data["sums"]]
@@ -148,7 +152,7 @@ def _rounds(arms: int) -> int:
 
 
 def _told(
-    state: State, experiences: Sequence[Experience], held_out: Sequence[Any], reward: float | None
+    state: AlgorithmState, experiences: Sequence[Experience], held_out: Sequence[Any], reward: float | None
 ) -> dict[str, Any]:
     inputs = {one.rollout: _asked(one.input) for one in experiences}
     found = audit(
@@ -196,10 +200,10 @@ class Proposals:
     tasks: int = ROUND  # that each prompt is tried on
     held_out: Sequence[Any] = ()
 
-    def start(self, base: Policy) -> State:
-        return State(base=base, data={"next": dict(as_prompt(base).manifest), "tried": [], "best": None})
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base, data={"next": dict(as_prompt(base).manifest), "tried": [], "best": None})
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         count, manifest = min(self.tasks, len(tasks)), state.data["next"]
         most = 10 if self.rollouts is None or not count else self.rollouts // count
         if manifest is None or state.step >= most:
@@ -216,7 +220,7 @@ class Proposals:
             for place in range(count)
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         experiences = ctx.experiences(batch)
         rewards = [one.reward for one in experiences if one.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
@@ -237,7 +241,7 @@ class Proposals:
 
 
 def _attempt(one: Experience) -> dict[str, Any]:
-    signals: Sequence[Signal] = () if one.sheet is None else one.sheet.signals
+    signals: Sequence[RewardTerm] = () if one.sheet is None else one.sheet.signals
     calls = one.calls
     return {
         "task": _asked(one.input),

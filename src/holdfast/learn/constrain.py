@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.learn.batch import Intake, refusal
+from holdfast.learn.batch import SampleFilter, refusal
 from holdfast.learn.returns import group_relative, turn_credit
 
 Floats = NDArray[np.float64]
@@ -84,7 +84,7 @@ class Multiplier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class CostPrice:
     """What one unit of a cost weighs against one of reward, in this update."""
 
     cost: str
@@ -116,7 +116,7 @@ def cost_of(experience: Experience, name: str) -> float | None:
     return sum(values) if values else None
 
 
-def mean_cost(experiences: Iterable[Experience], intake: Intake, name: str) -> float:
+def mean_cost(experiences: Iterable[Experience], intake: SampleFilter, name: str) -> float:
     """J_c over the attempts of the policy that learns, those that are not learnt from for other reasons included."""
     of_policy = [one for one in experiences if refusal(one, intake) is None]
     costs = [cost for one in of_policy if (cost := cost_of(one, name)) is not None]

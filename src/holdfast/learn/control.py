@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, Segment, State
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Segment
+from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import Policy, files_of
 from holdfast.contracts.records import encode
-from holdfast.contracts.worlds import VectorEnv
 from holdfast.learn.checkpoints import TRAINER, save
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
@@ -37,7 +37,7 @@ MOST_ENVS = 2**16
 CHOSEN = ("lr", "gamma", "entropy_cost", "updates", "step_updates", "envs", "budget_s", "seed")
 
 
-class Session:
+class LearnerSession:
     """The learner in memory, kept from one step to the next: only a restart reads it from disk."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class EnvPPO:
     env: str = ""  # what it is called
     make: Callable[[int], VectorEnv] | None = None  # so many environments; given with `env`, by who knows it
     held_out: Sequence[int] = ()  # seeds of environments that must not be learnt in
-    session: Session = field(default_factory=Session, compare=False, repr=False)
+    session: LearnerSession = field(default_factory=LearnerSession, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, most in (("updates", 10**9), ("step_updates", 10**9), ("envs", MOST_ENVS)):
@@ -82,7 +82,7 @@ class EnvPPO:
 
     def within(self, env: str, make: Callable[[int], VectorEnv], held_out: Sequence[int]) -> EnvPPO:
         """The same in this environment."""
-        return replace(self, env=env, make=make, held_out=held_out, session=Session())
+        return replace(self, env=env, make=make, held_out=held_out, session=LearnerSession())
 
     def record(self) -> dict[str, Any]:
         """All that a user chooses, as plain JSON."""
@@ -95,15 +95,15 @@ class EnvPPO:
         dials = None if kept is None else Settings(**{**kept, "normalise": tuple(kept["normalise"])})
         return cls(**{**record, "settings": dials})
 
-    def start(self, base: Policy) -> State:
+    def start(self, base: Policy) -> AlgorithmState:
         if not isinstance(base, Network):
             why = "is no network, and acts in no environment"
             raise BadInput(f"policy {base.version}", why=why, remedy="give hf.Network()")
         if self.make is None:
             raise BadInput("ppo", why="has no environment to learn in", remedy="name one, as in env='CartPole-v1'")
-        return State(base=base)
+        return AlgorithmState(base=base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Segment]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Segment]:
         count = min(self.step_updates, self.updates - state.step * self.step_updates)
         if count < 1 or self._is_spent(state):
             return ()
@@ -111,7 +111,7 @@ class EnvPPO:
         seed = self._env_seed(state)
         return [Segment(env=self.env, steps=steps, seed=seed, policy=state.policy.version)]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         try:
             with one_thread():
                 return self._learn(state, batch, ctx)
@@ -119,14 +119,14 @@ class EnvPPO:
             self.session.forget()
             raise
 
-    def _is_spent(self, state: State) -> bool:
+    def _is_spent(self, state: AlgorithmState) -> bool:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
 
-    def _env_seed(self, state: State) -> int:
+    def _env_seed(self, state: AlgorithmState) -> int:
         """Below SEEDS, another one in each iteration."""
         return int(np.random.SeedSequence([self.seed, state.iteration, 1]).generate_state(1)[0]) % SEEDS
 
-    def _learn(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         began, phase = time.perf_counter(), f"{PHASE} {state.iteration + 1}"
         assert batch.segment is not None
         told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "env": self.env, "rollouts": 0}
@@ -154,7 +154,7 @@ class EnvPPO:
         learning_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
         return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s)
 
-    def _ppo(self, state: State, phase: str, ctx: LearnContext) -> PPO:
+    def _ppo(self, state: AlgorithmState, phase: str, ctx: LearnContext) -> PPO:
         """The learner at work; after a restart, as it was saved. An iteration begins with a new one."""
         policy = state.policy
         assert isinstance(policy, Network) and self.make is not None
@@ -170,7 +170,7 @@ class EnvPPO:
         self.session.ppo = ppo
         return ppo
 
-    def _save(self, state: State, ppo: PPO, last: Update, ctx: LearnContext) -> tuple[Network, str]:
+    def _save(self, state: AlgorithmState, ppo: PPO, last: Update, ctx: LearnContext) -> tuple[Network, str]:
         """The candidate that it is now, and the hash of what its learner needs to go on."""
         policy = state.policy
         assert isinstance(policy, Network)

@@ -22,9 +22,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import Intake, Reason, Samples, read, reward
-from holdfast.learn.clone import sequences
-from holdfast.policies.voices import Voice
+from holdfast.learn.batch import SampleFilter, Samples, SkipReason, read, reward
+from holdfast.learn.imitation import sequences
+from holdfast.policies.chat_template import ChatTemplate
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PAIRS = (("prompt", "completion"), ("question", "answer"))  # columns that are known without a mapping
@@ -48,7 +48,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedRows:
     """What was left out, and why: how many of each reason, and the first of each."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class Skipped:
         """ "3: it has no reward; 1: …", the commonest first."""
         return "; ".join(f"{count}: {reason}" for reason, count in Counter(self.counts).most_common())
 
-    def and_also(self, other: Skipped) -> Skipped:
+    def and_also(self, other: SkippedRows) -> SkippedRows:
         counts = Counter(self.counts) + Counter(other.counts)
-        return Skipped(counts=dict(counts), first={**other.first, **self.first})
+        return SkippedRows(counts=dict(counts), first={**other.first, **self.first})
 
     def check(self, of: int, allowed: float, *, what: str) -> None:
         """One error that names the first and the commonest reason, where too many or all were left out."""
@@ -87,8 +87,8 @@ class _Count:
         self.counts[reason] += 1
         self.first.setdefault(reason, place)
 
-    def close(self) -> Skipped:
-        return Skipped(counts=dict(self.counts), first=self.first)
+    def close(self) -> SkippedRows:
+        return SkippedRows(counts=dict(self.counts), first=self.first)
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def read_examples(
     *,
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
-) -> tuple[list[Example], Skipped]:
+) -> tuple[list[Example], SkippedRows]:
     """The conversations of the rows, and what of them cannot be used."""
     check_columns(columns or {})
     found: list[Example] = []
@@ -208,7 +208,7 @@ class _Turn:
     is_learnt: bool = True
 
 
-def tokens_of(voice: Voice, example: Example) -> list[Tokens]:
+def tokens_of(voice: ChatTemplate, example: Example) -> list[Tokens]:
     """The conversation in a model's tokens: one sequence as long as each prompt begins with all that was said before.
 
     A template that renders earlier turns otherwise (some leave old thoughts out) makes it several."""
@@ -222,7 +222,7 @@ def tokens_of(voice: Voice, example: Example) -> list[Tokens]:
     return _joined(voice, turns[: last + 1])
 
 
-def _joined(voice: Voice, turns: Iterable[_Turn]) -> list[Tokens]:
+def _joined(voice: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
     found: list[Tokens] = []
     for turn in turns:
         prompt = voice.prompt(turn.before, turn.tools)
@@ -283,8 +283,8 @@ class Tokenised:
 
 
 def tokenise(
-    voice: Voice, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
-) -> tuple[list[Tokenised], Skipped]:
+    voice: ChatTemplate, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
+) -> tuple[list[Tokenised], SkippedRows]:
     """The examples in tokens; those that do not fit, or that the template cannot render, are left out whole."""
     found: list[Tokenised] = []
     skipped = _Count()
@@ -323,18 +323,18 @@ def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset
 
 
 def recorded(
-    voice: Voice,
+    voice: ChatTemplate,
     experiences: Iterable[Experience],
     *,
     least: float | None,
     longest: int,
     vocabulary: int,
     between: Callable[[], None] = lambda: None,
-) -> tuple[list[Tokenised], Skipped]:
+) -> tuple[list[Tokenised], SkippedRows]:
     """Good attempts as examples: in the ids that were sampled where they are this model's own, else from their text.
 
     What is only of a split for measuring, or was rewarded below `least`, is left out."""
-    intake = Intake(max_tokens=longest, vocabulary=vocabulary, is_scored=least is not None, is_sampled=False)
+    intake = SampleFilter(max_tokens=longest, vocabulary=vocabulary, is_scored=least is not None, is_sampled=False)
     found: list[Tokenised] = []
     skipped = _Count()
     for one in experiences:
@@ -347,7 +347,7 @@ def recorded(
     return found, skipped.close()
 
 
-def _recorded(voice: Voice, one: Experience, least: float | None, intake: Intake) -> list[Tokens] | str:
+def _recorded(voice: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
     if one.split is not Split.TRAIN:
         return f"it is of the split {one.split}, which is not learnt from"
     if one.state is not RolloutState.SUCCEEDED:
@@ -363,7 +363,7 @@ def _recorded(voice: Voice, one: Experience, least: float | None, intake: Intake
     return _from_text(voice, one.calls, intake.max_tokens or 0)
 
 
-def _is_own(voice: Voice, call: ModelCall) -> bool:
+def _is_own(voice: ChatTemplate, call: ModelCall) -> bool:
     """Whether its ids are this model's: then the prompt, rendered again, is the ids that were sent."""
     if call.prompt_ids is None or not call.completion_ids:
         return False
@@ -373,14 +373,14 @@ def _is_own(voice: Voice, call: ModelCall) -> bool:
         return False
 
 
-def _from_text(voice: Voice, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
+def _from_text(voice: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
     turns = [
         _Turn(call.messages, call.response, call.sampling.get("tools") or ())
         for call in calls
         if _is_learnt(call.response) and call.messages
     ]
     if not turns:
-        return str(Reason.NO_TRAJECTORY).replace("_", " ")
+        return str(SkipReason.NO_TRAJECTORY).replace("_", " ")
     try:
         made = _joined(voice, turns)
     except BadInput as error:

@@ -20,8 +20,18 @@ from numpy.typing import NDArray
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, reward
-from holdfast.learn.constrain import Price, combine, cost_credit
+from holdfast.learn.batch import (
+    Sample,
+    SampleFilter,
+    Samples,
+    SamplesOrReason,
+    SkipReason,
+    counted,
+    gather,
+    pack,
+    reward,
+)
+from holdfast.learn.constrain import CostPrice, combine, cost_credit
 from holdfast.learn.objective import Objective
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
 from holdfast.learn.threads import Break
@@ -59,11 +69,11 @@ OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28)  # room for rare tokens to g
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class GroupAdvantages:
     """What a batch of attempts teaches by comparison."""
 
     samples: Samples | None  # None: nothing
-    reasons: Mapping[str, Reason | None]  # why each rollout gave nothing
+    reasons: Mapping[str, SkipReason | None]  # why each rollout gave nothing
     groups: int  # tasks with at least two scored attempts
     skipped_groups: int  # of them, without spread
     breaks: Mapping[Break, int]  # prompts that did not go on from what was there
@@ -71,25 +81,25 @@ class Compared:
 
 def compare(
     experiences: Iterable[Experience],
-    intake: Intake,
+    intake: SampleFilter,
     settings: Grpo,
-    price: Price | None = None,
+    price: CostPrice | None = None,
     own: Credit | None = None,
-) -> Compared:
+) -> GroupAdvantages:
     """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs.
 
     `own` is somebody's own way to compare the attempts of a group, in place of the group's mean and spread.
     """
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
-    teams: dict[str, list[tuple[Experience, Reading]]] = {}
+    teams: dict[str, list[tuple[Experience, SamplesOrReason]]] = {}
     for experience, reading in gathered.kept:
         teams.setdefault(experience.task, []).append((experience, reading))
     found: list[Sample] = []
     groups = skipped = 0
     for team in teams.values():
         if len(team) < 2:
-            reasons[team[0][0].rollout] = Reason.ALONE
+            reasons[team[0][0].rollout] = SkipReason.ALONE
             continue
         groups += 1
         members = [experience for experience, _ in team]
@@ -97,17 +107,19 @@ def compare(
         credits = _priced(credits, [experience for experience, _ in team], settings, price)
         if settings.skip_zero_spread and not any(credit.any() for credit in credits):
             skipped += 1
-            reasons |= {experience.rollout: Reason.ZERO_SPREAD for experience, _ in team}
+            reasons |= {experience.rollout: SkipReason.ZERO_SPREAD for experience, _ in team}
             continue
         for (experience, reading), credit in zip(team, credits, strict=True):
             if not credit.any():
-                reasons[experience.rollout] = Reason.ZERO_WEIGHT
+                reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
             found += [_credited(sample, credit) for sample in reading.samples]
     samples = pack(found) if found else None
-    return Compared(samples=samples, reasons=reasons, groups=groups, skipped_groups=skipped, breaks=gathered.breaks)
+    return GroupAdvantages(
+        samples=samples, reasons=reasons, groups=groups, skipped_groups=skipped, breaks=gathered.breaks
+    )
 
 
-def _credits(team: Sequence[Experience], intake: Intake, settings: Grpo) -> list[Floats]:
+def _credits(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> list[Floats]:
     """One number for each turn of each attempt."""
     if settings.terms == "normalised":
         totals = _normalised(team, intake, settings)
@@ -161,7 +173,7 @@ def _rank(experience: Experience) -> int | None:
     return _SHUT.get(told[-1]) if told else None
 
 
-def _normalised(team: Sequence[Experience], intake: Intake, settings: Grpo) -> Floats:
+def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> Floats:
     """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, those that did not, and those that were
     vetoed, which stand a whole weight below the failures."""
     outcomes, shaping = np.zeros(len(team)), dict[str, Floats]()
@@ -191,7 +203,7 @@ def _normalised(team: Sequence[Experience], intake: Intake, settings: Grpo) -> F
     )
 
 
-def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: Price | None) -> list[Floats]:
+def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: CostPrice | None) -> list[Floats]:
     """The credits less those of the cost, which are compared apart and by the same rules."""
     if price is None:
         return credits
@@ -200,7 +212,9 @@ def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, p
     return [combine(mine, cost, price.multiplier) for mine, cost in zip(credits, costs, strict=True)]
 
 
-def _turn_rewards(team: Sequence[Experience], lengths: NDArray[np.int64], intake: Intake, settings: Grpo) -> Floats:
+def _turn_rewards(
+    team: Sequence[Experience], lengths: NDArray[np.int64], intake: SampleFilter, settings: Grpo
+) -> Floats:
     """Rewards of turn k, relative to turn k of the others: what every attempt gets there says nothing."""
     starts = np.cumsum(lengths) - lengths
     terms, weights = dict[str, Floats](), dict[str, float]()

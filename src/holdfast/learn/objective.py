@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput
 from holdfast.learn import shared
-from holdfast.learn.batch import Padded, Rule, Samples
+from holdfast.learn.batch import Padded, Samples, SamplingRule
 from holdfast.learn.losses import FAR, How, clipped_surrogate, importance_weight, kl, value_loss
 from holdfast.policies.sampling import log_probs
 
 TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value")
 
 
-class Model(Protocol):
+class TrainableModel(Protocol):
     """What can be trained: our own transformer, or a foreign one behind the same two doors."""
 
     def hidden(self, ids: Tensor, /) -> Tensor: ...
@@ -63,7 +63,7 @@ class Objective:
             raise BadInput(f"objective.constant = {self.constant}", why="goes with sequence_norm_constant")
 
 
-class Tally(NamedTuple):
+class TokenSums(NamedTuple):
     """Sums over the tokens of one piece, kept on the device: reading a number back would wait for it."""
 
     loss: Tensor  # what is differentiated
@@ -86,7 +86,7 @@ def shares(samples: Samples, learnt: NDArray[np.bool_], objective: Objective) ->
 
 
 def choose(
-    logits: Tensor, targets: Tensor, rules: Sequence[Rule], rule: Tensor | None, *, is_spread: bool = False
+    logits: Tensor, targets: Tensor, rules: Sequence[SamplingRule], rule: Tensor | None, *, is_spread: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each choice, [N], under the sampling that was in force.
 
@@ -102,7 +102,7 @@ def choose(
     return logp, entropy
 
 
-def _chosen(logits: Tensor, targets: Tensor, rule: Rule, is_spread: bool) -> tuple[Tensor, Tensor]:
+def _chosen(logits: Tensor, targets: Tensor, rule: SamplingRule, is_spread: bool) -> tuple[Tensor, Tensor]:
     banned = None
     if rule.banned:
         banned = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
@@ -162,7 +162,12 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
 
 
 def look(
-    model: Model, hidden: Callable[[Tensor], Tensor], part: Piece, rules: Sequence[Rule], *, is_spread: bool = False
+    model: TrainableModel,
+    hidden: Callable[[Tensor], Tensor],
+    part: Piece,
+    rules: Sequence[SamplingRule],
+    *,
+    is_spread: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
 
@@ -172,7 +177,7 @@ def look(
     return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
 
 
-def _states(model: Model, hidden: Callable[[Tensor], Tensor], part: Piece) -> Tensor:
+def _states(model: TrainableModel, hidden: Callable[[Tensor], Tensor], part: Piece) -> Tensor:
     if not shared.is_readable(model, part.ids.device):
         return hidden(part.ids).flatten(0, 1)
     if part.beginnings is None or part.group is None or part.own is None:
@@ -182,7 +187,7 @@ def _states(model: Model, hidden: Callable[[Tensor], Tensor], part: Piece) -> Te
 
 def loss_of(
     part: Piece, logp: Tensor, entropy: Tensor, predicted: Tensor | None, objective: Objective, targets: int
-) -> Tally:
+) -> TokenSums:
     """The loss of this piece; `targets` is how many the critic has in the whole batch."""
     o, zero = objective, logp.new_zeros(())
     now = logp.detach()
@@ -219,7 +224,7 @@ def loss_of(
     moved = 0.5 * (new.detach() - old).clamp(-FAR, FAR).square()
     terms = (surrogate, clone, reference, near, spread, value)
     plain = (moved.sum(), clipped.sum(), entropy.sum(), (~inside).sum())
-    return Tally(loss, torch.stack([number.detach().to(loss.dtype) for number in (*terms, *plain)]))
+    return TokenSums(loss, torch.stack([number.detach().to(loss.dtype) for number in (*terms, *plain)]))
 
 
 def values_at(critic: nn.Module, states: Tensor, places: Tensor) -> Tensor:

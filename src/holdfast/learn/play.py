@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast.contracts.envs import Bools, Floats, VectorEnv, packed, unpacked
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import Bools, Floats, VectorEnv, packed, unpacked
 from holdfast.policies.nets import ActorCritic, look
 
 RECENT = 100  # episodes that the mean return is taken over

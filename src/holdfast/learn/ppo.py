@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from holdfast.contracts.envs import VectorEnv, packed, unpacked
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import VectorEnv, packed, unpacked
 from holdfast.learn.constrain import Constraint, combine
 from holdfast.learn.costs import Costs
 from holdfast.learn.losses import Coefficients, Terms, kl, ppo_terms
@@ -97,7 +97,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """What is learnt from: [N, ...] rows; for a network with memory [T, B, ...], each column an unbroken sequence."""
 
     observations: Tensor
@@ -109,14 +109,14 @@ class Batch:
     first: Tensor
     hidden: Tensor  # [B, H] before the first row; [N, 0] without memory
 
-    def shuffled(self, order: Tensor, axis: int) -> Batch:
+    def shuffled(self, order: Tensor, axis: int) -> TrainingBatch:
         return self._cut(lambda tensor, along: tensor.index_select(along, order), axis)
 
-    def part(self, start: int, size: int, axis: int) -> Batch:
+    def part(self, start: int, size: int, axis: int) -> TrainingBatch:
         return self._cut(lambda tensor, along: tensor.narrow(along, start, size), axis)
 
-    def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> Batch:
-        return Batch(
+    def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> TrainingBatch:
+        return TrainingBatch(
             observations=cut(self.observations, axis),
             actions=cut(self.actions, axis),
             log_p=cut(self.log_p, axis),
@@ -128,19 +128,19 @@ class Batch:
         )
 
 
-def rows(batch: Batch) -> Batch:
+def rows(batch: TrainingBatch) -> TrainingBatch:
     """[T, B, ...] as [T · B, ...]: without memory, a step is understood by itself."""
     flat = {name: getattr(batch, name).flatten(0, 1) for name in ("observations", "actions", "log_p", "advantages")}
     masks = None if batch.masks is None else batch.masks.flatten(0, 1)
     returns, first = batch.returns.flatten(), batch.first.flatten()
-    return Batch(**flat, masks=masks, returns=returns, first=first, hidden=returns.new_empty(len(returns), 0))
+    return TrainingBatch(**flat, masks=masks, returns=returns, first=first, hidden=returns.new_empty(len(returns), 0))
 
 
 class Diverged(Exception):
     """The update is of no use: something is not finite, or the policy ran away."""
 
 
-class Scale:
+class ReturnScale:
     """Mean and spread of the returns, so that the value head learns numbers of about one (PopArt, arXiv:1602.07714)."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class PPO:
         self._player = Player(worlds, net, seed=int(playing), env_seed=env_seed)
         self._order = np.random.default_rng(order)
         self._adam = Adam(net.parameters())
-        self.scale = Scale()
+        self.scale = ReturnScale()
         self.costs = None if constraint is None else Costs(net, constraint, seed=int(order))
         self._device = net.value_head.weight.device
         self._coefficients = Coefficients(
@@ -277,7 +277,7 @@ class PPO:
         return (1.0 - done) * s.lr + done * s.lr_end
 
     @torch.no_grad()
-    def _estimate(self, played: Played) -> Batch:
+    def _estimate(self, played: Played) -> TrainingBatch:
         """Values, advantages and returns of what was played, and the log-probs its actions had."""
         net, scale = self.net, self.scale
         observations, first = self._tensor(played.observations), self._tensor(played.first)
@@ -292,7 +292,7 @@ class PPO:
         if "values" in self.settings.normalise:
             scale.follow(returns, net.value_head)
             returns = ((returns - scale.mean) / scale.std).astype(np.float32)
-        batch = Batch(
+        batch = TrainingBatch(
             observations=observations,
             actions=actions,
             log_p=net.decide(features, masks).log_prob(actions),
@@ -349,7 +349,7 @@ class PPO:
         features, _ = self.net.remember(observations[None], hidden, goes_on)
         return worth(features[0])
 
-    def _improve(self, batch: Batch, lr: float, told: list[list[float]]) -> bool:
+    def _improve(self, batch: TrainingBatch, lr: float, told: list[list[float]]) -> bool:
         """Up to `epochs` passes in shuffled minibatches; True if the policy had moved far enough before."""
         s, axis = self.settings, int(self.net.body.memory)
         places = batch.returns.shape[axis]
@@ -368,7 +368,7 @@ class PPO:
                 self._adam.descend(gradient * min(s.grad_limit / (terms[-1] + 1e-6), 1.0), lr)
         return False
 
-    def _gradient(self, batch: Batch, axis: int) -> tuple[Tensor, list[float]]:
+    def _gradient(self, batch: TrainingBatch, axis: int) -> tuple[Tensor, list[float]]:
         """The gradient of one minibatch, computed in parts; with it what TOLD names, and its norm."""
         places = batch.returns.shape[axis]
         size = -(-places // self.settings.accumulate)
@@ -382,7 +382,7 @@ class PPO:
             told += share * torch.stack([getattr(terms, name).detach() for name in TOLD])
         return gradient, [*told.tolist(), float(gradient.norm())]
 
-    def _terms(self, batch: Batch) -> Terms:
+    def _terms(self, batch: TrainingBatch) -> Terms:
         features, _ = self.net.remember(batch.observations, batch.hidden, batch.first)
         policy = self.net.decide(features, batch.masks)
         return ppo_terms(
@@ -396,7 +396,7 @@ class PPO:
         )
 
     @torch.no_grad()
-    def _check(self, batch: Batch) -> float:
+    def _check(self, batch: TrainingBatch) -> float:
         """How far the policy moved, if it is still one."""
         if not bool(self._adam.vector.isfinite().all()):
             raise Diverged("a parameter is not finite")

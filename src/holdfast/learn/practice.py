@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, State, Work
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
@@ -21,13 +21,13 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.learn import quality
-from holdfast.learn.account import Update
 from holdfast.learn.audit import audit
-from holdfast.learn.batch import Intake
+from holdfast.learn.batch import SampleFilter
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.constrain import Constraint, Price, describe, from_dict, mean_cost
+from holdfast.learn.constrain import Constraint, CostPrice, describe, from_dict, mean_cost
 from holdfast.learn.grpo import OBJECTIVE, Credit, Grpo, compare
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.metrics import Update
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.learn.turns import fitted
 from holdfast.policies.model import Model
 
@@ -62,13 +62,13 @@ class GRPO:
         if self.samples < 2:
             raise BadInput(f"grpo.samples = {self.samples}", why="attempts are compared: there must be at least 2")
 
-    def start(self, base: Policy) -> State:
+    def start(self, base: Policy) -> AlgorithmState:
         if not isinstance(base, Model):
             why = "its weights are out of reach"
             raise BadInput(f"policy {base.version}", why=why, remedy="give a local model, or improve its prompt")
-        return State(base=base)
+        return AlgorithmState(base=base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         if state.step >= self.steps or self._is_spent(state) or not tasks:
             return ()
         begun = (state.iteration * self.steps + state.step) * self.tasks
@@ -85,17 +85,17 @@ class GRPO:
             for attempt in range(self.samples)
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         try:
             return self._learn(state, ctx.experiences(batch), ctx)
         except BaseException:
             self.learner.forget()
             raise
 
-    def _is_spent(self, state: State) -> bool:
+    def _is_spent(self, state: AlgorithmState) -> bool:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
 
-    def _learn(self, state: State, experiences: Sequence[Experience], ctx: LearnContext) -> State:
+    def _learn(self, state: AlgorithmState, experiences: Sequence[Experience], ctx: LearnContext) -> AlgorithmState:
         began, phase = time.perf_counter(), f"{self.phase} {state.iteration + 1}"
         clean, findings = sift(experiences, self.held_out)
         told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
@@ -108,12 +108,12 @@ class GRPO:
         model = self.learner.load(state.policy, ctx.files)
         trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
         trainer.between = ctx.check
-        intake = fitted(Intake(run=ctx.run, versions=(state.policy.version,)), model)
+        intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
         held = price = None
         if self.constraint is not None:
             mean = mean_cost(experiences, intake, self.constraint.cost)
             held = from_dict(trainer.beside.get(MULTIPLIER)).follow(mean, self.constraint)
-            price = Price(cost=self.constraint.cost, multiplier=held.value)
+            price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
         compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
         update, data = None, dict[str, Any]()
@@ -148,7 +148,7 @@ class GRPO:
         return self.learner.save(ctx, algorithm="grpo", mean_reward=reward)
 
     def _trainer(self, model: nn.Module) -> Trainer:
-        pace = Pace(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
+        pace = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
         return Trainer(model, Settings(objective=OBJECTIVE, pace=pace), seed=self.seed)
 
 

@@ -78,7 +78,7 @@ class Standards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class QualityReport:
     """What every gate found, which rollouts it keeps out, and which are left."""
 
     findings: tuple[Finding, ...]  # one for each gate, those that found nothing included
@@ -96,7 +96,7 @@ def audit(
     inputs: Mapping[str, Any] | None = None,
     held_out: Iterable[Any] = (),
     standards: Standards | None = None,
-) -> Audit:
+) -> QualityReport:
     """Every gate over every experience. `inputs` are the tasks' own, by rollout, `held_out` those kept for proving."""
     standards = standards or Standards()
     every = list(experiences)
@@ -113,7 +113,7 @@ def audit(
         names = [name for name, severity in GATES.items() if severity in BLOCKING and answers[name][place]]
         failed.setdefault(one.rollout, {}).update(dict.fromkeys(names))
     kept_out = {rollout: tuple(names) for rollout, names in failed.items() if names}
-    return Audit(
+    return QualityReport(
         findings=tuple(_finding(name, every, answers[name]) for name in GATES),
         quarantined=kept_out,
         ready=tuple(rollout for rollout in failed if rollout not in kept_out),

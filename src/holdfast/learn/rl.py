@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, Batch, LearnContext, RolloutTail, State, Work
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import FOLDER, Policy
 from holdfast.contracts.records import encode
-from holdfast.learn.batch import Intake, Reason
+from holdfast.learn.batch import SampleFilter, SkipReason
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, Multiplier, from_dict
 from holdfast.learn.practice import INLINE, PHASE, mean_reward, sift
-from holdfast.learn.turns import RlSettings, Summary, optimize_turns
+from holdfast.learn.turns import PpoSummary, RlSettings, optimize_turns
 from holdfast.policies.model import Model
 
 
@@ -39,16 +39,16 @@ class TurnPPO:
     held_out: Sequence[Any] = ()
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
-    def start(self, base: Policy) -> State:
-        return State(base=base)
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
         spent = float(state.data.get("learning_s", 0.0))
         if self.follow is None or state.step >= self.steps or (self.budget_s is not None and spent >= self.budget_s):
             return ()
         return [RolloutTail(run=self.follow, least=self.follow_least, taken=tuple(state.data.get("taken", ())))]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         """One step on conversations that have nothing beside them to be compared with: a critic judges them."""
         began, experiences = time.perf_counter(), ctx.experiences(batch)
         clean, findings = sift(experiences, self.held_out)
@@ -86,13 +86,13 @@ class TurnPPO:
         held: tuple[Constraint, Multiplier] | None = None
         if self.constraint is not None:
             held = self.constraint, from_dict(multiplier)
-        intake = Intake(run=self.follow or ctx.run, channels=self.channels)
+        intake = SampleFilter(run=self.follow or ctx.run, channels=self.channels)
         summary = optimize_turns(
             experiences, model, self.settings, seed=self.seed, intake=intake, held=held, between=ctx.check
         )
         told: dict[str, Any] = summary.to_dict()
         reasons = {
-            rollout: why for rollout, why in told.pop("reasons").items() if why != Reason.WRONG_SPLIT
+            rollout: why for rollout, why in told.pop("reasons").items() if why != SkipReason.WRONG_SPLIT
         }  # nobody expects to learn from validation
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
@@ -106,7 +106,7 @@ class TurnPPO:
             }
         return body, candidate, (told.get("constraint") or {}).get("multiplier", multiplier)
 
-    def _kept(self, summary: Summary, ctx: LearnContext) -> Model | None:
+    def _kept(self, summary: PpoSummary, ctx: LearnContext) -> Model | None:
         if not summary.executed or summary.restored is not None:
             self.learner.forget()
             return None

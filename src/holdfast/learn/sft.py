@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, LearnContext, State
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, LearnContext
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.batch import Samples, learnt
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.examples import Dataset
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
-from holdfast.policies.voices import ByteVoice, Voice
 
 PHASE = "sft"
 PIECES = 10  # checkpoints that a run leaves where nothing else is said
@@ -77,19 +77,19 @@ class SFT:
 
     # The pieces ------------------------------------------------------------------------------------------------------
 
-    def voice(self, policy: Model, ctx: LearnContext) -> tuple[Voice, int, int]:
+    def voice(self, policy: Model, ctx: LearnContext) -> tuple[ChatTemplate, int, int]:
         """How the model writes a conversation, and how many tokens it can read and has."""
         model = self.learner.load(policy, ctx.files)
         shape = model.shape if isinstance(model, Transformer) else model
-        voice = ByteVoice() if isinstance(model, Transformer) else model.voice
+        voice = ByteTemplate() if isinstance(model, Transformer) else model.voice
         return voice, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
 
-    def begin(self, policy: Model, data: Dataset, ctx: LearnContext) -> State:
+    def begin(self, policy: Model, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """Before anything is learnt: the loss on what is held out."""
         loss = None if data.held_out is None else self._loss(policy, data.held_out, ctx)
-        return State(base=policy, metrics={"phase": PHASE, HELD_OUT_LOSS: loss})
+        return AlgorithmState(base=policy, metrics={"phase": PHASE, HELD_OUT_LOSS: loss})
 
-    def learn(self, state: State, data: Dataset, ctx: LearnContext) -> State:
+    def learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """The updates up to the next checkpoint."""
         if not ctx.features.learning:
             return state.next(metrics={"phase": PHASE, "skipped": SWITCHED_OFF})
@@ -99,7 +99,7 @@ class SFT:
             self.learner.forget()
             raise
 
-    def _learn(self, state: State, data: Dataset, ctx: LearnContext) -> State:
+    def _learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         count = len(data.train)
         every, total = self._every(count), self.updates(count)
         assert isinstance(state.policy, Model)
@@ -152,7 +152,7 @@ class SFT:
 
     def _trainer(self, model: nn.Module, total: int) -> Trainer:
         warm_up = min(int(self.warm_up * total), total - 1)
-        pace = Pace(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
+        pace = OptimizerConfig(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
         return Trainer(model, Settings(pace=pace), seed=self.seed)
 
     def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:

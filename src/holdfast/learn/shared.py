@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 Listen = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class Family:
+class PrefixGroups:
     """Which samples begin alike: each has a beginning, all before its first decision, and a family by its content."""
 
     def __init__(self, samples: Samples, lengths: Ints) -> None:
@@ -56,7 +56,7 @@ def _first_decided(samples: Samples) -> Ints:
     return first
 
 
-def cut_families(family: Family, limit: int) -> Iterator[Ints]:
+def cut_families(family: PrefixGroups, limit: int) -> Iterator[Ints]:
     """Samples by family, families of like length together, so many that what is read stays within the limit."""
     rows = np.flatnonzero(family.lengths > 0)
     rest = family.lengths - family.own
@@ -79,7 +79,7 @@ def cut_families(family: Family, limit: int) -> Iterator[Ints]:
         start = end
 
 
-def pad_families(samples: Samples, family: Family, rows: Ints) -> Padded:
+def pad_families(samples: Samples, family: PrefixGroups, rows: Ints) -> Padded:
     """The beginnings as one rectangle, what follows them as another; `places` count through both."""
     _, first, group = np.unique(family.of[rows], return_index=True, return_inverse=True)
     order = np.argsort(first)  # families as they come, so that equal numbers of rows lie one after the other

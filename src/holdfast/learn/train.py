@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.account import Account, Update
 from holdfast.learn.adam import AdamW
 from holdfast.learn.batch import Padded, Sample, Samples, cut, learnt, pack, pad, reach
 from holdfast.learn.losses import FAR
-from holdfast.learn.objective import Model, Objective, Tally, look, loss_of, piece, shares, values_at
-from holdfast.learn.shared import WORTH_IT, Family, cut_families, is_readable, pad_families
+from holdfast.learn.metrics import Account, Update
+from holdfast.learn.objective import Objective, TokenSums, TrainableModel, look, loss_of, piece, shares, values_at
+from holdfast.learn.shared import WORTH_IT, PrefixGroups, cut_families, is_readable, pad_families
 from holdfast.policies.weights import Manifest, load, save
 
 RECENT = 32  # gradient norms that say what is usual
@@ -44,7 +44,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class OptimizerConfig:
     """How fast: AdamW, its learning rate over the updates, and the longest gradient."""
 
     learning_rate: float = 3e-4
@@ -84,7 +84,7 @@ class Settings:
     """How samples become updates."""
 
     objective: Objective = field(default_factory=Objective)
-    pace: Pace = field(default_factory=Pace)
+    pace: OptimizerConfig = field(default_factory=OptimizerConfig)
     epochs: int = 1
     minibatch: int = 0  # samples for one update; 0: all
     max_tokens_per_batch: int = 0  # rows × width that are read at once; 0: what suits the device
@@ -104,7 +104,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class TrainerState:
     """All that decides the next update: tensors, and numbers that JSON can hold."""
 
     tensors: Mapping[str, Tensor]
@@ -241,7 +241,7 @@ class Trainer:
         self._adam.descend(self.settings.pace.at(self.updates))
         account.updates += 1
 
-    def _pieces(self, batch: Samples, share: NDArray[np.float32]) -> Iterator[Tally]:
+    def _pieces(self, batch: Samples, share: NDArray[np.float32]) -> Iterator[TokenSums]:
         objective = self.settings.objective
         targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
         for padded in self._padded(batch, self.model):
@@ -259,7 +259,7 @@ class Trainer:
         lengths, tile = reach(batch), self._tile
         # On CUDA the sums over a family would come in any order, and a resumed run would not be the same.
         if is_readable(model, self.device):
-            family = Family(batch, lengths)
+            family = PrefixGroups(batch, lengths)
             if family.left < WORTH_IT:
                 for rows in cut_families(family, self._limit):
                     yield pad_families(batch, family, rows)
@@ -294,7 +294,7 @@ class Trainer:
             return f"the policy moved to a KL of {kl:.3g}, beyond max_kl = {self.settings.max_kl:g}"
         return None
 
-    def _strayed(self, delta: float, before: State) -> str | None:
+    def _strayed(self, delta: float, before: TrainerState) -> str | None:
         """Why the parameters must not stay where they are."""
         if not math.isfinite(delta):
             return "the parameters were not finite"
@@ -331,7 +331,7 @@ class Trainer:
 
     # What decides the next update --------------------------------------------------------------------------------
 
-    def state(self) -> State:
+    def state(self) -> TrainerState:
         """A copy: what happens afterwards does not change it."""
         notes = {
             "steps": self.steps,
@@ -340,9 +340,9 @@ class Trainer:
             "chance": self._rng.bit_generator.state,
             "beside": dict(self.beside),
         }
-        return State(tensors=self._adam.tensors(), notes=notes)
+        return TrainerState(tensors=self._adam.tensors(), notes=notes)
 
-    def restore(self, state: State, *, with_chance: bool = True) -> None:
+    def restore(self, state: TrainerState, *, with_chance: bool = True) -> None:
         """Be as it was. Without its chance, the next shuffle is another one, and so is what is usual."""
         self._adam.put(state.tensors, int(state.notes["updates"]))
         if with_chance:
@@ -371,7 +371,7 @@ class Trainer:
         tensors, manifest = load(folder)
         if "trainer" not in manifest.notes:
             raise BadInput(str(folder), why="holds no trainer's state", remedy="name a folder that a trainer saved to")
-        self.restore(State(tensors=tensors, notes=manifest.notes["trainer"]))
+        self.restore(TrainerState(tensors=tensors, notes=manifest.notes["trainer"]))
         caller: Mapping[str, Any] = manifest.notes["caller"]
         return caller
 
@@ -413,6 +413,6 @@ class Trainer:
         return torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
 
 
-def _model(module: nn.Module) -> Model:
+def _model(module: nn.Module) -> TrainableModel:
     """A module behind the two doors of a language model."""
     return module  # type: ignore[return-value]

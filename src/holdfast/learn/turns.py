@@ -20,12 +20,22 @@ from torch import nn
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.learn.account import Update
-from holdfast.learn.batch import Intake, Reading, Reason, Sample, Samples, counted, gather, pack, refusal
-from holdfast.learn.constrain import Constraint, Multiplier, Price, combine, describe, mean_cost, turn_costs
-from holdfast.learn.objective import Model, Objective
+from holdfast.learn.batch import (
+    Sample,
+    SampleFilter,
+    Samples,
+    SamplesOrReason,
+    SkipReason,
+    counted,
+    gather,
+    pack,
+    refusal,
+)
+from holdfast.learn.constrain import Constraint, CostPrice, Multiplier, combine, describe, mean_cost, turn_costs
+from holdfast.learn.metrics import Update
+from holdfast.learn.objective import Objective, TrainableModel
 from holdfast.learn.returns import gae, normalise
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 
 Skipped = Literal[
     "no_succeeded_train_rollouts", "no_trajectories_collected", "no_ppo_samples_constructed", "weights_out_of_reach"
@@ -95,7 +105,7 @@ class RlSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class PpoSummary:
     """What the optimizer did, and what actually moved."""
 
     SCHEMA: ClassVar[int] = 1
@@ -127,16 +137,16 @@ def optimize_turns(
     settings: RlSettings,
     *,
     seed: int,
-    intake: Intake | None = None,
+    intake: SampleFilter | None = None,
     critic: nn.Module | None = None,
     held: tuple[Constraint, Multiplier] | None = None,
     between: Callable[[], None] = lambda: None,
-) -> Summary:
+) -> PpoSummary:
     """Learn from these attempts in place; None for a model whose weights cannot be reached.
 
     A critic that is given is trained along and can be given again; otherwise a new one begins at 0. So can the
     multiplier of a constraint, as the summary tells it. `between` is the trainer's."""
-    intake = fitted(intake or Intake(), model)
+    intake = fitted(intake or SampleFilter(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
@@ -144,7 +154,7 @@ def optimize_turns(
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
-        return Summary(
+        return PpoSummary(
             executed=False,
             trajectories=trajectories,
             samples=turns,
@@ -160,13 +170,13 @@ def optimize_turns(
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
         moved = held[1].follow(mean, held[0])
-        price = Price(cost=held[0].cost, multiplier=moved.value)
+        price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
     batch = _advised(gathered.kept, trainer, intake, settings.gae, price)
     return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks, constraint=told)
 
 
-def fitted(intake: Intake, model: nn.Module | None) -> Intake:
+def fitted(intake: SampleFilter, model: nn.Module | None) -> SampleFilter:
     """Only what this model can read: tokens that it has, and no more of them than its context holds."""
     shape = getattr(model, "shape", model)  # a foreign model says both itself
     vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
@@ -174,8 +184,10 @@ def fitted(intake: Intake, model: nn.Module | None) -> Intake:
     return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
 
 
-def _skipped(reasons: Mapping[str, Reason | None], has_model: bool, trajectories: int, turns: int) -> Skipped | None:
-    outside = {Reason.OTHER_RUN, Reason.WRONG_SPLIT, Reason.FAULT, Reason.NOT_FINAL, Reason.STALE}
+def _skipped(
+    reasons: Mapping[str, SkipReason | None], has_model: bool, trajectories: int, turns: int
+) -> Skipped | None:
+    outside = {SkipReason.OTHER_RUN, SkipReason.WRONG_SPLIT, SkipReason.FAULT, SkipReason.NOT_FINAL, SkipReason.STALE}
     if all(reason in outside for reason in reasons.values()):
         return "no_succeeded_train_rollouts"
     if not trajectories:
@@ -185,8 +197,8 @@ def _skipped(reasons: Mapping[str, Reason | None], has_model: bool, trajectories
     return None if turns else "no_ppo_samples_constructed"
 
 
-def _summary(update: Update, trajectories: int, turns: int, reasons: Mapping[str, str]) -> Summary:
-    return Summary(
+def _summary(update: Update, trajectories: int, turns: int, reasons: Mapping[str, str]) -> PpoSummary:
+    return PpoSummary(
         executed=True,
         trajectories=trajectories,
         samples=turns,
@@ -213,7 +225,7 @@ def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
             entropy=ppo.entropy_coefficient,
             behaviour_kl=ppo.kl_penalty_coefficient,
         ),
-        pace=Pace(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
+        pace=OptimizerConfig(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
         epochs=ppo.epochs,
         minibatch=max(1, round(turns * conversations_per_turn)),
         target_kl=ppo.target_kl,
@@ -224,7 +236,7 @@ def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
 
 def _critic(model: nn.Module) -> nn.Linear:
     """Says 0 of everything, until it has learnt."""
-    reader: Model = model  # type: ignore[assignment]
+    reader: TrainableModel = model  # type: ignore[assignment]
     with torch.no_grad():
         device = next(model.parameters()).device
         width = reader.hidden(torch.zeros((1, 1), dtype=torch.long, device=device)).shape[-1]
@@ -234,16 +246,16 @@ def _critic(model: nn.Module) -> nn.Linear:
     return critic
 
 
-def _decided_turns(reading: Reading) -> set[int]:
+def _decided_turns(reading: SamplesOrReason) -> set[int]:
     return {int(turn) for sample in reading.samples for turn in np.unique(sample.turns[sample.decided])}
 
 
 def _advised(
-    kept: Sequence[tuple[Experience, Reading]],
+    kept: Sequence[tuple[Experience, SamplesOrReason]],
     trainer: Trainer,
-    intake: Intake,
+    intake: SampleFilter,
     settings: GaeSettings,
-    price: Price | None = None,
+    price: CostPrice | None = None,
 ) -> Samples:
     """Samples with an advantage on every decided token and a value target before every turn."""
     owners = [(experience, sample) for experience, reading in kept for sample in reading.samples]
@@ -298,7 +310,7 @@ def _asking(sample: Sample, is_truncated: bool) -> Sample:
 def _estimate(
     experience: Experience,
     samples: Sequence[tuple[Sample, NDArray[np.float32]]],
-    intake: Intake,
+    intake: SampleFilter,
     settings: GaeSettings,
 ) -> _Estimate:
     count = len(experience.calls)

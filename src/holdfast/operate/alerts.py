@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.orders import Alert, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class AlarmRule:
     """When to raise an alarm, and when to let it fall: a value between the two changes nothing."""
 
     name: str  # the alert's code
@@ -51,19 +51,19 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class AlarmState:
     """Where an alarm stands."""
 
     fired: Alert | None = None  # None: it is quiet
     since: float | None = None  # from when on the other side has held without a break
 
 
-QUIET = State()
+QUIET = AlarmState()
 
 
 def step(
-    rule: Rule, state: State, value: float | None, now: float, *, n: int | None = None, run: str | None = None
-) -> tuple[State, Alert | None]:
+    rule: AlarmRule, state: AlarmState, value: float | None, now: float, *, n: int | None = None, run: str | None = None
+) -> tuple[AlarmState, Alert | None]:
     """The state after one more look, and the alert when it has just been raised or cleared.
 
     No value, or one that rests on too few cases, is no evidence: nothing changes, and what held must begin anew.
@@ -82,13 +82,13 @@ def step(
         limit = f"above {rule.fires_above:g}" if rule.fires_above is not None else f"below {rule.fires_below:g}"
         told = f"{rule.name}: {value:.4g} is {limit}{'' if n is None else f' (of {n})'}"
         alert = Alert(code=rule.name, severity=rule.severity, message=told, at=now, run=run)
-        return State(fired=alert), alert
+        return AlarmState(fired=alert), alert
     return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
 
 
 def watch(
-    rule: Rule, looks: Iterable[tuple[float, float | None, int | None]], state: State = QUIET
-) -> tuple[State, tuple[Alert, ...]]:
+    rule: AlarmRule, looks: Iterable[tuple[float, float | None, int | None]], state: AlarmState = QUIET
+) -> tuple[AlarmState, tuple[Alert, ...]]:
     """Many looks in a row, each a time, a value and of how many."""
     told = []
     for now, value, n in looks:
@@ -99,4 +99,4 @@ def watch(
 
 
 # Adoption has certainly fallen: the two intervals are apart (`reward.adoption.drop`), on enough tasks that need a tool.
-ADOPTION_DROP = Rule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)
+ADOPTION_DROP = AlarmRule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)

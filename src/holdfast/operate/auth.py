@@ -51,7 +51,7 @@ def hash_of(bearer: str | None) -> str | None:
     return digest(bearer)
 
 
-class Guard:
+class TokenGuard:
     """Tells who a token belongs to.
 
     The hash is looked up, not compared letter by letter: how long that takes tells a stranger something of a hash, and
@@ -100,7 +100,7 @@ def _caller(token: Token | None, now: float) -> Caller | None:
     return Caller(label=token.label, role=token.role, token_id=token.id)
 
 
-class Limiter:
+class RateLimiter:
     """So many requests a second for each caller, and a few more in a burst: one bucket of tokens for each key."""
 
     def __init__(self, per_s: float, burst: float, clock: Clock) -> None:
@@ -135,8 +135,8 @@ class Limiter:
 class Sessions:
     """Browsers that showed a token: each has a random cookie, which says nothing and is kept as a hash, in memory.
 
-    A session stands for its token: whose that is, and whether it is still good, the `Guard` says each time. It ends
-    when it is closed, with this process, or after SESSION_S seconds.
+    A session stands for its token: the `TokenGuard` says each time whose that is, and whether it is still good. It
+    ends when it is closed, with this process, or after SESSION_S seconds.
     """
 
     def __init__(self, clock: Clock, *, lifetime_s: float = SESSION_S) -> None:

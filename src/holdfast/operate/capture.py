@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.contracts.errors import Conflict, Fault
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.store import Store
@@ -71,7 +71,7 @@ class Capture:
             await self._store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error="was not told to the end")
         raise Fault(f"answer {identity}", why=f"{self._run} takes nothing at the moment", remedy="tell it again later")
 
-    async def _finish(self, claim: Claim, call: ModelCall, at: float, signals: tuple[Signal, ...]) -> None:
+    async def _finish(self, claim: Claim, call: ModelCall, at: float, signals: tuple[RewardTerm, ...]) -> None:
         traces, now = self._store.traces, self._clock()
         span = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=at, ended_at=at, model=call)
         before = [traces.add(claim.attempt, [span], now=now), traces.score(claim.attempt, signals, now=now)]
@@ -79,7 +79,7 @@ class Capture:
             claim.attempt,
             AttemptState.SUCCEEDED,
             now=now,
-            reward=Sheet(signals=signals).total,
+            reward=RewardBreakdown(signals=signals).total,
             output=call.response.get("content"),
             after=before,
         )
@@ -98,10 +98,10 @@ def _forget(kept: OrderedDict[str, Any], most: int) -> None:
         kept.popitem(last=False)
 
 
-def _signals(said: Mapping[str, float]) -> tuple[Signal, ...]:
+def _signals(said: Mapping[str, float]) -> tuple[RewardTerm, ...]:
     """A reward is what counts; where only success was told, that is. A cost is never paid."""
     paid = "reward" if "reward" in said else "success"
     return tuple(
-        Signal(name=name, value=value, weight=1.0 if name == paid else 0.0, source=SOURCE)
+        RewardTerm(name=name, value=value, weight=1.0 if name == paid else 0.0, source=SOURCE)
         for name, value in said.items()
     )

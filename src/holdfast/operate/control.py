@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Command, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound, Refused
-from holdfast.contracts.orders import LONGEST, LONGEST_WHY, Command, check_why
+from holdfast.operate.actions import ALONE, PLANS, ActionPlan
 from holdfast.operate.auth import Caller
-from holdfast.operate.deeds import ALONE, PLANS, Plan
-from holdfast.store.commands import Answer
+from holdfast.store.commands import CommandResult
 from holdfast.store.locks import locked
 from holdfast.store.store import Store
 
@@ -37,7 +37,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class CommandKind:
     """What may be ordered, by whom, and about what."""
 
     name: str
@@ -47,16 +47,16 @@ class Action:
     args: Mapping[str, Argument] = field(default_factory=dict)
 
 
-def _actions(*listed: tuple[str, str, str, Mapping[str, Argument]]) -> Mapping[str, Action]:
+def _actions(*listed: tuple[str, str, str, Mapping[str, Argument]]) -> Mapping[str, CommandKind]:
     return {
-        name: Action(name=name, role=Role.OPERATOR, subject=subject, help=text, args=args)
+        name: CommandKind(name=name, role=Role.OPERATOR, subject=subject, help=text, args=args)
         for name, subject, text, args in listed
     }
 
 
 MODE = Argument(help="drain lets what runs go on; freeze hands it back.", choices=("drain", "freeze"), default="drain")
 TO = Argument(help="The version to go back to; else the last that is known to be good.")
-ACTIONS: Mapping[str, Action] = _actions(
+ACTIONS: Mapping[str, CommandKind] = _actions(
     ("pause", "run", "Nothing new is begun until it is resumed.", {"mode": MODE}),
     ("resume", "run", "It goes on.", {}),
     ("drain", "run", "Nothing new is begun; when what runs is done, the run stops.", {}),
@@ -186,7 +186,7 @@ def take(store: Store, command: Command, caller: Caller, *, is_dry: bool = False
     return {**found.body, "again": found.again, **({} if found.again else then())}
 
 
-def _obey(store: Store, command: Command, caller: Caller) -> tuple[Answer, Callable[[], Mapping[str, Any]]]:
+def _obey(store: Store, command: Command, caller: Caller) -> tuple[CommandResult, Callable[[], Mapping[str, Any]]]:
     """The answer, and what may yet be done about it."""
     before = store.commands.known(command)
     if before is not None:
@@ -206,7 +206,7 @@ def _obey(store: Store, command: Command, caller: Caller) -> tuple[Answer, Calla
     return found, plan.then
 
 
-def _meanwhile(store: Store, command: Command) -> Answer | None:
+def _meanwhile(store: Store, command: Command) -> CommandResult | None:
     """What the very same order came to, where another was faster with it: what that did is why this one is refused."""
     with suppress(Conflict):
         return store.commands.known(command)
@@ -227,7 +227,7 @@ def _run_of(store: Store, command: Command) -> str | None:
         return None
 
 
-def _action(command: Command) -> Action:
+def _action(command: Command) -> CommandKind:
     """The action, once it is known and its arguments are its own."""
     action = ACTIONS.get(command.action)
     if action is None:
@@ -245,11 +245,11 @@ def _action(command: Command) -> Action:
     return action
 
 
-def _plan(store: Store, command: Command) -> Plan:
+def _plan(store: Store, command: Command) -> ActionPlan:
     return PLANS[ACTIONS[command.action].subject](store, command)
 
 
-def _said(plan: Plan) -> str:
+def _said(plan: ActionPlan) -> str:
     """In one sentence: what it is, and what it was."""
     if not plan.is_change:
         return f"{plan.subject}: {', '.join(_words(plan.after).values())}, as before"

@@ -17,7 +17,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
 from holdfast.promote.gate import decide
-from holdfast.prove.weigh import weigh
+from holdfast.prove.comparison import weigh
 from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
 

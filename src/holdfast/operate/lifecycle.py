@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.contracts.orders import GUARDS, ORDERS, REASONS
+from holdfast.contracts.commands import GUARDS, ORDERS, REASONS
 from holdfast.contracts.rollout import ANSWERED, RolloutState
-from holdfast.contracts.run import LedgerEntry, Run, Wanted
+from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord
 from holdfast.operate import recover
-from holdfast.operate.deeds import SILENT_S
+from holdfast.operate.actions import SILENT_S
 from holdfast.store.store import Store
 
 VERSION = 1
 LOOKED = 200  # of the run's entries in the ledger, the newest
-STATES: Mapping[Wanted, str] = {  # in the words of the report
-    Wanted.RUNNING: "running",
-    Wanted.PAUSED: "paused",
-    Wanted.FROZEN: "paused",
-    Wanted.DRAINING: "draining",
-    Wanted.CANCELLED: "cancelled",
+STATES: Mapping[DesiredState, str] = {  # in the words of the report
+    DesiredState.RUNNING: "running",
+    DesiredState.PAUSED: "paused",
+    DesiredState.FROZEN: "paused",
+    DesiredState.DRAINING: "draining",
+    DesiredState.CANCELLED: "cancelled",
 }
 
 
-def report(store: Store, run: Run, *, principal: str, now: float) -> dict[str, Any]:
+def report(store: Store, run: RunRecord, *, principal: str, now: float) -> dict[str, Any]:
     """The control report, with `wanted`, `why` and `allowed_actions` beside what is documented; None: there is none."""
     entries, _ = store.figures.entries(most=LOOKED, run=run.id)
     ordered = next((one for one in entries if one.kind in ("command", "order")), None)
@@ -57,14 +57,14 @@ def report(store: Store, run: Run, *, principal: str, now: float) -> dict[str, A
     }
 
 
-def allowed(run: Run, *, now: float) -> list[str]:
+def allowed(run: RunRecord, *, now: float) -> list[str]:
     """The orders that would not be refused; `recover` only once nobody drives the run any more."""
     refused = set(REASONS) if recover.is_dead(run, now=now, silent_s=SILENT_S) else {*REASONS, "?"}
     letters = GUARDS[run.state][run.wanted]
     return [order for order, letter in zip(ORDERS, letters, strict=True) if letter not in refused]
 
 
-def _control_state(run: Run, ordered: LedgerEntry | None, back: str | None) -> dict[str, Any]:
+def _control_state(run: RunRecord, ordered: LedgerEntry | None, back: str | None) -> dict[str, Any]:
     if ordered is None:
         action, who, at = None, None, run.created_at
     else:
@@ -89,7 +89,7 @@ def _rolled_back(store: Store) -> str | None:
     return None
 
 
-def _training(store: Store, run: Run) -> dict[str, Any]:
+def _training(store: Store, run: RunRecord) -> dict[str, Any]:
     counts, outcomes = store.views.counts(run.id), store.views.outcomes(run.id)
     return {
         "updated_unix_ms": int(max(run.beat_at, run.ended_at or 0.0) * 1000),

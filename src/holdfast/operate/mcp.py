@@ -17,19 +17,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import LONGEST as LONGEST_ID
+from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
-from holdfast.contracts.judgement import Artefact
-from holdfast.contracts.orders import LONGEST as LONGEST_ID
-from holdfast.contracts.orders import LONGEST_WHY
+from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode
 from holdfast.operate import control, wire
-from holdfast.operate.auth import Guard, digest
+from holdfast.operate.auth import TokenGuard, digest
 from holdfast.reward.diff import minimality, scaffold
-from holdfast.reward.evaluation import CHANGE_S, Evaluation, Result, evaluate, parts, result_from
+from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, evaluate, parts, result_from
+from holdfast.reward.judges.ensemble import Opinion, cascade
 from holdfast.reward.judges.judge import CRITERIA
-from holdfast.reward.judges.jury import Opinion, cascade
-from holdfast.reward.judges.rules import Rules
-from holdfast.reward.patience import TooLong, within
+from holdfast.reward.judges.rules import RuleJudge
+from holdfast.reward.timeout import TooLong, within
 from holdfast.reward.tools import problems
 from holdfast.store.find import find_release
 from holdfast.store.store import Store, open_store
@@ -120,7 +120,7 @@ DECISIONS = _object(
 )
 
 
-class Desk:
+class ToolFunctions:
     """The functions behind the tools. The store is opened for each call: it may come, go or be moved meanwhile."""
 
     def __init__(self, url: str, project: str, *, clock: Clock) -> None:
@@ -199,7 +199,7 @@ class Desk:
     def order(self, action: str, token: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Through the one desk for orders, by whoever the token belongs to now."""
         with self.opened() as store:
-            caller = Guard(store, self._clock).who(token)
+            caller = TokenGuard(store, self._clock).who(token)
             if caller is not None:
                 return control.answer(store, _body(action, given), caller, now=self._clock())
         error = Forbidden(f"{ORDER}{action}", why="the token is not good any more", remedy=REMEDY)
@@ -209,7 +209,7 @@ class Desk:
     def note(self, token: str | None, action: str, given: Mapping[str, Any], error: HoldfastError) -> None:
         """Put on record that an order was refused before it came to the desk; where there is no store, nothing is."""
         with suppress(StoreError), self.opened() as store:
-            caller = Guard(store, self._clock).who(token)
+            caller = TokenGuard(store, self._clock).who(token)
             known = store.tokens.find(digest(token)) if token and token.isascii() else None
             stranger = "mcp, without a token" if known is None else f"{known.label}, whose {known.id} is not good"
             who, role = (stranger, "none") if caller is None else (caller.label, str(caller.role))
@@ -221,13 +221,13 @@ class Desk:
             return False
         try:
             with self.opened() as store:
-                caller = Guard(store, self._clock).who(token)
+                caller = TokenGuard(store, self._clock).who(token)
         except StoreError:
             return False
         return caller is not None and caller.role.may(Role.OPERATOR)
 
-    def _opinions(self, artefact: Artefact, criteria: list[str]) -> list[Opinion]:
-        rules = Rules(clock=self._clock)
+    def _opinions(self, artefact: EvalItem, criteria: list[str]) -> list[Opinion]:
+        rules = RuleJudge(clock=self._clock)
 
         async def ask() -> list[Opinion]:
             return [
@@ -237,7 +237,7 @@ class Desk:
 
         return asyncio.run(ask())
 
-    def _judged(self, result: Result) -> Evaluation:
+    def _judged(self, result: TaskResult) -> Evaluation:
         return evaluate(result, parts(judge=lambda artefact: self._opinions(artefact, sorted(CRITERIA))))
 
     def _evaluated(self, given: Mapping[str, Any], name: str) -> Evaluation:
@@ -251,7 +251,7 @@ def _body(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in given.items() if name in ORDERED}, "action": action, "args": args}
 
 
-def looking(desk: Desk) -> tuple[Tool, ...]:
+def looking(desk: ToolFunctions) -> tuple[Tool, ...]:
     """The tools that change nothing."""
     rows = (
         ("judge_artifact", "Judge one answer by rules: faithful, relevant, minimal, safe, correct.", JUDGE, desk.judge),
@@ -270,7 +270,7 @@ def looking(desk: Desk) -> tuple[Tool, ...]:
     return tuple(Tool(name=name, says=says, schema=schema, act=act) for name, says, schema, act in rows)
 
 
-def ordering(desk: Desk, token: str | None) -> tuple[Tool, ...]:
+def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
     """One for each order, where the token may give any."""
     if token is None or not desk.may_order(token):
         return ()
@@ -379,9 +379,9 @@ async def serve(app: Server[Any]) -> None:
         await app.run(incoming, outgoing, app.create_initialization_options())
 
 
-def _artefact(given: dict[str, Any]) -> Artefact:
+def _artefact(given: dict[str, Any]) -> EvalItem:
     try:
-        return decode(Artefact, given)
+        return decode(EvalItem, given)
     except BadRecord as error:
         raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
 
@@ -397,7 +397,7 @@ def _opinion(one: Opinion) -> dict[str, Any]:
     }
 
 
-def _size(result: Result) -> dict[str, Any]:
+def _size(result: TaskResult) -> dict[str, Any]:
     references = dict(result.references) or None
     spent = minimality.weigh(result.change, references)
     found = minimality.surplus(result.change, references)

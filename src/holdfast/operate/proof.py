@@ -11,13 +11,13 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from holdfast.contracts.evidence import Comparison
-from holdfast.operate import words
-from holdfast.operate.exhibit import Course, ProofView, Task
-from holdfast.operate.sketch import (
-    Mark,
+from holdfast.contracts.evidence import MetricComparison
+from holdfast.operate import proof_text
+from holdfast.operate.proof_view import MetricSequence, ProofTask, ProofView
+from holdfast.operate.svg import (
+    AxisScale,
     Plot,
-    Scale,
+    SvgMark,
     Word,
     around,
     band,
@@ -42,7 +42,7 @@ def _pages() -> Any:
     from markupsafe import Markup
 
     def clean(value: object) -> object:
-        return value if isinstance(value, Markup) or not isinstance(value, str) else words.printable(value)
+        return value if isinstance(value, Markup) or not isinstance(value, str) else proof_text.printable(value)
 
     return Environment(
         loader=PackageLoader("holdfast.operate"),
@@ -61,10 +61,10 @@ def render(view: ProofView) -> str:
     return str(
         page.render(
             view=view,
-            standing=words.standing(view),
-            headline=words.headline(view),
-            changes=words.changes(view),
-            cards=words.cards(view),
+            standing=proof_text.standing(view),
+            headline=proof_text.headline(view),
+            changes=proof_text.changes(view),
+            cards=proof_text.cards(view),
             rows=[_row(view, comparison) for comparison in view.comparisons.values()],
             families=[_family(view, name, place) for place, name in enumerate(families)],
             is_coloured=0 < len(families) <= MOST_COLOURS,
@@ -73,40 +73,40 @@ def render(view: ProofView) -> str:
             courses=[(each, course(each)) for each in (view.course, view.safety) if each],
             tasks=[_told(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
             is_turned=view.decision is not None
-            and words.speaks_turned([reason.text for reason in view.decision.reasons]),
-            words=words,
+            and proof_text.speaks_turned([reason.text for reason in view.decision.reasons]),
+            words=proof_text,
         )
     )
 
 
-def paired(tasks: Sequence[Task], metric: str, families: Sequence[str] = ()) -> Plot:
+def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()) -> Plot:
     """A bar for each task, the best first: what the candidate did better than the baseline."""
     ordered = sorted(tasks, key=lambda task: (-task.difference, task.family))
     differences = [task.difference for task in ordered]
-    x, y = Scale(low=0.0, high=len(ordered)), around([*differences, 0.0])
+    x, y = AxisScale(low=0.0, high=len(ordered)), around([*differences, 0.0])
     gap = 0.12 if len(ordered) <= 120 else 0.0
-    marks = [Mark(path=level(value, y), kind="grid") for value in ticks(y)]
+    marks = [SvgMark(path=level(value, y), kind="grid") for value in ticks(y)]
     for place, task in enumerate(ordered):
         if task.difference:
             path = box(place + gap, place + 1 - gap, 0.0, task.difference, x=x, y=y)
             told = (
-                f"{words.short(task.name, LONGEST_NAME // 2)}: {words.change(metric, task.difference)}"
+                f"{proof_text.short(task.name, LONGEST_NAME // 2)}: {proof_text.change(metric, task.difference)}"
                 if place < LAST_NAMED
                 else ""
             )
-            marks.append(Mark(path=path, kind=_colour(task, families), name=told))
+            marks.append(SvgMark(path=path, kind=_colour(task, families), name=told))
     better, worse, same = _split(tasks)
     described = f"Differences of {len(tasks)} tasks, sorted: {better} better, {same} the same, {worse} worse."
     parts = ((better, "better", 0.0, "first"), (same, "the same", 50.0, ""), (worse, "worse", 100.0, "last"))
     return Plot(
         described=described,
-        marks=(*marks, Mark(path=level(0.0, y), kind="zero")),
+        marks=(*marks, SvgMark(path=level(0.0, y), kind="zero")),
         beside=_heights(y, metric),
         below=tuple(Word(text=f"{many} {what}", left=left, kind=kind) for many, what, left, kind in parts),
     )
 
 
-def course(known: Course) -> Plot:
+def course(known: MetricSequence) -> Plot:
     """The mean so far, the confidence sequence round it, the bar it has to pass, and where it was proved."""
     count = known.tasks
     places = thin(count, keep=[at - 1 for at in (known.proved_at, known.refuted_at) if at is not None])
@@ -114,27 +114,27 @@ def course(known: Course) -> Plot:
     # The first bounds are all there is, and the first means are wild: they would press the rest flat.
     shown = [*known.low[count // 2 :], *known.high[count // 2 :], *means[count // 8 :]]
     y = around([known.bar, 0.0, *shown])
-    x = Scale(low=0.0 if count == 1 else 1.0, high=count)
+    x = AxisScale(low=0.0 if count == 1 else 1.0, high=count)
     across = [place + 1.0 for place in places]
-    marks = [Mark(path=level(value, y), kind="grid") for value in ticks(y)]
+    marks = [SvgMark(path=level(value, y), kind="grid") for value in ticks(y)]
     lows, highs = ([ends[place] for place in places] for ends in (known.low, known.high))
     marks += [
-        Mark(path=band(across, lows, highs, x, y), kind="band"),
-        *([Mark(path=level(0.0, y), kind="zero")] if known.bar else []),
-        Mark(path=level(known.bar, y), kind="bar"),
-        Mark(path=line(across, [means[place] for place in places], x, y), kind="mean"),
+        SvgMark(path=band(across, lows, highs, x, y), kind="band"),
+        *([SvgMark(path=level(0.0, y), kind="zero")] if known.bar else []),
+        SvgMark(path=level(known.bar, y), kind="bar"),
+        SvgMark(path=line(across, [means[place] for place in places], x, y), kind="mean"),
     ]
     within = list[Word]()
     for at, what in ((known.proved_at, "proved"), (known.refuted_at, "disproved")):
         if at is not None:
             marks += [
-                Mark(path=upright(at, x), kind="proved"),
-                Mark(path=dot(at, means[at - 1], x, y), kind="dot"),
+                SvgMark(path=upright(at, x), kind="proved"),
+                SvgMark(path=dot(at, means[at - 1], x, y), kind="dot"),
             ]
             left = 100.0 * x.share(at)
             within.append(Word(text=f"{what} after {at}", left=left, kind="end" if left > 60 else "begin"))
     return Plot(
-        described=words.course_told(known),
+        described=proof_text.course_told(known),
         marks=tuple(marks),
         beside=_heights(y, known.metric),
         below=tuple(Word(text=f"{value:.0f}", left=100.0 * x.share(value)) for value in ticks(x) if value >= x.low),
@@ -142,24 +142,24 @@ def course(known: Course) -> Plot:
     )
 
 
-def _row(view: ProofView, comparison: Comparison) -> dict[str, Any]:
+def _row(view: ProofView, comparison: MetricComparison) -> dict[str, Any]:
     """One line of the table of metrics, with its interval on a scale of its own, 0 in the middle."""
     low, high = comparison.interval.low, comparison.interval.high
     reach = max(abs(low), abs(high), comparison.margin) * 1.15 or 1.0
-    x, y = Scale(low=-reach, high=reach), Scale(low=0.0, high=1.0)
+    x, y = AxisScale(low=-reach, high=reach), AxisScale(low=0.0, high=1.0)
     kind = "better" if low > 0 else "worse" if high < 0 else "open"
-    marks = [Mark(path=upright(0.0, x), kind="zero")]
+    marks = [SvgMark(path=upright(0.0, x), kind="zero")]
     if comparison.margin:
-        marks.append(Mark(path=upright(-comparison.margin, x), kind="bar"))
+        marks.append(SvgMark(path=upright(-comparison.margin, x), kind="bar"))
     marks += [
-        Mark(path=line([low, high], [0.5, 0.5], x, y), kind=f"reach {kind}"),
-        Mark(path=dot(comparison.difference, 0.5, x, y), kind=f"dot {kind}"),
+        SvgMark(path=line([low, high], [0.5, 0.5], x, y), kind=f"reach {kind}"),
+        SvgMark(path=dot(comparison.difference, 0.5, x, y), kind=f"dot {kind}"),
     ]
     return {
         "comparison": comparison,
         "means": view.means.get(comparison.metric),
         "adjusted": view.adjusted.get(comparison.metric),
-        "plot": Plot(described=words.with_interval(comparison), marks=tuple(marks)),
+        "plot": Plot(described=proof_text.with_interval(comparison), marks=tuple(marks)),
     }
 
 
@@ -169,37 +169,37 @@ def _family(view: ProofView, name: str, place: int) -> dict[str, Any]:
         "name": name,
         "kind": f"family-{place}",
         "split": _split(some),
-        "mean": words.change(view.primary, fmean(task.difference for task in some)),
+        "mean": proof_text.change(view.primary, fmean(task.difference for task in some)),
     }
 
 
-def _told(task: Task, metric: str) -> tuple[str, ...]:
-    values = (words.amount(metric, value) for value in (task.baseline, task.candidate))
-    return (words.short(task.name, LONGEST_NAME), task.family, *values, words.change(metric, task.difference))
+def _told(task: ProofTask, metric: str) -> tuple[str, ...]:
+    values = (proof_text.amount(metric, value) for value in (task.baseline, task.candidate))
+    return (proof_text.short(task.name, LONGEST_NAME), task.family, *values, proof_text.change(metric, task.difference))
 
 
-def _families(tasks: Sequence[Task]) -> list[str]:
+def _families(tasks: Sequence[ProofTask]) -> list[str]:
     """Those that are listed; none when there is one, or when nearly each task is its own."""
     found = sorted({task.family for task in tasks if task.family})
     return found if 1 < len(found) <= MOST_FAMILIES else []
 
 
-def _colour(task: Task, families: Sequence[str]) -> str:
+def _colour(task: ProofTask, families: Sequence[str]) -> str:
     """Its family's, when they can be told apart by it; else whether it went better or worse."""
     if not families or len(families) > MOST_COLOURS:
         return "better" if task.difference > 0 else "worse"
     return f"family-{families.index(task.family)}" if task.family in families else "family-none"
 
 
-def _split(tasks: Sequence[Task]) -> tuple[int, int, int]:
+def _split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
     """How many tasks the candidate did better, worse and the same."""
     better = sum(task.difference > 0 for task in tasks)
     worse = sum(task.difference < 0 for task in tasks)
     return better, worse, len(tasks) - better - worse
 
 
-def _heights(y: Scale, metric: str) -> tuple[Word, ...]:
-    return tuple(Word(text=words.tick(metric, value), top=100.0 * (1.0 - y.share(value))) for value in ticks(y))
+def _heights(y: AxisScale, metric: str) -> tuple[Word, ...]:
+    return tuple(Word(text=proof_text.tick(metric, value), top=100.0 * (1.0 - y.share(value))) for value in ticks(y))
 
 
 def _running(differences: Sequence[float]) -> list[float]:

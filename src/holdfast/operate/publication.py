@@ -20,14 +20,14 @@ import numpy as np
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Decision, Episode
 from holdfast.contracts.records import decode
-from holdfast.operate import words
-from holdfast.operate.exhibit import Course, Criterion, ProofView, Task
+from holdfast.operate import proof_text
+from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
 from holdfast.prove import matrix
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
-from holdfast.prove.weigh import Weighed, Weighing, reach, weigh
 
 NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their family, and a number
 
@@ -98,14 +98,14 @@ def weighing(
     primary: str | None = None,
     reward_range: tuple[float, float] = (0.0, 1.0),
     max_cost: float = 1.0,
-) -> Weighing:
+) -> ComparisonConfig:
     """How it is weighed again: as the gate asked for it, where one did, but for another primary; else with the proof's
     own error rate, limit and seed, and success has to improve, if it was measured."""
     if published.weighing is not None:
         asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in published.weighing.items()}
-        return Weighing(**asked if primary is None else {**asked, "primary": primary})
+        return ComparisonConfig(**asked if primary is None else {**asked, "primary": primary})
     told = all(one.success is not None for one in (*published.baseline, *published.candidate))
-    return Weighing(
+    return ComparisonConfig(
         primary=primary or ("success" if told else "reward"),
         alpha=published.significance["alpha"],
         level=published.significance["confidence_level"],
@@ -116,7 +116,7 @@ def weighing(
     )
 
 
-def view(published: Publication, how: Weighing) -> ProofView:
+def view(published: Publication, how: ComparisonConfig) -> ProofView:
     rng = np.random.default_rng(how.resample_seed)
     versions, sides = published.versions, (published.baseline, published.candidate)
     weighed = weigh(*sides, how, versions=versions, rng=rng)
@@ -164,27 +164,27 @@ def _episode(sample: Mapping[str, Any]) -> Episode:
     return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
 
 
-def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> tuple[Task, ...]:
+def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> tuple[ProofTask, ...]:
     families = [NUMBERED.fullmatch(name) for name in names]
     every = all(families)  # a few that look so by accident are no families
     return tuple(
-        Task(name=name, baseline=b, candidate=c, family=found.group(1) if found and every else "")
+        ProofTask(name=name, baseline=b, candidate=c, family=found.group(1) if found and every else "")
         for name, b, c, found in zip(
             names, before.mean(axis=1).tolist(), after.mean(axis=1).tolist(), families, strict=True
         )
     )
 
 
-def _safety(how: Weighing, _: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> Course:
+def _safety(how: ComparisonConfig, _: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> MetricSequence:
     differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
     return _course(how, "safety", differences, -how.max_safety_regression)
 
 
-def _course(how: Weighing, metric: str, differences: Sequence[float], bar: float) -> Course:
+def _course(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """Each edge of the sequence errs with a chance of α, as the verdict does: it passes the bar where it is proved."""
     far, alpha = reach(how, metric), min(how.alpha, 0.49)
     bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
-    return Course(
+    return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
@@ -196,13 +196,13 @@ def _course(how: Weighing, metric: str, differences: Sequence[float], bar: float
     )
 
 
-def _sequential(*courses: Course | None) -> list[Criterion]:
+def _sequential(*courses: MetricSequence | None) -> list[GateCriterion]:
     """What decides: the tests that hold however often one looks."""
     return [
-        Criterion(
-            name=f"{words.unit(known.metric).title}, however often one looks",
-            wanted=f"proved {words.asked(known)}",
-            found=words.course_proved(known).removeprefix("is ").removeprefix("was "),
+        GateCriterion(
+            name=f"{proof_text.unit(known.metric).title}, however often one looks",
+            wanted=f"proved {proof_text.asked(known)}",
+            found=proof_text.course_proved(known).removeprefix("is ").removeprefix("was "),
             is_met=known.proved_at is not None,
             code="checkpoint_promotion_blocked_policy_improvement_not_significant",
             blocks=False,  # the verdict says so
@@ -212,11 +212,11 @@ def _sequential(*courses: Course | None) -> list[Criterion]:
     ]
 
 
-def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
+def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
     wanted, found, reasons = proof["criteria"], proof["significance"], proof["failure_analysis"]["reasons"]
     interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
     # These are by one look at the end; the sequential ones before them decide.
-    sure, safety = words.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    sure, safety = proof_text.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
     rows = (
         (
             "Gain in reward",
@@ -227,7 +227,7 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
         (
             "p of the gain, by one look",
             f"at most {wanted['max_p_value']:g}",
-            words.p(found["p_value"]),
+            proof_text.p(found["p_value"]),
             "p_value_above_threshold",
         ),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
@@ -238,10 +238,13 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
             SAFETY_REGRESSION,
         ),
     )
-    listed = [Criterion(name=n, wanted=w, found=words.minus(f), is_met=c not in reasons, code=c) for n, w, f, c in rows]
+    listed = [
+        GateCriterion(name=n, wanted=w, found=proof_text.minus(f), is_met=c not in reasons, code=c)
+        for n, w, f, c in rows
+    ]
     proved = not safety["reason_codes"]
     listed.append(
-        Criterion(
+        GateCriterion(
             name="Safety cost, by one look",
             wanted="proved within that",
             found="proved by one test of all tasks" if proved else "not proved by one test of all tasks",
@@ -252,14 +255,14 @@ def _documented(proof: Mapping[str, Any]) -> list[Criterion]:
     return listed
 
 
-def _steady(weighed: Weighed) -> list[Criterion]:
+def _steady(weighed: ComparisonResult) -> list[GateCriterion]:
     """Whether other seeds, or fewer of the tasks, would have said the same."""
     names = {"seed": ("Other seeds", "seed_reproducibility"), "sample": ("Fewer tasks", "sample_sensitivity")}
     return [_band(*names[kind], band) for kind, band in weighed.bands.items() if kind in names]
 
 
-def _band(name: str, code: str, band: Band) -> Criterion:
-    return Criterion(
+def _band(name: str, code: str, band: Band) -> GateCriterion:
+    return GateCriterion(
         name=name,
         wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
         found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
@@ -269,7 +272,7 @@ def _band(name: str, code: str, band: Band) -> Criterion:
     )
 
 
-def _facts(published: Publication, weighed: Weighed, *, seeds: int) -> dict[str, str]:
+def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> dict[str, str]:
     proof, suite = published.proof, published.proof["benchmark_suite"]
     each = f"{len(weighed.tasks)} tasks, {seeds} {'seed' if seeds == 1 else 'seeds'} each"
     told = f"{each}: {len(published.baseline)} episodes of each version, on the same tasks and seeds"
@@ -304,9 +307,9 @@ def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
     return tuple(steps)
 
 
-def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
+def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, str]:
     interval = next(iter(weighed.comparisons.values())).interval
-    once = words.percent(how.alpha)
+    once = proof_text.percent(how.alpha)
     tasks = (
         "Both versions did the same tasks with the same seeds; the seeds of a task are averaged first, so that what is "
         "counted is tasks, in the order they came in."
@@ -317,7 +320,8 @@ def _how(how: Weighing, weighed: Weighed) -> tuple[str, str, str]:
         "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
     )
     once_read = (
-        f"By one look at all tasks: intervals of {words.percent(interval.level)} are bootstrapped over tasks, p is of "
+        "By one look at all tasks: "
+        f"intervals of {proof_text.percent(interval.level)} are bootstrapped over tasks, p is of "
         "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
         f"{how.resample_seed}."
     )

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from holdfast.contracts.artifacts import manifest_of
+from holdfast.contracts.commands import WANTS
 from holdfast.contracts.errors import IllegalMove, StoreCorrupt
-from holdfast.contracts.orders import WANTS
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Rollout, RolloutState
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.store.checkpoints import damage_of
 from holdfast.store.store import Store
 
@@ -67,7 +67,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ResumePoint:
     """A checkpoint to go on from."""
 
     source: Source | None
@@ -76,7 +76,7 @@ class Found:
     diagnostics: tuple[str, ...]
 
 
-def lease_s(run: Run) -> float:
+def lease_s(run: RunRecord) -> float:
     """How long its driver may be silent, by its own settings."""
     settings = run.settings
     if settings.get("lease_secs") is not None:
@@ -85,14 +85,14 @@ def lease_s(run: Run) -> float:
     return LEASE_S if beat_ms is None else 5 * float(beat_ms) / 1000
 
 
-def is_dead(run: Run, *, now: float, silent_s: float) -> bool:
+def is_dead(run: RunRecord, *, now: float, silent_s: float) -> bool:
     """Whether nobody drives it any more; a beat from the future is none."""
     if run.state is not RunState.RUNNING or run.kind in UNDRIVEN:
         return False
     return abs(now - run.beat_at) >= max(silent_s, lease_s(run))
 
 
-def dead(store: Store, *, now: float, silent_s: float) -> list[Run]:
+def dead(store: Store, *, now: float, silent_s: float) -> list[RunRecord]:
     """Runs that are running by the record, and whose driver was silent for so long and longer than its lease."""
     return [run for run in _runs(store) if is_dead(run, now=now, silent_s=silent_s)]
 
@@ -139,7 +139,7 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float, silent
     return report
 
 
-def _driven(run: Run, now: float, silent_s: float) -> IllegalMove:
+def _driven(run: RunRecord, now: float, silent_s: float) -> IllegalMove:
     told = f"it is driven (last sign of life {now - run.beat_at:.1f} s ago)"
     return IllegalMove(
         f"run {run.id}",
@@ -148,23 +148,23 @@ def _driven(run: Run, now: float, silent_s: float) -> IllegalMove:
     )
 
 
-def last_sound(store: Store, run: Run) -> Found:
+def last_sound(store: Store, run: RunRecord) -> ResumePoint:
     """The newest checkpoint on the run's record, or, where its files are damaged, the one it grew from."""
     made = {one.id: one for one in store.checkpoints.of_run(run.id)}
     kept = [str(update.body["checkpoint"]) for update in store.steps.of_run(run.id) if "checkpoint" in update.body]
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
-        return Found(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))
+        return ResumePoint(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))
     damage = damage_of(last, store.files)
     if damage is None:
-        return Found(
+        return ResumePoint(
             source="primary", checkpoint=last, optimizer_step=_optimizer_step(store.folder, last), diagnostics=()
         )
     told = f"checkpoint {last.id} is damaged: {damage}"
     again = "it is made anew from what was learnt from, when the run is taken up"
     if last.parent is None:
         before = f"it grew from the weights that the model came with; {again}"
-        return Found(source="base", checkpoint=None, optimizer_step=None, diagnostics=(told, before))
+        return ResumePoint(source="base", checkpoint=None, optimizer_step=None, diagnostics=(told, before))
     parent = store.checkpoints.get(last.parent)  # a checkpoint is kept only where its parent is
     if (deeper := damage_of(parent, store.files)) is not None:
         raise StoreCorrupt(
@@ -172,7 +172,7 @@ def last_sound(store: Store, run: Run) -> Found:
             why=f"{told}; and the one before, {last.parent}: {deeper}",
             remedy="restore one of them from a copy, or begin a new run",
         )
-    return Found(
+    return ResumePoint(
         source="fallback",
         checkpoint=parent,
         optimizer_step=_optimizer_step(store.folder, parent),
@@ -180,10 +180,12 @@ def last_sound(store: Store, run: Run) -> Found:
     )
 
 
-def _taken_from(store: Store, run: Run, *, who: str, why: str, now: float, silent_s: float) -> tuple[Run, int, int]:
+def _taken_from(
+    store: Store, run: RunRecord, *, who: str, why: str, now: float, silent_s: float
+) -> tuple[RunRecord, int, int]:
     """The run as it is then, and how many of its rollouts wait again, or are still another's."""
     error = f"its driver was silent for {abs(now - run.beat_at):.0f} s; recovered: {why}"
-    if run.wanted is Wanted.CANCELLED:
+    if run.wanted is DesiredState.CANCELLED:
         while store.queue.cancel_open(run.id, now=now, why="the run was cancelled").result():
             continue
         return store.runs.end(run.id, RunState.CANCELLED, who=who, now=now, error=error).result(), 0, 0
@@ -202,13 +204,13 @@ def _taken_from(store: Store, run: Run, *, who: str, why: str, now: float, silen
     return after, len(left) - held, held
 
 
-def command_of(run: Run) -> str | None:
-    if run.state is RunState.COMPLETED or run.wanted is Wanted.CANCELLED or run.kind not in COMMANDS:
+def command_of(run: RunRecord) -> str | None:
+    if run.state is RunState.COMPLETED or run.wanted is DesiredState.CANCELLED or run.kind not in COMMANDS:
         return None
     return f"holdfast {COMMANDS[run.kind]}".format(run=run.id)
 
 
-def _named(store: Store, run: Run, found: Found) -> dict[str, Any]:
+def _named(store: Store, run: RunRecord, found: ResumePoint) -> dict[str, Any]:
     """The checkpoint, as the report has it."""
     kept = found.checkpoint
     if kept is None:
@@ -223,7 +225,7 @@ def _named(store: Store, run: Run, found: Found) -> dict[str, Any]:
     }
 
 
-def _run_of(store: Store, run: Run, checkpoint: Checkpoint) -> str | None:
+def _run_of(store: Store, run: RunRecord, checkpoint: Checkpoint) -> str | None:
     """Whose checkpoint it is: this run's, or that of the one whose version it began with."""
     if any(one.id == checkpoint.id for one in store.checkpoints.of_run(run.id)):
         return run.id
@@ -231,7 +233,7 @@ def _run_of(store: Store, run: Run, checkpoint: Checkpoint) -> str | None:
     return name if any(one.id == name for one in _runs(store)) else None
 
 
-def _runs(store: Store) -> Iterator[Run]:
+def _runs(store: Store) -> Iterator[RunRecord]:
     before: str | None = None
     while page := store.runs.newest(most=PAGE, before=before):
         yield from page

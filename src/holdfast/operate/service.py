@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.trace import ModelCall
-from holdfast.contracts.trial import Served, Trial
 from holdfast.promote.release import Routing, choose, route
-from holdfast.store.changes import RELEASES
+from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
 FLUSH_S, RETRY_S = 0.05, 1.0  # between two writes, and after one that failed
@@ -28,7 +28,7 @@ Messages = Sequence[Mapping[str, Any]]
 Heard = Callable[[str, str, Messages, ModelCall], None]  # request, release, what was asked, what was answered
 
 
-class Speaker(Protocol):
+class ChatModel(Protocol):
     """What answers, at once or piece by piece, until it is closed."""
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall: ...
@@ -39,11 +39,11 @@ class Speaker(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Seated:
+class LoadedModel:
     """A version that is loaded, and how many requests it is answering."""
 
     release: str
-    speaker: Speaker
+    speaker: ChatModel
     busy: int = 0
     is_leaving: bool = False
     is_closed: bool = False
@@ -66,7 +66,7 @@ class Seated:
             self.speaker.close()
 
 
-class Mute:
+class FailedModel:
     """In place of a version that could not be loaded: it fails what it is asked, which is counted, and so is taken
     back as any other that fails."""
 
@@ -85,20 +85,20 @@ class Mute:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ServingTable:
     """Who serves now. It is a value: a request holds the one it began with."""
 
     routing: Routing
     trial: str | None  # what outcomes are counted under; None: nothing is compared
-    seats: Mapping[str, Seated]
+    seats: Mapping[str, LoadedModel]
 
 
-def trial_of(release: Release, live: Release) -> Trial | None:
+def trial_of(release: Release, live: Release) -> Experiment | None:
     """The comparison with the live one that a version is in at its stage; each step, and each new try, has its own."""
     if release.stage not in (Stage.CANARY, Stage.SHADOW):
         return None
     part = release.share / 100 if release.stage is Stage.CANARY else 0.5  # a shadow answers what the live one does
-    return Trial(
+    return Experiment(
         name=f"{release.stage}:{release.id}:{release.share}:{live.id}:{release.changed_at:.3f}",
         kind=str(release.stage),
         arms={live.id: 1.0 - part, release.id: part},
@@ -113,18 +113,18 @@ class Service:
 
     store: Store
     policy: str
-    load: Callable[[Release], Speaker]  # may take its time: it is called in a thread
+    load: Callable[[Release], ChatModel]  # may take its time: it is called in a thread
     request_id: Callable[[], str]  # of the request being answered
     clock: Callable[[], float]
     heard: Heard | None = None
-    _table: Table | None = None
+    _table: ServingTable | None = None
     _previous: str | None = None  # the live one before this: kept warm
-    _written: list[Served] = field(default_factory=list)
+    _written: list[ServedRequest] = field(default_factory=list)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _shadows: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> ServingTable:
         if self._table is None:
             raise NotFound(f"policy {self.policy}", why="it has no live version", remedy="see 'holdfast release list'")
         return self._table
@@ -136,7 +136,7 @@ class Service:
     @property
     def speaks_bytes(self) -> bool:
         """Whether the tokens of all versions in service are bytes and marks; others have no common spelling."""
-        speakers = [seat.speaker for seat in self.table.seats.values() if not isinstance(seat.speaker, Mute)]
+        speakers = [seat.speaker for seat in self.table.seats.values() if not isinstance(seat.speaker, FailedModel)]
         return all(getattr(speaker, "speaks_bytes", False) for speaker in speakers)
 
     def choose_version(self, key: str) -> Answering:
@@ -161,22 +161,22 @@ class Service:
                 await self.store.trials.begin(trial, who=f"service of {self.policy}", now=self.clock())
         seats = dict(old.seats) if old is not None else {}
         for wanted in (routing.live, routing.canary, routing.shadow):
-            if wanted is not None and (wanted not in seats or isinstance(seats[wanted].speaker, Mute)):
+            if wanted is not None and (wanted not in seats or isinstance(seats[wanted].speaker, FailedModel)):
                 seats[wanted] = await self._seat(releases[wanted])
         if old is not None and old.routing.live != routing.live:
             self._previous = old.routing.live
         stay = {routing.live, routing.canary, routing.shadow, self._previous}
-        self._table = Table(routing, name, {name: seat for name, seat in seats.items() if name in stay})
+        self._table = ServingTable(routing, name, {name: seat for name, seat in seats.items() if name in stay})
         for left in seats.keys() - stay:
             seats[left].leave()
 
-    async def _seat(self, release: Release) -> Seated:
+    async def _seat(self, release: Release) -> LoadedModel:
         try:
-            return Seated(release.id, await asyncio.to_thread(self.load, release))
+            return LoadedModel(release.id, await asyncio.to_thread(self.load, release))
         except Exception as error:
             if release.stage is Stage.LIVE:
                 raise
-            return Seated(release.id, Mute(release.id, error))
+            return LoadedModel(release.id, FailedModel(release.id, error))
 
     async def run(self) -> None:
         """Follow the store's changes, and write down what was served, until cancelled."""
@@ -226,10 +226,12 @@ class Service:
             except StoreError:  # requests are answered on; what was noted is kept until the store is back
                 await asyncio.sleep(RETRY_S)
 
-    def note(self, served: Served) -> None:
+    def note(self, served: ServedRequest) -> None:
         self._written.append(served)
 
-    def copy_to_shadow(self, table: Table, identity: str, messages: Messages, sampling: Mapping[str, Any]) -> None:
+    def copy_to_shadow(
+        self, table: ServingTable, identity: str, messages: Messages, sampling: Mapping[str, Any]
+    ) -> None:
         shadow = table.routing.shadow
         if shadow is None or table.trial is None or not table.trial.startswith("shadow:"):
             return
@@ -252,8 +254,8 @@ class Answering:
     """One request, answered by the version it was given. Where a canary fails, the live one answers in its place."""
 
     service: Service
-    table: Table
-    seat: Seated
+    table: ServingTable
+    seat: LoadedModel
     key: str
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall:
@@ -331,7 +333,7 @@ class Answering:
             return
         now = self.service.clock()
         self.service.note(
-            Served(
+            ServedRequest(
                 # The id is of who answers in its place.
                 id=identity if call is not None else f"{identity}~failed",
                 trial=self.table.trial,

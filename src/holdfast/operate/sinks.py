@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.contracts.commands import Alert
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.orders import Alert
 from holdfast.contracts.records import encode
 
 TRIES = 3

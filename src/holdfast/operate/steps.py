@@ -9,9 +9,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage, move
-from holdfast.operate.keeper import judge, lacking, under_way
+from holdfast.operate.canary_controller import judge, lacking, under_way
 from holdfast.promote.release import next_step, respond, rollback_target
-from holdfast.prove.guard import Limits
+from holdfast.prove.guard import GuardLimits
 from holdfast.store.find import find_release
 from holdfast.store.releases import is_undoable, taken_back
 from holdfast.store.store import Store
@@ -122,7 +122,7 @@ def _decision(store: Store, release: Release, live: Release) -> Decision:
 
 def _guarded(store: Store, release: Release, live: Release) -> Decision:
     """What the guard of its stage says."""
-    limits = Limits()
+    limits = GuardLimits()
     found = judge(store, release, live, limits)
     response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
     return Decision(open=response.action == "advance", reasons=response.reasons, needs=found.needs or None)

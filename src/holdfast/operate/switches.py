@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
 from holdfast.contracts.features import Features
 from holdfast.contracts.flag import Flag
-from holdfast.contracts.orders import Alert, Severity
 from holdfast.contracts.run import StepRecord
-from holdfast.operate.alerts import QUIET, Rule, State, step
+from holdfast.operate.alerts import QUIET, AlarmRule, AlarmState, step
 from holdfast.promote.features import SWITCHES, Snapshot, features, snapshot
 from holdfast.store.store import Store, open_store
 
@@ -51,7 +51,7 @@ class Fuse:
     """What may blow, and by which rule."""
 
     feature: str  # a field of Features
-    rule: Rule
+    rule: AlarmRule
 
     def __post_init__(self) -> None:
         if self.feature not in SWITCHES:
@@ -62,7 +62,7 @@ class Fuse:
 def _slow(feature: str, most_ms: float) -> Fuse:
     """95 of 100 within so many milliseconds; better by a quarter before it may be called well again."""
     name = f"{feature.replace('_', '-')}-slow"
-    rule = Rule(
+    rule = AlarmRule(
         name=name, fires_above=most_ms, clears_at=0.75 * most_ms, hold_s=60.0, least=20, severity=Severity.CRITICAL
     )
     return Fuse(feature=feature, rule=rule)
@@ -74,7 +74,7 @@ LATENCY: Mapping[str, Fuse] = {  # the documented budgets, of the 95th percentil
 }
 DIVERGENCE = Fuse(
     feature="learning",
-    rule=Rule(name="learning-diverges", fires_above=0.5, clears_at=0.2, least=3, severity=Severity.CRITICAL),
+    rule=AlarmRule(name="learning-diverges", fires_above=0.5, clears_at=0.2, least=3, severity=Severity.CRITICAL),
 )
 
 
@@ -92,8 +92,8 @@ def divergence(done: Sequence[StepRecord]) -> tuple[float | None, int]:
 
 
 def trip(
-    store: Store, fuse: Fuse, state: State, value: float | None, *, n: int, now: float, environment: Environment
-) -> tuple[State, Alert | None]:
+    store: Store, fuse: Fuse, state: AlarmState, value: float | None, *, n: int, now: float, environment: Environment
+) -> tuple[AlarmState, Alert | None]:
     """One more look at a number; where the alarm has just risen, the flag is killed."""
     state, alert = step(fuse.rule, state, value, now, n=n)
     if alert is not None and alert.cleared_at is None:

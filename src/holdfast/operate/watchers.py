@@ -16,17 +16,17 @@ from math import log
 from statistics import fmean
 from typing import Any, Protocol
 
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import StoreError
-from holdfast.contracts.orders import Alert, Severity
-from holdfast.contracts.run import Run, RunState
-from holdfast.operate.alerts import ADOPTION_DROP, QUIET, Rule, State, step
+from holdfast.contracts.run import RunRecord, RunState
+from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.operate.look import views
 from holdfast.operate.look.lessons import point
 from holdfast.operate.look.usage import catalog, record
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import Record, drop, tally
+from holdfast.reward.adoption import ToolAttempt, drop, tally
 from holdfast.reward.safety import GATE
-from holdfast.store.changes import FINISHED, ORDERS
+from holdfast.store.notifications import FINISHED, ORDERS
 from holdfast.store.store import Store
 
 LOOK_S = 1.0  # between two looks, however much changes
@@ -42,21 +42,21 @@ WAITING = 1_000  # alerts that a slow sink may be behind; the oldest go first
 
 Value = tuple[float | None, int | None]  # what was measured, and of how many; None: nothing to judge by
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, AlarmRule] = {
     rule.name: rule
     for rule in (
-        Rule(name="failure_streak", fires_above=2.0, clears_at=0.0, severity=Severity.CRITICAL),
-        Rule(name="backlog", fires_above=100_000.0, clears_at=80_000.0, hold_s=5.0),
-        Rule(name="no_heartbeat", fires_above=60.0, clears_at=30.0, severity=Severity.CRITICAL),
-        Rule(name="no_learning_signal", fires_below=0.05, clears_at=0.15, least=3),
-        Rule(name="kl_out_of_band", fires_above=0.2, clears_at=0.1, severity=Severity.CRITICAL),
+        AlarmRule(name="failure_streak", fires_above=2.0, clears_at=0.0, severity=Severity.CRITICAL),
+        AlarmRule(name="backlog", fires_above=100_000.0, clears_at=80_000.0, hold_s=5.0),
+        AlarmRule(name="no_heartbeat", fires_above=60.0, clears_at=30.0, severity=Severity.CRITICAL),
+        AlarmRule(name="no_learning_signal", fires_below=0.05, clears_at=0.15, least=3),
+        AlarmRule(name="kl_out_of_band", fires_above=0.2, clears_at=0.1, severity=Severity.CRITICAL),
         # A tenth of what it was, or ten times as much.
-        Rule(name="entropy_out_of_band", fires_above=log(10.0), clears_at=log(5.0), least=FIRST + 1),
+        AlarmRule(name="entropy_out_of_band", fires_above=log(10.0), clears_at=log(5.0), least=FIRST + 1),
         replace(ADOPTION_DROP, name="adoption_drop"),
-        Rule(name="judge_drift", fires_above=0.0, clears_at=0.0),
-        Rule(name="safety_rate", fires_above=0.05, clears_at=0.02, least=20, severity=Severity.CRITICAL),
-        Rule(name="budget_exhaustion", fires_above=0.5, clears_at=0.3, least=20),
-        Rule(name="disk_low", fires_below=0.05, clears_at=0.08, severity=Severity.CRITICAL),
+        AlarmRule(name="judge_drift", fires_above=0.0, clears_at=0.0),
+        AlarmRule(name="safety_rate", fires_above=0.05, clears_at=0.02, least=20, severity=Severity.CRITICAL),
+        AlarmRule(name="budget_exhaustion", fires_above=0.5, clears_at=0.3, least=20),
+        AlarmRule(name="disk_low", fires_below=0.05, clears_at=0.08, severity=Severity.CRITICAL),
     )
 }
 SAID: Mapping[str, str] = {  # what the number is, and what may be done
@@ -116,7 +116,7 @@ class Watchman:
         *,
         clock: Callable[[], float],
         sinks: Sequence[Sink] = (),
-        rules: Mapping[str, Rule] = RULES,
+        rules: Mapping[str, AlarmRule] = RULES,
         free: Callable[[], float] | None = None,
     ) -> None:
         """`free`: the share of the disk that is free; without it, that of the store's folder."""
@@ -124,8 +124,8 @@ class Watchman:
         self._free = free or (lambda: _free(store))
         self._posts = [_Post(sink) for sink in sinks]
         self._tools: dict[str, _Tools] = {}
-        self._states: dict[tuple[str, str | None], State] = {
-            (one.code, one.run): State(fired=one) for one in store.alerts.standing() if one.code in rules
+        self._states: dict[tuple[str, str | None], AlarmState] = {
+            (one.code, one.run): AlarmState(fired=one) for one in store.alerts.standing() if one.code in rules
         }
         self._unkept: list[Alert] = []  # what a full disk would not take: told at once, and kept as soon as it can be
         self.missed = 0  # looks at a store that could not be asked
@@ -186,7 +186,7 @@ class Watchman:
             if alert.cleared_at is None:
                 alert = replace(alert, message=f"{value:.6g} {SAID[code]} ({alert.message})")
             alert = self._keep(alert)
-            state = State(fired=alert) if alert.cleared_at is None else state
+            state = AlarmState(fired=alert) if alert.cleared_at is None else state
         self._states[code, run] = state
         return [] if alert is None else [alert]
 
@@ -220,7 +220,7 @@ class Watchman:
         drifted = [one for one in calibrated if (one.biases.get("drift") or {}).get("alarm")]
         yield "judge_drift", (float(len(drifted)) if calibrated else None, len(calibrated))
 
-    def _of_run(self, run: Run, now: float) -> Iterator[tuple[str, Value]]:
+    def _of_run(self, run: RunRecord, now: float) -> Iterator[tuple[str, Value]]:
         figures = self._store.figures
         totals = figures.totals(run.id)
         for _ in range(CHUNKS):  # who looks first counts a large run for all who look later
@@ -257,7 +257,7 @@ class Watchman:
 class _Tools:
     """Tool use of a run's newest tasks, read a few at a time."""
 
-    records: deque[Record] = field(default_factory=lambda: deque(maxlen=RECORDS))
+    records: deque[ToolAttempt] = field(default_factory=lambda: deque(maxlen=RECORDS))
     known: deque[str] = field(default_factory=lambda: deque(maxlen=4 * RECORDS))
 
     def read_on(self, store: Store, run: str) -> None:

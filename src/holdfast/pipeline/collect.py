@@ -10,7 +10,7 @@ from holdfast.contracts.algorithm import Batch, RolloutTail, Segment, Work
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
-from holdfast.store.changes import FINISHED, ORDERS
+from holdfast.store.notifications import FINISHED, ORDERS
 from holdfast.store.store import Store
 
 CHUNK = 500  # rollouts that are looked at in one go

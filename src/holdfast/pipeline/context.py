@@ -21,12 +21,12 @@ from holdfast.contracts.executor import Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Actor, Checkpoint
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
-from holdfast.contracts.run import Run
+from holdfast.contracts.run import RunRecord
 from holdfast.pipeline.episodes import SAFETY
 from holdfast.pipeline.runtime import Runtime
-from holdfast.store.changes import FINISHED, ROOM
+from holdfast.store.notifications import FINISHED, ROOM
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 
@@ -60,7 +60,7 @@ class Driven(Protocol):
     @property
     def spec(self) -> Pacing: ...
     @property
-    def record(self) -> Run: ...
+    def record(self) -> RunRecord: ...
     def clock(self) -> float: ...
     def features(self) -> Features: ...
     def check(self) -> None: ...
@@ -226,7 +226,7 @@ class StepContext:
         signals = () if one.sheet is None else one.sheet.signals
         if costs is None or one.state is not RolloutState.FAILED or any(s.name == SAFETY for s in signals):
             return one
-        return replace(one, sheet=Sheet(signals=(*signals, *costs(one.input, one.spans))))
+        return replace(one, sheet=RewardBreakdown(signals=(*signals, *costs(one.input, one.spans))))
 
     # What is kept ----------------------------------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ from holdfast.contracts.loading import load_named
 from holdfast.contracts.release import Stage, check_name
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.spec import needs_torch
 from holdfast.policies.network import Network
-from holdfast.promote.gate import Criteria, Spread
+from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.bands import SAMPLE_DELTA_SPREAD, SAMPLE_P_VALUE_SPREAD, SEED_DELTA_SPREAD
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 
 if TYPE_CHECKING:
     from holdfast.collect.gym import Described
@@ -160,10 +160,10 @@ def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpe
     )
 
 
-def weighing_of(proof: EnvProof, reward_range: tuple[float, float]) -> Weighing:
+def weighing_of(proof: EnvProof, reward_range: tuple[float, float]) -> ComparisonConfig:
     """Limits that are shares of a reward from 0 to 1 are here the same shares of the range of returns."""
     span = reward_range[1] - reward_range[0]
-    return Weighing(
+    return ComparisonConfig(
         primary="reward",
         alpha=proof.alpha,
         min_effect=proof.min_effect,
@@ -177,7 +177,7 @@ def weighing_of(proof: EnvProof, reward_range: tuple[float, float]) -> Weighing:
 # The parts -----------------------------------------------------------------------------------------------------------
 
 
-async def _improve(spec: Spec, run: Run) -> None:
+async def _improve(spec: Spec, run: DurableRun) -> None:
     await improve(run, spec)
 
 
@@ -232,7 +232,7 @@ def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
     return Criteria(
         max_p_value=proof.alpha,
         require_seed_reproducibility=False,  # each seed is an episode of its own
-        max_sample_spread=Spread(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
+        max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.contracts.evidence import Episode
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.rollout import RolloutState
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 
 SAFETY = "safety_cost"  # a signal of this name is the cost, and is never paid
 Places = Mapping[str, tuple[str, int]]  # a rollout's name → its task and its seed
@@ -57,7 +57,7 @@ def episodes(experiences: Iterable[Experience], places: Places) -> list[Episode]
     return [one for one in found if one is not None]
 
 
-def missing(found: Iterable[Episode], places: Places, how: Weighing, *, is_candidate: bool) -> list[Episode]:
+def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool) -> list[Episode]:
     """What never came back, as the worst for a candidate and the best for a baseline."""
     known = {(one.task, one.seed) for one in found}
     low, high = how.reward_range

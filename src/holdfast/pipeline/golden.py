@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.collect.pool import Pace
+from holdfast.collect.pool import PoolTiming
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, encode
@@ -20,7 +20,7 @@ from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.prove import HeldOut
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, to_record
 from holdfast.prove.golden import Golden, golden_of
@@ -51,12 +51,12 @@ def golden_spec(replay: Replay, policy: Policy, runtime: Runtime) -> RunSpec:
         settings={"name": replay.name, "suite": replay.suite.title, "version": to_record(replay.version)},
         runtime=runtime,
         workers=replay.workers,
-        pace=Pace(heartbeat_s=1.0, lease_s=10.0),
+        pace=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
         drain_s=10.0,
     )
 
 
-async def replayed(replay: Replay, policy: Policy, run: Run) -> None:
+async def replayed(replay: Replay, policy: Policy, run: DurableRun) -> None:
     work = [
         Work(
             name=f"replay-{place}",

@@ -21,11 +21,11 @@ from typing import Any
 from holdfast.collect.scrub import Scrub, count, key_in
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.learn.quality import Audit, Standards, audit
+from holdfast.learn.quality import QualityReport, Standards, audit
 from holdfast.store.store import Store
 
 KIND, WORKER = "import", "import"
@@ -71,7 +71,7 @@ class Imported:
     repeated: int  # that were there already
     quarantined: Mapping[int, Sequence[str]]  # by line, the gates that kept it out
     scrubbed: Mapping[str, int]  # by kind, what was replaced
-    audit: Audit
+    audit: QualityReport
 
     @property
     def is_fruitless(self) -> bool:
@@ -256,11 +256,11 @@ def _arguments(given: Any) -> Mapping[str, Any]:
     return read if isinstance(read, dict) else {} if read is None else {"arguments": read}
 
 
-def _signals(one: Conversation) -> tuple[Signal, ...]:
-    return () if one.reward is None else (Signal(name="reward", value=float(one.reward), source=KIND),)
+def _signals(one: Conversation) -> tuple[RewardTerm, ...]:
+    return () if one.reward is None else (RewardTerm(name="reward", value=float(one.reward), source=KIND),)
 
 
-def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any], progress: Progress) -> Audit:
+def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any], progress: Progress) -> QualityReport:
     """By the names of rollouts. What is kept for proving may well be held out: it is asked of what is for training."""
     is_train = split is Split.TRAIN
     experiences = [_experience(one, split if is_train else None) for one in found]
@@ -282,17 +282,17 @@ def _experience(one: Conversation, split: Split | None) -> Experience:
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=_spans(one, 0.0),
-        sheet=Sheet(signals=_signals(one)),
+        sheet=RewardBreakdown(signals=_signals(one)),
         version=one.model,
     )
 
 
-def _run(store: Store) -> Run | None:
+def _run(store: Store) -> RunRecord | None:
     """The project's run of imports, which goes on with every import."""
     last = None
     while page := store.runs.newest(most=PAGE, before=last):
         for run in page:
-            if run.kind == KIND and run.wanted is not Wanted.CANCELLED:
+            if run.kind == KIND and run.wanted is not DesiredState.CANCELLED:
                 return run
         last = page[-1].id
     return None
@@ -307,7 +307,7 @@ def _rollouts(store: Store, run: str) -> Iterator[Any]:
 
 def _write(
     store: Store,
-    run: Run | None,
+    run: RunRecord | None,
     ready: Sequence[Conversation],
     split: Split,
     *,
@@ -386,7 +386,7 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
                     claim.attempt,
                     AttemptState.SUCCEEDED,
                     now=now,
-                    reward=Sheet(signals=signals).total,
+                    reward=RewardBreakdown(signals=signals).total,
                     output=answers[-1],
                     after=before,
                 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from holdfast.contracts.algorithm import Algorithm, Batch, State
+from holdfast.contracts.algorithm import Algorithm, AlgorithmState, Batch
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Finding
 from holdfast.contracts.experience import Experience
@@ -30,7 +30,7 @@ from holdfast.pipeline.episodes import is_checked
 from holdfast.pipeline.promote import promote, tries
 from holdfast.pipeline.proof import Candidate, PromotionRequest, summed
 from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, prove
-from holdfast.pipeline.run import Run
+from holdfast.pipeline.run import DurableRun
 from holdfast.promote.gate import Criteria
 
 NOTHING = "nothing was learnt, so there is nothing to prove"
@@ -55,12 +55,12 @@ class Spec:
     suite: tuple[str, str] = ("validate", "1")  # what the held-out tasks are called in evidence, and which version
 
 
-async def improve(run: Run, spec: Spec) -> Decided | None:
+async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
-    decided: Decided | None = None
+    decided: IterationResult | None = None
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
-        state: State = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
+        state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
         state = await learn_all(run, f"{n}", spec, state)
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
@@ -73,7 +73,7 @@ async def improve(run: Run, spec: Spec) -> Decided | None:
     return decided
 
 
-async def learn_all(run: Run, name: str, spec: Spec, state: State) -> State:
+async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
     """Collect what the algorithm asks for and tell it what came of it, until it asks for no more."""
     while work := spec.algorithm.ask(state, spec.tasks):
         at, title = f"{name}/{state.step}", f"iteration {state.iteration + 1}, step {state.step + 1}"
@@ -104,7 +104,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class IterationResult:
     """What became of one iteration: the gate's decision and where its evidence lies, or why there was nothing to
     decide."""
 
@@ -126,7 +126,7 @@ class Decided:
         return {**head, **(self.told or {}), "candidate": candidate}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Decided:
+    def from_record(cls, record: Mapping[str, Any]) -> IterationResult:
         if not record["proposed"]:
             return cls(iteration=record["iteration"], why=record["why"])
         kept = record["candidate"]
@@ -178,7 +178,7 @@ def policy_of(release: Release, like: Policy) -> Policy:
     raise BadInput(f"policy {release.policy}", why=why, remedy=remedy)
 
 
-def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int, *, ctx: StepContext) -> State:
+def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int, *, ctx: StepContext) -> AlgorithmState:
     """A new iteration. One that a version before durable steps had begun goes on from its last checkpoint."""
     state = spec.algorithm.start(base.policy)
     known = [one.body for one in _lessons(done) if one.body.get("iteration") == iteration and "learning_s" in one.body]
@@ -194,7 +194,7 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     return replace(state, candidate=candidate, iteration=iteration, step=step, data=data, metrics=metrics)
 
 
-def learn(spec: Spec, state: State, batch: Batch, *, ctx: StepContext) -> State:
+def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) -> AlgorithmState:
     if state.step == 0:
         _check_measured(spec.prove, ctx.experiences(batch))
     return spec.algorithm.tell(state, batch, ctx)
@@ -214,12 +214,12 @@ def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> N
             raise BadInput(at, why=f"the reward of {one.rollout} is {total:g}", remedy="name all that it can be")
 
 
-def hold(done: Sequence[StepRecord], iteration: int) -> Decided:
+def hold(done: Sequence[StepRecord], iteration: int) -> IterationResult:
     """Nothing was learnt: what was switched off or taken back, and why how many rollouts taught nothing."""
     bodies = [one.body for one in done if one.body.get("iteration") == iteration]
     skipped = [str(body["skipped"]) for body in bodies if "skipped" in body]
     why = ", ".join(skipped[-1:] or [*_unmoved(bodies), *_silent(bodies), *_absent(done, bodies, iteration)])
-    return Decided(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
+    return IterationResult(iteration=iteration, why=f"{NOTHING}: {why}" if why else NOTHING)
 
 
 def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -249,15 +249,15 @@ def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], ite
 
 
 async def decide(
-    spec: Spec, done: Sequence[StepRecord], live: Version, state: State, found: Look, *, ctx: StepContext
-) -> Decided:
+    spec: Spec, done: Sequence[StepRecord], live: Version, state: AlgorithmState, found: Look, *, ctx: StepContext
+) -> IterationResult:
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
     request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
     fence = partial(_driven, ctx)
     told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
     told["verdict"] = None if found.verdict is None else found.record()["verdict"]
     decision = decode(Decision, told["decision"])
-    return Decided(iteration=state.iteration, decision=decision, candidate=state.candidate, told=told)
+    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, told=told)
 
 
 def _driven(ctx: StepContext, tx: Any) -> None:
@@ -265,7 +265,7 @@ def _driven(ctx: StepContext, tx: Any) -> None:
 
 
 def request_of(
-    spec: Spec, done: Sequence[StepRecord], live: Version, state: State, found: Look, ctx: StepContext
+    spec: Spec, done: Sequence[StepRecord], live: Version, state: AlgorithmState, found: Look, ctx: StepContext
 ) -> PromotionRequest:
     assert state.candidate is not None
     before, after = episodes_of(ctx.store, found)

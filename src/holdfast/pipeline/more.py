@@ -18,7 +18,7 @@ from holdfast.contracts.evidence import Evidence, Finding
 from holdfast.contracts.features import Features
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.run import Run, RunState
+from holdfast.contracts.run import RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline.control import is_env_run
@@ -26,7 +26,7 @@ from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
     KIND,
     Continued,
-    Measured,
+    PairedEpisodes,
     PairedEvaluation,
     how_of,
     looked,
@@ -40,7 +40,7 @@ from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import evaluation_spec, held_out_of, weighing
 from holdfast.pipeline.versions import Version, from_record, resolve
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
 IMPROVE = "improve"
@@ -49,16 +49,16 @@ Suites = Callable[[Mapping[str, Any]], PairedEvaluation]  # the evaluation of a 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class CandidateEvidence:
     """What a run, with those that it continues, has measured of one candidate."""
 
-    runs: tuple[Run, ...]  # the first one first; each continues the one before
+    runs: tuple[RunRecord, ...]  # the first one first; each continues the one before
     iteration: int | None  # of the first, where that one improves
     baseline: Version
     candidate: Version
     suite: tuple[str, str, str]
-    how: Weighing  # as the first run was to be weighed
-    measured: Measured
+    how: ComparisonConfig  # as the first run was to be weighed
+    measured: PairedEpisodes
     audit: tuple[Finding, ...] | None  # of what the first run learnt from
     is_null: bool = False
 
@@ -75,13 +75,13 @@ class Compared:
         return tuple(sorted({one.seed for one in self.measured.before}))
 
 
-def repeats_in(runs: Sequence[Run]) -> int:
+def repeats_in(runs: Sequence[RunRecord]) -> int:
     """How often the same tasks were measured with further seeds."""
     kept = (one.settings.get("continues") for one in runs if one.kind == KIND)
     return sum(bool(one and one["is_repeat"]) for one in kept)
 
 
-def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> Compared:
+def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> CandidateEvidence:
     """By the run alone, or with those that it continues; of a run that improves, by the iteration of the candidate."""
     runs = _back_from(store, store.runs.get(run))
     if runs[-1].kind == KIND:
@@ -93,7 +93,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
     kept = json.loads(store.blobs.get(str(evidence.samples)))
     iteration, settings = int(body["iteration"]), _settings(store, runs[0])
     planned = (evidence.missing or {}).get("planned", 0)
-    return Compared(
+    return CandidateEvidence(
         runs=runs,
         iteration=iteration,
         baseline=resolve(store, evidence.baseline),
@@ -105,7 +105,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
     )
 
 
-def _not_continued(store: Store, run: Run) -> BadInput:
+def _not_continued(store: Store, run: RunRecord) -> BadInput:
     """Of a run that compared nothing, or of a workload that kept no settings to measure further tasks by."""
     about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
     if about is None:
@@ -118,7 +118,7 @@ def _not_continued(store: Store, run: Run) -> BadInput:
     return BadInput(f"run {run.id}", why=why, remedy=remedy)
 
 
-def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
+def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> CandidateEvidence:
     made = evaluation_in(store, runs[-1].settings, suites)
     looks = len(looked(store, runs[-1].id))
     planned = min(len(made.tasks), looks * made.batch) * len(made.seeds)
@@ -128,7 +128,7 @@ def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
         how = weighing((_settings(store, first).improve or ImproveBlock()).prove)
     else:
         how = how_of(first.settings)
-    return Compared(
+    return CandidateEvidence(
         runs=runs,
         iteration=iteration,
         baseline=made.baseline,
@@ -141,7 +141,7 @@ def _by_prove(store: Store, runs: tuple[Run, ...], suites: Suites) -> Compared:
     )
 
 
-def decided_in(store: Store, run: Run, candidate: str | None) -> Mapping[str, Any]:
+def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
     """What a run that improves has decided about the candidate; without a name, about its last one."""
     bodies = [one.body for one in store.steps.of_run(run.id) if one.body.get("decision")]
     found = [body for body in bodies if candidate in (None, body["release"])]
@@ -157,7 +157,7 @@ def _audit(store: Store, run: str, iteration: int) -> tuple[Finding, ...] | None
     return summed([[decode(Finding, one) for one in body["quality"]] for body in learnt]) if learnt else None
 
 
-def _settings(store: Store, run: Run) -> OptimizeSettings:
+def _settings(store: Store, run: RunRecord) -> OptimizeSettings:
     if is_env_run(run.settings):
         why = "plays in an environment, and has played all the episodes that it began with"
         raise BadInput(f"run {run.id}", why=why, remedy="begin another with EnvProof(episodes=…)")
@@ -167,7 +167,7 @@ def _settings(store: Store, run: Run) -> OptimizeSettings:
 # Which run continues which -------------------------------------------------------------------------------------------
 
 
-def _back_from(store: Store, run: Run) -> tuple[Run, ...]:
+def _back_from(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
     runs = [run]
     while (continues := runs[0].settings.get("continues")) is not None and runs[0].kind == KIND:
         runs.insert(0, store.runs.get(str(continues["run"])))
@@ -190,9 +190,9 @@ def last_of(store: Store, run: str, candidate: str | None) -> str:
     return run
 
 
-def proofs(store: Store) -> list[Run]:
+def proofs(store: Store) -> list[RunRecord]:
     """All runs that compared two versions, the newest first."""
-    found: list[Run] = []
+    found: list[RunRecord] = []
     last = None
     while page := store.runs.newest(most=PAGE, before=last):
         found += [one for one in page if one.kind == KIND]
@@ -200,7 +200,7 @@ def proofs(store: Store) -> list[Run]:
     return found
 
 
-def tries(store: Store, found: Compared, release: Release) -> int:
+def tries(store: Store, found: CandidateEvidence, release: Release) -> int:
     """How often these two versions were measured: whoever measures again and again must not pick the best."""
     pair, roots = [found.baseline.behaviour, found.candidate.behaviour], {found.runs[0].id}
     for one in proofs(store):
@@ -215,7 +215,7 @@ def tries(store: Store, found: Compared, release: Release) -> int:
 # What is measured next -----------------------------------------------------------------------------------------------
 
 
-def continuation(found: Compared, *, is_repeat: bool) -> dict[str, Any]:
+def continuation(found: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]:
     """What an evaluation that continues has of the one before."""
     how = replace(found.how, alpha=found.how.alpha / 2 ** (found.repeats + is_repeat))
     continues = Continued(
@@ -228,12 +228,12 @@ def continuation(found: Compared, *, is_repeat: bool) -> dict[str, Any]:
     return {"baseline": found.baseline, "candidate": found.candidate, "how": how, "continues": continues}
 
 
-def next_seeds(found: Compared, count: int) -> tuple[int, ...]:
+def next_seeds(found: CandidateEvidence, count: int) -> tuple[int, ...]:
     after = max(found.seeds, default=0) + 1
     return tuple(range(after, after + count))
 
 
-def more_of_improve(store: Store, found: Compared, path: str | None, seeds: int | None) -> PairedEvaluation:
+def more_of_improve(store: Store, found: CandidateEvidence, path: str | None, seeds: int | None) -> PairedEvaluation:
     """Held-out tasks from a file, or those of before with further seeds: as many again, where nothing is said."""
     first = _settings(store, found.runs[0])
     known = [*held_out_of(first)]
@@ -340,7 +340,7 @@ def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
     return kept
 
 
-def request_again(store: Store, release: Release, found: Compared, *, now: float) -> PromotionRequest:
+def request_again(store: Store, release: Release, found: CandidateEvidence, *, now: float) -> PromotionRequest:
     """All that is measured by now, judged as it was judged last; further seeds count half."""
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
@@ -376,7 +376,7 @@ def request_again(store: Store, release: Release, found: Compared, *, now: float
     )
 
 
-def stage_of(store: Store, run: Run) -> Stage | None:
+def stage_of(store: Store, run: RunRecord) -> Stage | None:
     """Where an open gate leads by the settings of the first run; of one that only compared, nowhere."""
     if run.kind != IMPROVE:
         return None

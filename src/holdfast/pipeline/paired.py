@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.pool import Pace
+from holdfast.collect.pool import PoolTiming
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LESSON, StepRecord
-from holdfast.contracts.run import Run as RunRecord
+from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import weighing_from
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
 from holdfast.promote.gate import Criteria
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
 from holdfast.prove.matrix import pairs
-from holdfast.prove.weigh import Weighed, Weighing, weigh
 from holdfast.store.store import Store
 
 KIND = "prove"
@@ -59,7 +59,7 @@ class PairedEvaluation:
     suite: tuple[str, str, str]  # name, version, and the sha256 of all that is measured
     baseline: Version
     candidate: Version
-    how: Weighing
+    how: ComparisonConfig
     is_null: bool = False  # the same version twice: each arm has a chance of its own
     batch: int = 250  # tasks between two looks
     stop_early: bool = False  # at the first verdict
@@ -126,7 +126,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def how_of(settings: Mapping[str, Any]) -> Weighing:
+def how_of(settings: Mapping[str, Any]) -> ComparisonConfig:
     return weighing_from(settings["how"])
 
 
@@ -152,13 +152,13 @@ def paired_spec(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], r
         settings=evaluation.settings,
         runtime=runtime,
         workers=evaluation.workers,
-        pace=Pace(heartbeat_s=1.0, lease_s=10.0),
+        pace=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
         seed=evaluation.seed,
         drain_s=10.0,
     )
 
 
-async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: Run) -> Look:
+async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: DurableRun) -> Look:
     """Look after look; the last one. What was measured before is the first step's to gather."""
     lessons = [step for step in run.done if step.function == LESSON]
     done, earlier = len(lessons), evaluation.continues
@@ -210,7 +210,7 @@ def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class PairedEpisodes:
     """The episodes of both versions, as far as a run and those that it continues have looked."""
 
     before: Sequence[Episode]  # of the baseline
@@ -220,16 +220,16 @@ class Measured:
     looks: int
 
 
-def measured(store: Store, run: str, *, iteration: int | None = None, planned: int = 0) -> Measured:
+def measured(store: Store, run: str, *, iteration: int | None = None, planned: int = 0) -> PairedEpisodes:
     """By one run, or by one iteration of it. `planned` is for runs of versions before durable steps alone."""
     steps = looked(store, run, iteration)
     before, after = episodes_in(store, steps)
     looks = looks_in(steps)
     if looks:
         last = looks[-1]
-        return Measured(before=before, after=after, planned=last.planned, lost=last.missing, looks=last.look)
+        return PairedEpisodes(before=before, after=after, planned=last.planned, lost=last.missing, looks=last.look)
     lost = {arm: max(0, planned - len(some)) for arm, some in zip(ARMS, (before, after), strict=True)}
-    return Measured(before=before, after=after, planned=planned, lost=lost, looks=len(steps))
+    return PairedEpisodes(before=before, after=after, planned=planned, lost=lost, looks=len(steps))
 
 
 def looked(store: Store, run: str, iteration: int | None = None) -> list[StepRecord]:
@@ -256,7 +256,7 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     return run
 
 
-def weighed(store: Store, run: str) -> Weighed | None:
+def weighed(store: Store, run: str) -> ComparisonResult | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings

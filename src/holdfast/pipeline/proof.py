@@ -19,12 +19,12 @@ import numpy as np
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.promote.gate import Criteria, KpiBand, Spread, decide
+from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
+from holdfast.prove.comparison import ComparisonConfig, weigh
 from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
 from holdfast.prove.reports.report import publish
-from holdfast.prove.weigh import Weighing, weigh
 from holdfast.store.blobs import sha256_of
 
 
@@ -53,7 +53,7 @@ class PromotionRequest:
     """A candidate, how it is judged, and where an open gate leads. All but `decide` may take their time."""
 
     candidate: Candidate
-    how: Weighing
+    how: ComparisonConfig
     criteria: Criteria
     reports: Path
     now: float
@@ -86,7 +86,7 @@ class PromotionRequest:
         return _publish(self.candidate, self.how, self.criteria, self.reports, self.now, evidence, decision)
 
 
-def _weigh(case: Candidate, how: Weighing, baseline: str, candidate: str, samples: str) -> Evidence:
+def _weigh(case: Candidate, how: ComparisonConfig, baseline: str, candidate: str, samples: str) -> Evidence:
     rng = np.random.default_rng(how.resample_seed)
     found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
     return Evidence(
@@ -107,14 +107,14 @@ def _weigh(case: Candidate, how: Weighing, baseline: str, candidate: str, sample
     )
 
 
-def weighing_from(kept: Mapping[str, Any]) -> Weighing:
+def weighing_from(kept: Mapping[str, Any]) -> ComparisonConfig:
     """As the samples of a proof keep it."""
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-    return Weighing(**given)
+    return ComparisonConfig(**given)
 
 
 def criteria_from(kept: Mapping[str, Any]) -> Criteria:
-    spreads = {name: Spread(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
+    spreads = {name: SpreadLimits(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
     kpis = {name: KpiBand(**band) for name, band in kept["kpis"].items()}
     given: Any = {**kept, **spreads, "kpis": kpis}
     return Criteria(**given)
@@ -133,7 +133,7 @@ def _missing(case: Candidate) -> dict[str, int]:
 
 def _publish(
     case: Candidate,
-    how: Weighing,
+    how: ComparisonConfig,
     criteria: Criteria,
     reports: Path,
     now: float,

@@ -21,9 +21,9 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.episodes import Places, episodes, missing
-from holdfast.pipeline.run import Run
+from holdfast.pipeline.run import DurableRun
+from holdfast.prove.comparison import ComparisonConfig, verdict
 from holdfast.prove.matrix import pairs
-from holdfast.prove.weigh import Weighing, verdict
 from holdfast.store.store import Store
 
 PHASE = "prove"
@@ -35,7 +35,7 @@ KEPT = ("look", "iteration", "tasks", "planned", "episodes")  # of a look, as th
 class ProveConfig:
     """How two versions are measured against one another."""
 
-    how: Weighing = field(default_factory=Weighing)
+    how: ComparisonConfig = field(default_factory=ComparisonConfig)
     seeds: Sequence[int] = (0, 1)  # tries at each task, by either version
     batch: int = 50  # tasks between two looks
     stop_early: bool = True  # at the first verdict
@@ -113,7 +113,7 @@ class Look:
 
 
 async def prove(
-    run: Run,
+    run: DurableRun,
     name: str,
     baseline: Policy,
     candidate: Policy,
@@ -222,7 +222,7 @@ def _analyse(
     )
 
 
-def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: Weighing) -> dict[str, Any]:
+def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig) -> dict[str, Any]:
     """The verdict alone: workers wait while we look, and intervals are for the end."""
     tasks, before, after = pairs(baseline, candidate, how.primary)
     if len(tasks) < 2:

@@ -19,20 +19,20 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast, get_type_hints
 
-from holdfast.collect.pool import Pace, Pool, Tally
-from holdfast.collect.seats import Seat
+from holdfast.collect.executors import Slot
+from holdfast.collect.pool import Pool, PoolStats, PoolTiming
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.process import is_gone, this_process
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
-from holdfast.contracts.run import Run as RunRecord
-from holdfast.contracts.run import RunState, Status, StepRecord, Wanted
+from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord
+from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
-from holdfast.store.changes import ORDERS
-from holdfast.store.orders import HELD, Orders
+from holdfast.store.desired_states import HELD, Orders
+from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import taken_up
 from holdfast.store.store import Store
 
@@ -65,12 +65,12 @@ class RunSpec:
     """What one run does, and how."""
 
     kind: str
-    program: Callable[[Run], Awaitable[Any]]
+    program: Callable[[DurableRun], Awaitable[Any]]
     model_ref: str
     settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
     runtime: Runtime  # where agents run, and who answers for a policy
     workers: int
-    pace: Pace = field(default_factory=Pace)
+    pace: PoolTiming = field(default_factory=PoolTiming)
     policy: str | None = None  # the line of versions that it improves
     seed: int = 0
     queue_limit: int | None = None
@@ -84,7 +84,7 @@ class RunSpec:
         return _hashed([VERSION, self.kind, self.model_ref, json.loads(json.dumps(self.settings))])
 
 
-class Run:
+class DurableRun:
     """What a program gets: its steps, and what they need."""
 
     def __init__(
@@ -197,7 +197,7 @@ class Run:
         """For a thread: waits while the run is paused or frozen, Interrupted once it is to end."""
         while not self.left.is_set():
             wanted = self._orders.of(self.id)
-            if wanted is Wanted.CANCELLED:
+            if wanted is DesiredState.CANCELLED:
                 break
             if wanted not in HELD:
                 return
@@ -208,7 +208,7 @@ class Run:
         """As `check`, on the event loop: nothing is begun by a run that is to wait, or to end."""
         while True:
             seen, wanted = self.store.changes.seen(ORDERS), self.store.runs.get(self.id).wanted
-            if wanted is Wanted.CANCELLED:
+            if wanted is DesiredState.CANCELLED:
                 raise Interrupted("the run was stopped")
             if wanted not in HELD:
                 return
@@ -285,7 +285,7 @@ async def drive(
     async with _closing(spec.runtime):
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)
-        run = Run(store, record, spec, clock=clock, who=who, observe=observe, features=features)
+        run = DurableRun(store, record, spec, clock=clock, who=who, observe=observe, features=features)
         try:
             state, error = await _work_through(run, control)
             await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=record.driver)
@@ -332,7 +332,7 @@ async def _closing(runtime: Runtime) -> AsyncIterator[None]:
         await asyncio.to_thread(runtime.close)
 
 
-async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, clock: Clock) -> Tally:
+async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, clock: Clock) -> PoolStats:
     """More workers for a run that another process drives, until it ends or they are wanted no more."""
     async with _closing(spec.runtime):
         pool = _pool(store, run_id, spec, clock)
@@ -342,12 +342,12 @@ async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, 
 
 def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
     runtime = spec.runtime
-    seats: Callable[[], Seat] = runtime.seat
+    seats: Callable[[], Slot] = runtime.seat
     how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.pace, "versions": runtime.versions}
     return Pool(store, run_id, seats, spec.workers, **how)
 
 
-async def _work_through(run: Run, control: Control) -> tuple[RunState, str | None]:
+async def _work_through(run: DurableRun, control: Control) -> tuple[RunState, str | None]:
     """The program, with the pool at work all the while; how that ended."""
     store, spec = run.store, run.spec
     pool = _pool(store, run.id, spec, run.clock)
@@ -358,7 +358,7 @@ async def _work_through(run: Run, control: Control) -> tuple[RunState, str | Non
     finally:
         run.left.set()
     # Asked of the store: all may be cancelled, and so done, before the pool's next beat brings it the order.
-    if store.runs.get(run.id).wanted is Wanted.CANCELLED:
+    if store.runs.get(run.id).wanted is DesiredState.CANCELLED:
         while await store.queue.cancel_open(run.id, now=run.clock(), why="the run was cancelled"):
             continue
         return RunState.CANCELLED, "cancelled by an order"
@@ -371,7 +371,7 @@ async def _work_through(run: Run, control: Control) -> tuple[RunState, str | Non
     return RunState.CANCELLED, "drained by an order"
 
 
-async def _program(run: Run) -> None:
+async def _program(run: DurableRun) -> None:
     try:
         await run.step(BEGIN, partial(begin, run.spec.runtime.tools), _identity(run.spec))
         await run.spec.program(run)
@@ -437,14 +437,14 @@ async def _until_ended(store: Store, run_id: str) -> None:
         await store.changes.after(ORDERS, seen)
 
 
-async def _keep_beating(run: Run) -> None:
+async def _keep_beating(run: DurableRun) -> None:
     """While we show signs of life nobody else may take the run up."""
     while True:
         await asyncio.sleep(run.spec.pace.heartbeat_s)
         await run.store.runs.beat(run.id, driver=run.record.driver, now=run.clock())
 
 
-async def _keep_telling(run: Run) -> None:
+async def _keep_telling(run: DurableRun) -> None:
     """Seldom enough that looking at a large run stays a small part of the work."""
     pause = run.spec.report_s
     while True:

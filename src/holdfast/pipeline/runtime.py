@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.collect.agent import Score
 from holdfast.collect.episodes import EpisodePlayer
-from holdfast.collect.seats import Home, Seat
+from holdfast.collect.executors import AgentRuntime, Slot
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete, Engine
@@ -57,7 +57,7 @@ class Runtime:
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
-        self._home = Home(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)
+        self._home = AgentRuntime(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)
         self._executor = executor or self._home.executor
 
     def attach(self, files: Artifacts) -> None:
@@ -86,8 +86,8 @@ class Runtime:
                 raise Fault(f"policy {version}", why=why, remedy=remedy)
             return self._actors[version].complete
 
-    def seat(self) -> Seat:
-        return Seat(self._executor())
+    def seat(self) -> Slot:
+        return Slot(self._executor())
 
     def close(self) -> None:
         self._home.close()

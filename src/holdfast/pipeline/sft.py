@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.collect.agent import Context
 from holdfast.collect.questions import exact_match
 from holdfast.collect.rows import read_rows
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import policy_from, policy_record
@@ -25,7 +25,7 @@ from holdfast.contracts.run import RunState, StepRecord
 from holdfast.learn.examples import (
     Dataset,
     Example,
-    Skipped,
+    SkippedRows,
     Tokenised,
     check_columns,
     divide,
@@ -35,7 +35,7 @@ from holdfast.learn.examples import (
 )
 from holdfast.learn.sft import HELD_OUT_LOSS, SFT
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
@@ -116,9 +116,9 @@ def resumed_spec(settings: Mapping[str, Any]) -> RunSpec:
 
 
 def _spec(
-    policy: Model, source: Source, how: SFT, examples: Sequence[Example] | None, skipped: Skipped | None = None
+    policy: Model, source: Source, how: SFT, examples: Sequence[Example] | None, skipped: SkippedRows | None = None
 ) -> RunSpec:
-    given = Given(source=source, how=how, examples=examples, skipped=skipped or Skipped())
+    given = SftInput(source=source, how=how, examples=examples, skipped=skipped or SkippedRows())
     return RunSpec(
         kind=KIND,
         program=partial(sft, policy, given),
@@ -139,13 +139,13 @@ async def _nobody(task: Any, context: Context) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class SftInput:
     """What a run begins with."""
 
     source: Source
     how: SFT
     examples: Sequence[Example] | None  # None: the run is taken up, and they are read where they are still needed
-    skipped: Skipped
+    skipped: SkippedRows
 
     def record(self) -> dict[str, Any]:
         return {"source": self.source.record(), "sft": self.how.record()}
@@ -171,11 +171,11 @@ class Prepared:
         return cls(**record)
 
 
-async def sft(policy: Model, given: Given, run: Run) -> None:
+async def sft(policy: Model, given: SftInput, run: DurableRun) -> None:
     """Prepare the examples, learn from them, and say what came of it."""
     how = given.how
     data: Prepared = await run.step("prepare", prepare, policy, given, title="reading the examples")
-    state: State = await run.step("before", before, how, policy, data, title="measuring before")
+    state: AlgorithmState = await run.step("before", before, how, policy, data, title="measuring before")
     pieces, total = how.pieces(data.sequences), how.updates(data.sequences)
     while state.step < pieces:
         title = f"learning, {state.metrics.get('updates', 0)} of {total} updates done"
@@ -185,7 +185,7 @@ async def sft(policy: Model, given: Given, run: Run) -> None:
     await run.step(RESULT, partial(result, run.done), state, data, title=RESULT)
 
 
-def prepare(policy: Model, given: Given, *, ctx: StepContext) -> Prepared:
+def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
     """The examples as the model's own tokens, divided, and kept."""
     how, source = given.how, given.source
     voice, longest, vocabulary = how.voice(policy, ctx)
@@ -209,7 +209,7 @@ def prepare(policy: Model, given: Given, *, ctx: StepContext) -> Prepared:
     return _kept(made, skipped, how, ctx)
 
 
-def _kept(made: Sequence[Tokenised], skipped: Skipped, how: SFT, ctx: StepContext) -> Prepared:
+def _kept(made: Sequence[Tokenised], skipped: SkippedRows, how: SFT, ctx: StepContext) -> Prepared:
     data = divide(made, how.held_out, seed=how.seed)
     return Prepared(
         blob=ctx.store.blobs.put(data.to_bytes(), now=ctx.now()),
@@ -222,15 +222,15 @@ def _kept(made: Sequence[Tokenised], skipped: Skipped, how: SFT, ctx: StepContex
     )
 
 
-def before(how: SFT, policy: Model, data: Prepared, *, ctx: StepContext) -> State:
+def before(how: SFT, policy: Model, data: Prepared, *, ctx: StepContext) -> AlgorithmState:
     return how.begin(policy, _data(data, ctx), ctx)
 
 
-def learn(how: SFT, state: State, data: Prepared, *, ctx: StepContext) -> State:
+def learn(how: SFT, state: AlgorithmState, data: Prepared, *, ctx: StepContext) -> AlgorithmState:
     return how.learn(state, _data(data, ctx), ctx)
 
 
-def result(done: Sequence[StepRecord], state: State, data: Prepared) -> dict[str, Any]:
+def result(done: Sequence[StepRecord], state: AlgorithmState, data: Prepared) -> dict[str, Any]:
     """The policy that it is now, and what was measured on the way."""
     losses = [one.body[HELD_OUT_LOSS] for one in done if HELD_OUT_LOSS in one.body]
     learnt = [one.body for one in done if one.body.get("checkpoint")]
@@ -296,7 +296,7 @@ def result_of(store: Store, run: str) -> Taught:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def _read(examples: Any, source: Source, how: SFT) -> tuple[list[Example], Skipped, int]:
+def _read(examples: Any, source: Source, how: SFT) -> tuple[list[Example], SkippedRows, int]:
     """The examples of a path or of rows; too many that are none are refused before anything is begun."""
     check_columns(source.columns)
     rows = [(one.place, one.origin.split, one.data) for one in read_rows(examples)]
@@ -307,7 +307,7 @@ def _read(examples: Any, source: Source, how: SFT) -> tuple[list[Example], Skipp
     return found, skipped, len(rows)
 
 
-def _again(given: Given) -> tuple[Sequence[Example], Skipped]:
+def _again(given: SftInput) -> tuple[Sequence[Example], SkippedRows]:
     """The examples; of a run that is taken up before they were kept, from their file."""
     if given.examples is not None:
         return given.examples, given.skipped

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
 from holdfast.collect.client import Client
-from holdfast.collect.pool import Pace
-from holdfast.collect.processes import ProcessExecutor, Recipe
+from holdfast.collect.pool import PoolTiming
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.collect.tasks import load
 from holdfast.contracts.algorithm import Algorithm, Batch, Work
 from holdfast.contracts.artifacts import Artifacts
@@ -31,13 +31,13 @@ from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria, Spread
+from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
-from holdfast.prove.weigh import Weighing
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ def evaluation_spec(
     return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
 
 
-async def _improve(spec: Spec, run: Run) -> None:
+async def _improve(spec: Spec, run: DurableRun) -> None:
     await improve(run, spec)
 
 
-async def optimize(settings: OptimizeSettings, policy: Policy, run: Run) -> None:
+async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) -> None:
     """All tasks once, and then what the settings ask to be learnt from them."""
     splits = ((Split.TRAIN, settings.train), (Split.VAL, settings.val))
     work = [
@@ -189,7 +189,7 @@ def _spec(
     engine, connect = _engine(settings, policies[0])
     executor, has_budgets = None, settings.thinking_budgets and features.budgets
     if settings.worker_kind == "processes":
-        recipe = Recipe(reference, score, connect, settings.proxy_url, has_budgets)
+        recipe = ProcessRecipe(reference, score, connect, settings.proxy_url, has_budgets)
         executor = partial(ProcessExecutor, recipe)
     runtime = Runtime(agent, score, engine, executor=executor, proxy_url=settings.proxy_url, has_budgets=has_budgets)
     if files is not None:
@@ -203,7 +203,7 @@ def _spec(
         settings=settings.record(),
         runtime=runtime,
         workers=settings.worker_count,
-        pace=Pace(
+        pace=PoolTiming(
             heartbeat_s=settings.heartbeat_interval_ms / 1000,
             lease_s=settings.lease_s,
             backoff=Backoff(initial_s=settings.retry_initial_ms / 1000, cap_s=settings.retry_max_ms / 1000),
@@ -363,8 +363,8 @@ def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = T
     )
 
 
-def weighing(how: ProveBlock) -> Weighing:
-    return Weighing(
+def weighing(how: ProveBlock) -> ComparisonConfig:
+    return ComparisonConfig(
         primary=how.primary,
         alpha=how.alpha,
         min_effect=how.min_effect,
@@ -382,6 +382,6 @@ def criteria(how: ProveBlock) -> Criteria:
         min_reward_delta=how.min_reward_delta,
         max_p_value=how.alpha,
         require_seed_reproducibility=how.seeds > 1,
-        max_seed_spread=Spread(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
-        max_sample_spread=Spread(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
+        max_seed_spread=SpreadLimits(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
+        max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
     )

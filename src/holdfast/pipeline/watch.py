@@ -10,25 +10,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.collect.agent import Score
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.settings import SafetyReward
 from holdfast.contracts.trace import Span
 from holdfast.reward.safety import SafetyPolicy, applied, close, judge, look
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class SafeguardedScorer:
     """The score of another, closed by a policy. It travels to other processes with it."""
 
     score: Score
     policy: SafetyPolicy
 
-    def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Sequence[Signal] | Awaitable[Sequence[Signal]]:
+    def __call__(
+        self, task: Any, output: Any, spans: Sequence[Span]
+    ) -> Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]:
         return self.score(task, output, spans)
 
     def close(
-        self, signals: Sequence[Signal], spans: Sequence[Span], output: Any
-    ) -> tuple[tuple[Signal, ...], str | None]:
+        self, signals: Sequence[RewardTerm], spans: Sequence[Span], output: Any
+    ) -> tuple[tuple[RewardTerm, ...], str | None]:
         """All signals of the attempt as they count, and why it is rejected, if it is.
 
         What was told while it ran counts, and so does what the agent itself said, its answer included. An attempt that
@@ -40,4 +42,4 @@ class Watched:
 
 def watched(score: Score, block: SafetyReward | None) -> Score:
     """The same scorer where no policy is asked for."""
-    return score if block is None else Watched(score, SafetyPolicy(**block.model_dump()))
+    return score if block is None else SafeguardedScorer(score, SafetyPolicy(**block.model_dump()))

@@ -79,7 +79,7 @@ class Sampling:
 
     @property
     def column(self) -> tuple[float, float, float, float]:
-        """Its part of `Rules`."""
+        """Its part of `SamplingRules`."""
         return self.temperature, float(self.top_k), self.top_p, float(bool(self.banned))
 
 
@@ -143,7 +143,7 @@ def draw(logps: Tensor, uniform: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SamplingRules:
     """How each of many rows is drawn; numbers and None where all rows ask for the same and it can be left out."""
 
     temperature: Tensor | float
@@ -153,12 +153,14 @@ class Rules:
     banned: Tensor | None  # [rows, V]
 
     @staticmethod
-    def of(columns: NDArray[np.float32], vocabulary: int, device: torch.device, *, every: bool = False) -> Rules:
+    def of(
+        columns: NDArray[np.float32], vocabulary: int, device: torch.device, *, every: bool = False
+    ) -> SamplingRules:
         """From `Sampling.column` of each row, side by side. `every` makes a tensor of everything, for a CUDA graph."""
         heat, top_k, top_p, bans = columns
         given = torch.from_numpy(columns).to(device)
         is_think = torch.arange(vocabulary, device=device) == THINK
-        return Rules(
+        return SamplingRules(
             temperature=given[0] if every or (heat != 1).any() else 1.0,
             greedy=given[0] == 0 if every or (heat == 0).any() else None,
             top_k=given[1].long() if every or (top_k > 0).any() else 0,
@@ -175,15 +177,15 @@ class Rules:
         every = (self.temperature, self.greedy, self.top_k, self.top_p, self.banned)
         return [part for part in every if isinstance(part, Tensor)]
 
-    def copy(self, other: Rules) -> None:
+    def copy(self, other: SamplingRules) -> None:
         """Take over the values of another one, in place."""
         for mine, new in zip(self.parts(), other.parts(), strict=True):
             mine.copy_(new)
 
-    def first(self, rows: int, *, filtered: bool) -> Rules:
+    def first(self, rows: int, *, filtered: bool) -> SamplingRules:
         """The same for the first rows, made with `every`; without the sort if it is not needed."""
         temperature, greedy, top_k, top_p, banned = (part[:rows] for part in self.parts())
-        return Rules(temperature, greedy, top_k if filtered else 0, top_p if filtered else 1.0, banned)
+        return SamplingRules(temperature, greedy, top_k if filtered else 0, top_p if filtered else 1.0, banned)
 
     def decide(self, logits: Tensor, uniform: Tensor, forced: Tensor | None) -> tuple[Tensor, Tensor]:
         """The next token of each row and its log-prob; where it is forced, the end of thinking with log-prob 0."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.policies import kernels
-from holdfast.policies.lm import Block, Shape, Transformer, norm, rotate
-from holdfast.policies.slots import GRAIN, Seat
+from holdfast.policies.lm import Block, ModelShape, Transformer, norm, rotate
+from holdfast.policies.slots import GRAIN, SlotPlan
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ BUCKET = 32  # with a fixed layout, prompts are padded to a multiple of this
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class BlockWeights:
     """One block, turned so that a row times the matrix runs along memory."""
 
     norm1: Tensor
@@ -44,7 +44,7 @@ class Weights:
 class Rows:
     """Work space for n rows."""
 
-    def __init__(self, shape: Shape, n: int) -> None:
+    def __init__(self, shape: ModelShape, n: int) -> None:
         self.x, self.y, self.heard = (torch.empty(n, shape.width) for _ in range(3))
         self.qkv = torch.empty(n, 3 * shape.width)
         self.up, self.mid = torch.empty(n, 2 * shape.inner), torch.empty(n, shape.inner)
@@ -96,7 +96,7 @@ class Cpu:
             kernels.add_norm(x, y, self._norms[layer + 1])
         return torch.mm(rows.y, self._read, out=rows.logits)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[Seat]) -> None:
+    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
         """Give each seat the keys and values of its prompt from its start on; what is before lies there already."""
         for seat in seats:
             if seat.source >= 0:
@@ -117,14 +117,14 @@ class Cpu:
                 self._compute(prompts[first:last], seats[first:last])
             first = last
 
-    def _copy(self, seat: Seat) -> None:
+    def _copy(self, seat: SlotPlan) -> None:
         tiles = slice(
             seat.shared // TILE, -(-seat.start // TILE)
         )  # the edges may hold more; it is overwritten or not seen
         self._keys[:, seat.slot, :, tiles] = self._keys[:, seat.source, :, tiles]
         self._values[:, seat.slot, :, tiles] = self._values[:, seat.source, :, tiles]
 
-    def _compute(self, prompts: Sequence[Ints], seats: Sequence[Seat]) -> None:
+    def _compute(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
         """All prompts end to end in one matrix, so that nothing is padded; only attention goes row by row."""
         pairs = list(zip(prompts, seats, strict=True))
         ids = torch.from_numpy(np.concatenate([p[seat.start :] for p, seat in pairs]))
@@ -149,7 +149,7 @@ class Cpu:
             gate, passed = torch.mm(norm(x, block.norm2), block.up).chunk(2, dim=-1)
             x.addmm_(F.silu(gate).mul_(passed), block.down)
 
-    def _hear(self, layer: int, qkv: Tensor, seat: Seat, mask: Tensor | None) -> Tensor:
+    def _hear(self, layer: int, qkv: Tensor, seat: SlotPlan, mask: Tensor | None) -> Tensor:
         """What each place of one prompt hears: qkv [3, H, T, D] -> [T, H, D]."""
         q, k, v = qkv
         if mask is not None:
@@ -175,12 +175,12 @@ def _array(tensor: Tensor) -> Floats:
     return np.asarray(tensor.numpy())
 
 
-def _turned(block: Block) -> Weights:
+def _turned(block: Block) -> BlockWeights:
     def turned(layer: nn.Linear) -> Tensor:
         return _copy(layer.weight).t().contiguous()
 
     norm2 = _copy(block.norm2)
-    return Weights(
+    return BlockWeights(
         norm1=_copy(block.norm1),
         qkv=turned(block.qkv),
         out=turned(block.out),

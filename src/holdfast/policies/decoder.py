@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Rules, Sampling, follow, shown, uniforms
+from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
 from holdfast.policies.cpu import Cpu
-from holdfast.policies.graph import STRIDE, Cuda, Drawn, Standing
+from holdfast.policies.graph import STRIDE, Cuda, DrawnTokens, RowPositions
 from holdfast.policies.lm import Transformer
-from holdfast.policies.slots import Seat, Slots
+from holdfast.policies.slots import SlotPlan, Slots
 from holdfast.policies.tokens import END, THINK
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DecodeRequest:
     """One answer to be written."""
 
     ticket: Any  # whatever the caller knows it by; hashable
@@ -37,7 +37,7 @@ class Request:
     key: int  # of its random stream
 
 
-class Limits(Protocol):
+class PromptLimits(Protocol):
     """What a prompt must keep to: an `lm.Shape` says it, and so does a foreign model."""
 
     @property
@@ -71,7 +71,7 @@ class Decoder:
         self._cpu = Cpu(model, count, fixed=fixed) if on_cpu else None
         self._cuda = None if on_cpu else cuda or Cuda(model, slots, device, fixed=fixed)
         self._slots = Slots(count, context, memory=memory)
-        self._requests: list[Request | None] = [None] * count
+        self._requests: list[DecodeRequest | None] = [None] * count
         self._token, self._place = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._count, self._limit = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._inside, self._left = np.zeros(count, bool), np.full(count, NO_LIMIT)
@@ -96,7 +96,7 @@ class Decoder:
         """An answer to each prompt; nothing else may be under way."""
         if isinstance(samplings, Sampling):
             samplings = [samplings] * len(prompts)
-        waiting = [Request(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))]
+        waiting = [DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))]
         for request in waiting:
             check(request, self.shape)
         done: dict[int, Completion] = {}
@@ -114,7 +114,7 @@ class Decoder:
         self._slots.forget()
 
     @torch.inference_mode()
-    def admit(self, requests: Sequence[Request]) -> list[Request]:
+    def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]:
         """Give slots to as many of these as there is room for, and hand back the rest for after a step or two.
 
         If it fails, none of these has a slot, and those that were there before go on.
@@ -136,7 +136,7 @@ class Decoder:
             self._cuda.seat(self._standing())
         return waiting + later
 
-    def _admit(self, waiting: list[Request]) -> list[Request]:
+    def _admit(self, waiting: list[DecodeRequest]) -> list[DecodeRequest]:
         for wait in (True, True, False):  # what begins like a neighbour waits until the neighbour has been computed
             seats = self._seats(waiting, wait=wait)
             seated = [(r, seat) for r, seat in zip(waiting, seats, strict=True) if seat is not None]
@@ -150,12 +150,12 @@ class Decoder:
                 break
         return waiting
 
-    def _seats(self, requests: Sequence[Request], *, wait: bool) -> list[Seat | None]:
+    def _seats(self, requests: Sequence[DecodeRequest], *, wait: bool) -> list[SlotPlan | None]:
         if self._cpu:
             return [self._slots.take(np.asarray(r.ids, np.int64), wait=wait) for r in requests]
         free = np.flatnonzero(~self._slots.active)[: len(requests)]  # on a GPU nobody leans on anybody
         self._slots.active[free] = True
-        return [Seat(slot, 0, slot, 0, -1) for slot in free.tolist()]
+        return [SlotPlan(slot, 0, slot, 0, -1) for slot in free.tolist()]
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
@@ -206,7 +206,7 @@ class Decoder:
             self._seated()
         return finished
 
-    def _keep_all(self, rows: Ints, drawn: Drawn) -> None:
+    def _keep_all(self, rows: Ints, drawn: DrawnTokens) -> None:
         """Write a whole stride down. Who ends within it has the rest for nothing, and nobody uses the last place."""
         steps = len(drawn.ids)
         counts = np.minimum(self._count[rows][:, None] + np.arange(steps), self.shape.context - 1)
@@ -218,8 +218,8 @@ class Decoder:
         self._place[rows] = np.minimum(self._place[rows] + steps, self.shape.context - 1)
         self._count[rows] += steps
 
-    def _standing(self) -> Standing:
-        return Standing(
+    def _standing(self) -> RowPositions:
+        return RowPositions(
             token=self._token, place=self._place, count=self._count, inside=self._inside, left=self._left,
             uniform=self._uniform, columns=self._columns,
         )  # fmt: skip
@@ -247,7 +247,7 @@ class Decoder:
         self._slots.computed()
         self._seated()
 
-    def _begin(self, slot: int, request: Request) -> None:
+    def _begin(self, slot: int, request: DecodeRequest) -> None:
         """The prompt's last token is what the first step feeds."""
         sampling, length = request.sampling, len(request.ids)
         limit = min(sampling.max_tokens, self.shape.context - length)
@@ -269,7 +269,7 @@ class Decoder:
             np.arange(self.capacity) if self.fixed else active[self._slots.base[active].argsort(kind="stable")]
         )
         self._lean = self._slots.base[self._rows], self._slots.shared[self._rows]
-        self._rules = Rules.of(self._columns[:, self._rows], self.shape.vocabulary, torch.device("cpu"))
+        self._rules = SamplingRules.of(self._columns[:, self._rows], self.shape.vocabulary, torch.device("cpu"))
 
     def _keep(
         self, rows: Ints, tokens: Ints, logps: NDArray[np.float32], forced: NDArray[np.bool_]
@@ -323,7 +323,7 @@ class Decoder:
         self._inside[slot] = False
 
 
-def check(request: Request, shape: Limits) -> None:
+def check(request: DecodeRequest, shape: PromptLimits) -> None:
     """What cannot be answered is refused before it sits among others: a prompt must leave room for an answer."""
     length, context = len(request.ids), shape.context
     if not length:

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.policies.choice import Rules, follow
+from holdfast.policies.choice import SamplingRules, follow
 from holdfast.policies.lm import Block, Transformer, norm
-from holdfast.policies.slots import Seat
+from holdfast.policies.slots import SlotPlan
 
 Ints = NDArray[np.int64]
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ BRIEF = 1 << 13  # up to so many tokens, reading them is mostly asking for it
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTokens:
     """What a stride drew, [steps, rows], and where those rows stand that took all of it."""
 
     ids: Ints
@@ -46,7 +46,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RowPositions:
     """Where every row stands, as the host knows it."""
 
     token: Ints
@@ -79,7 +79,7 @@ class Cuda:
         self._whole = torch.zeros(4, slots, dtype=torch.int64, device=device)  # token, place, count, left
         self._inside = torch.zeros(slots, dtype=torch.bool, device=device)
         self._uniform = torch.zeros(slots, shape.context, device=device)
-        self._rules = Rules.of(np.ones((4, slots), np.float32), shape.vocabulary, device, every=True)
+        self._rules = SamplingRules.of(np.ones((4, slots), np.float32), shape.vocabulary, device, every=True)
         # Id, log-prob and forced of each step, then inside and left; 64 bits hold them all, and one copy brings them.
         self._drawn = torch.zeros(3 * STRIDE + 2, slots, dtype=torch.float64, device=device)
         self._graphs: dict[tuple[int, int, bool], Callable[[], None]] = {}
@@ -91,7 +91,7 @@ class Cuda:
             for mine, new in zip(self._model.parameters(), model.parameters(), strict=True):
                 mine.copy_(new)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[Seat]) -> None:
+    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
         """Give each seat the keys and values of its prompt."""
         pairs = sorted(
             ((p, s.slot) for p, s in zip(prompts, seats, strict=True) if len(p)), key=lambda pair: len(pair[0])
@@ -133,14 +133,14 @@ class Cuda:
         enabled = self._device.type == "cuda"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
-    def seat(self, now: Standing) -> None:
+    def seat(self, now: RowPositions) -> None:
         """Rows have come: everything the steps work with is set to what the host knows."""
         self._whole.copy_(torch.from_numpy(np.stack([now.token, now.place, now.count, now.left])))
         self._inside.copy_(torch.from_numpy(now.inside))
         self._uniform.copy_(torch.from_numpy(now.uniform))
-        self._rules.copy(Rules.of(now.columns, self.shape.vocabulary, self._device, every=True))
+        self._rules.copy(SamplingRules.of(now.columns, self.shape.vocabulary, self._device, every=True))
 
-    def run(self, rows: int, place: int, steps: int, *, filtered: bool) -> Drawn:
+    def run(self, rows: int, place: int, steps: int, *, filtered: bool) -> DrawnTokens:
         """Some steps for the first rows, none of which is beyond `place` now."""
         size, reach = self.slots, self.shape.context
         if not self.fixed:
@@ -154,7 +154,7 @@ class Cuda:
         self._graphs[which]()
         *drawn, inside, left = self._drawn.cpu().numpy()
         ids, logps, forced = np.stack(drawn).reshape(STRIDE, 3, -1)[:steps].transpose(1, 0, 2)
-        return Drawn(
+        return DrawnTokens(
             ids.astype(np.int64), logps.astype(np.float32), forced.astype(bool), inside.astype(bool), left.astype(int)
         )
 
@@ -220,7 +220,9 @@ def layered(
     return block.close(x, heard.flatten(1))
 
 
-def chosen(model: Transformer, x: Tensor, uniform: Tensor, rules: Rules, whole: Tensor, inside: Tensor) -> Tensor:
+def chosen(
+    model: Transformer, x: Tensor, uniform: Tensor, rules: SamplingRules, whole: Tensor, inside: Tensor
+) -> Tensor:
     """The next token of each row, and every row moves on by it; ids, log-probs and which were forced, [3, N]."""
     _, place, count, left = whole
     forced = inside & (left <= 0)

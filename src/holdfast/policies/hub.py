@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import tokens
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
 from holdfast.policies.choice import Completion, Sampling, draw, log_probs, uniforms
-from holdfast.policies.decoder import Request
-from holdfast.policies.voices import ByteVoice, TemplateVoice, Voice
+from holdfast.policies.decoder import DecodeRequest
 from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -47,7 +47,7 @@ class Lora:
 class Hub(nn.Module):
     """A loaded model. Parameters that are to be trained are those that require a gradient."""
 
-    def __init__(self, net: Any, voice: Voice) -> None:
+    def __init__(self, net: Any, voice: ChatTemplate) -> None:
         super().__init__()
         self.net, self.voice = net, voice
 
@@ -88,9 +88,9 @@ class Hub(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.hidden(ids))
 
-    def writing(self, slots: int) -> Waves:
+    def writing(self, slots: int) -> BatchGenerator:
         """What answers many calls at a time. The weights are shared with this model, not copied."""
-        return Waves(self, slots=slots)
+        return BatchGenerator(self, slots=slots)
 
 
 def load(
@@ -175,14 +175,14 @@ def generate(
     """An answer to each prompt, all of them at the same time. How many fit is the caller's business."""
     if isinstance(samplings, Sampling):
         samplings = [samplings] * len(prompts)
-    waves, done = Waves(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
-    waves.admit([Request(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
+    waves, done = BatchGenerator(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
+    waves.admit([DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
     while len(done) < len(prompts):
         done.update(waves.step())
     return [done[n] for n in range(len(prompts))]
 
 
-class Waves:
+class BatchGenerator:
     """What `Decoder` is for our own model, simpler: answers begin together, and the next ones when all have ended."""
 
     def __init__(self, hub: Hub, *, slots: int = 16) -> None:
@@ -193,7 +193,7 @@ class Waves:
     def room(self) -> int:
         return 0 if self._rows else self.capacity
 
-    def admit(self, requests: Sequence[Request]) -> list[Request]:
+    def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]:
         """Begin with as many of these as there is room for, and hand back the rest."""
         room = self.room
         if room and requests:
@@ -255,7 +255,7 @@ def _resting(hub: Hub) -> Iterator[None]:
 class _Row:
     """One answer being written."""
 
-    def __init__(self, hub: Hub, request: Request) -> None:
+    def __init__(self, hub: Hub, request: DecodeRequest) -> None:
         prompt, sampling = request.ids, request.sampling
         if not 1 <= len(prompt) < hub.context:
             raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
@@ -361,22 +361,22 @@ def _existing(folder: str | Path, file: str) -> Path:
     return folder
 
 
-def _voice(transformers: Any, folder: Path, net: Any) -> Voice:
+def _voice(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         if net.config.vocab_size != tokens.VOCABULARY:
             why = f"has no tokenizer, and {net.config.vocab_size} tokens where bytes and marks are {tokens.VOCABULARY}"
             raise BadInput(f"model {folder}", why=why, remedy="put its tokenizer.json into the folder")
-        return ByteVoice()
+        return ByteTemplate()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if is_bytes(tokenizer, net.config.vocab_size):
-        return ByteVoice(tokenizer)
+        return ByteTemplate(tokenizer)
     if tokenizer.chat_template is None:
         raise BadInput(f"model {folder}", why="its tokenizer has no chat template", remedy="take one that can chat")
     named = [tokenizer.eos_token_id, net.generation_config.eos_token_id if net.generation_config else None]
     ends = {token for one in named if one is not None for token in (one if isinstance(one, list) else [one])}
     if not ends:
         raise BadInput(f"model {folder}", why="no token ends its answers", remedy="set eos_token_id")
-    return TemplateVoice(tokenizer, frozenset(ends))
+    return JinjaTemplate(tokenizer, frozenset(ends))
 
 
 def is_bytes(tokenizer: Any, vocabulary: int) -> bool:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import hub, tokens
+from holdfast.policies.chat_template import ByteTemplate
 from holdfast.policies.hub import Hub
-from holdfast.policies.lm import EPSILON, ROTARY_BASE, Shape, Transformer
-from holdfast.policies.voices import ByteVoice
+from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
 
 CLOSE = 1e-3  # logits of both layouts: they sum in another order
 # The same as `tokens.render`, for programs that only know templates. Here, unlike there, a text can spell a mark.
@@ -58,10 +58,10 @@ TEMPLATE = """\
 def save(model: Transformer, folder: Path) -> Path:
     """A folder that transformers and vLLM read, with a tokenizer and a template that give our own ids."""
     net = to_llama(model, end=tokens.END, pad=tokens.END)
-    return hub.save(Hub(net, ByteVoice(_tokenizer(model.shape.context))), folder)
+    return hub.save(Hub(net, ByteTemplate(_tokenizer(model.shape.context))), folder)
 
 
-def config_of(shape: Shape, *, end: int, pad: int) -> Any:
+def config_of(shape: ModelShape, *, end: int, pad: int) -> Any:
     return hub.imported("transformers").LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.width,

@@ -27,7 +27,7 @@ Keep = Callable[[int, Tensor, Tensor], None]  # layer, keys [B, H, T, D], values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """What makes two models interchangeable."""
 
     SCHEMA: ClassVar[int] = 1
@@ -60,7 +60,7 @@ class Shape:
         return -(-8 * self.width // 3 // 32) * 32
 
 
-def layout(shape: Shape) -> dict[str, tuple[int, ...]]:
+def layout(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """The parameters of a `Transformer` of this shape by name, without building it."""
     width, inner = shape.width, shape.inner
     block = {
@@ -75,13 +75,13 @@ def layout(shape: Shape) -> dict[str, tuple[int, ...]]:
     return {"embed.weight": (shape.vocabulary, width), "norm": (width,), **blocks}
 
 
-SPROUT = Shape(width=128, layers=6, heads=4, context=512)  # 1.2 M parameters
+SPROUT = ModelShape(width=128, layers=6, heads=4, context=512)  # 1.2 M parameters
 
 
 class Block(nn.Module):
     """Attention, then a feed-forward part; both added to what came in."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.heads, self.head = shape.heads, shape.head
         self.norm1 = nn.Parameter(torch.ones(shape.width))
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
     cos: Tensor  # [context, head / 2]
     sin: Tensor
 
-    def __init__(self, shape: Shape, *, seed: int) -> None:
+    def __init__(self, shape: ModelShape, *, seed: int) -> None:
         super().__init__()
         self.shape = shape
         self.embed = nn.Embedding(shape.vocabulary, shape.width)
@@ -194,6 +194,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((x1 * cos - x2 * sin, x1 * sin + x2 * cos), dim=-1)
 
 
-def _angles(shape: Shape) -> Tensor:
+def _angles(shape: ModelShape) -> Tensor:
     frequency = ROTARY_BASE ** (-torch.arange(0, shape.head, 2, dtype=torch.float64) / shape.head)
     return (torch.arange(shape.context, dtype=torch.float64)[:, None] * frequency).float()

@@ -37,7 +37,7 @@ DECIDES = (
 LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
 
 
-class Weights(Protocol):
+class WeightsRef(Protocol):
     """What of a model policy says which weights they are."""
 
     @property
@@ -54,7 +54,7 @@ def is_hub(folder: Path) -> bool:
     return (folder / "config.json").is_file() and not (folder / weights.MANIFEST).is_file()
 
 
-def load(policy: Weights, files: Artifacts | None) -> tuple[Transformer | Hub, str]:
+def load(policy: WeightsRef, files: Artifacts | None) -> tuple[Transformer | Hub, str]:
     """The model of a policy, and the hash of its weights; its checkpoint is among the files.
 
     Lost where a checkpoint is missing or damaged: whoever made it can make it anew.
@@ -120,7 +120,7 @@ def found(checkpoint: str | None) -> Iterator[None]:
         raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
 
 
-def save(folder: Path, model: nn.Module, policy: Weights, manifest: Manifest) -> Manifest:
+def save(folder: Path, model: nn.Module, policy: WeightsRef, manifest: Manifest) -> Manifest:
     """What a checkpoint keeps of a model: all of ours, of a foreign one what was trained."""
     if isinstance(model, Transformer):
         return weights.save_transformer(folder, model, manifest)
@@ -130,7 +130,7 @@ def save(folder: Path, model: nn.Module, policy: Weights, manifest: Manifest) ->
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
-def export(policy: Weights, files: Artifacts | None, folder: Path) -> Path:
+def export(policy: WeightsRef, files: Artifacts | None, folder: Path) -> Path:
     """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")

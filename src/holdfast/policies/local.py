@@ -24,13 +24,13 @@ import torch
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, thinking_tokens
 from holdfast.policies.choice import Completion, Sampling
-from holdfast.policies.decoder import Decoder, Limits, Request, check
+from holdfast.policies.decoder import Decoder, DecodeRequest, PromptLimits, check
 from holdfast.policies.lm import Transformer
-from holdfast.policies.voices import ByteVoice, Voice, thinking_tokens
 
 NAMES = tuple(each.name for each in fields(Sampling))
-BYTES = ByteVoice()
+BYTES = ByteTemplate()
 
 Hear = Callable[[list[int], list[float]], None]  # tokens that are new, and their log-probs; called by the desk's thread
 
@@ -42,16 +42,16 @@ class Writing(Protocol):
     def capacity(self) -> int: ...
     @property
     def room(self) -> int: ...
-    def admit(self, requests: Sequence[Request]) -> list[Request]: ...
+    def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]: ...
     def step(self) -> list[tuple[Any, Completion]]: ...
     def so_far(self, ticket: Any, start: int = 0) -> tuple[list[int], list[float]]: ...
     def drop(self, tickets: Iterable[Any]) -> None: ...
 
 
-class Foreign(Limits, Protocol):
+class ForeignModel(PromptLimits, Protocol):
     """A model of another kind (`hub.Hub`), with its own tokens and its own way to write answers."""
 
-    voice: Voice
+    voice: ChatTemplate
 
     def writing(self, slots: int) -> Writing: ...
 
@@ -60,14 +60,14 @@ class Foreign(Limits, Protocol):
 class Job:
     """An answer that somebody waits for."""
 
-    request: Request
+    request: DecodeRequest
     answer: Future[tuple[Completion, str]]  # and the version that gave it
     hear: Hear | None = None  # somebody listens while it is written …
     told: int = 0  # … and has heard so many tokens
 
 
 @dataclass(slots=True, eq=False)
-class Crew:
+class WeightsGeneration:
     """One version of the weights, and the jobs that began with it."""
 
     decoder: Writing
@@ -85,7 +85,7 @@ class Local:
 
     def __init__(
         self,
-        model: Transformer | Foreign,
+        model: Transformer | ForeignModel,
         *,
         name: str = "local",
         version: str = "0",
@@ -99,7 +99,7 @@ class Local:
         self._take(model)
         self._tickets, self._own = count(), count()
         self._spares: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
-        self._desk = Desk(Crew(self._decoder(model), version), self._spares)
+        self._desk = DecoderThread(WeightsGeneration(self._decoder(model), version), self._spares)
         self._desk.start()
 
     async def __call__(
@@ -159,25 +159,25 @@ class Local:
     @property
     def speaks_bytes(self) -> bool:
         """Whether its tokens are our bytes and marks, which anybody can spell."""
-        return isinstance(self._voice, ByteVoice)
+        return isinstance(self._voice, ByteTemplate)
 
     def _request(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         sampling: dict[str, Any],
-    ) -> Request:
+    ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
         drawn = _sampling(sampling)
         ids = self._voice.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
-        request = Request(next(self._tickets), ids, drawn, key)
+        request = DecodeRequest(next(self._tickets), ids, drawn, key)
         check(request, self._shape)
         return request
 
-    def swap(self, model: Transformer | Foreign, version: str) -> None:
+    def swap(self, model: Transformer | ForeignModel, version: str) -> None:
         """Calls from now on are answered by these weights, which are copied. Nobody waits."""
-        self._desk.post(Crew(self._decoder(model), version))
+        self._desk.post(WeightsGeneration(self._decoder(model), version))
         self._take(model)
 
     def close(self) -> None:
@@ -190,15 +190,15 @@ class Local:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self, model: Transformer | Foreign) -> None:
-        self._shape: Limits
-        self._voice: Voice
+    def _take(self, model: Transformer | ForeignModel) -> None:
+        self._shape: PromptLimits
+        self._voice: ChatTemplate
         if isinstance(model, Transformer):
             self._shape, self._voice = model.shape, BYTES
         else:
             self._shape, self._voice = model, model.voice
 
-    def _decoder(self, model: Transformer | Foreign) -> Writing:
+    def _decoder(self, model: Transformer | ForeignModel) -> Writing:
         """A decoder whose version is done serves again: its memory is warm, and on a GPU its graphs are captured."""
         if not isinstance(model, Transformer):
             return model.writing(self._slots)
@@ -221,7 +221,7 @@ class Local:
         return int(high) << 21 | int(low) >> 11  # 53 bits: every JSON reader keeps them
 
 
-class Desk(threading.Thread):
+class DecoderThread(threading.Thread):
     """The thread that owns the decoders.
 
     What fails for one call fails that call; what fails for all that are under way fails those. Later calls are served.
@@ -229,21 +229,21 @@ class Desk(threading.Thread):
 
     WINDOW_S = 0.002  # an idle desk waits this long after the first call for those that come with it
 
-    def __init__(self, crew: Crew, spares: queue.SimpleQueue[Decoder]) -> None:
+    def __init__(self, crew: WeightsGeneration, spares: queue.SimpleQueue[Decoder]) -> None:
         super().__init__(name="holdfast-local", daemon=True)
         self._spares = spares
         self._crews = [crew]  # the last one takes new jobs, the others finish theirs
-        self._inbox: queue.SimpleQueue[Job | Crew | int | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Job | WeightsGeneration | int | None] = queue.SimpleQueue()
         self._door = threading.Lock()
         self._closed: Fault | None = None
 
-    def submit(self, request: Request, hear: Hear | None = None) -> Future[tuple[Completion, str]]:
+    def submit(self, request: DecodeRequest, hear: Hear | None = None) -> Future[tuple[Completion, str]]:
         answer: Future[tuple[Completion, str]] = Future()
         self.post(Job(request, answer, hear))
         answer.add_done_callback(lambda done: self._inbox.put(request.ticket) if done.cancelled() else None)
         return answer
 
-    def post(self, message: Job | Crew | None) -> None:
+    def post(self, message: Job | WeightsGeneration | None) -> None:
         with self._door:
             if self._closed is not None:
                 raise self._closed
@@ -285,7 +285,7 @@ class Desk(threading.Thread):
                 return True
             if message is None:
                 return False
-            if isinstance(message, Crew):
+            if isinstance(message, WeightsGeneration):
                 self._crews.append(message)
                 self._dismiss()
             elif isinstance(message, Job):
@@ -312,7 +312,7 @@ class Desk(threading.Thread):
                     job.hear(ids, logprobs)
         self._dismiss()
 
-    def _admit(self, crew: Crew) -> None:
+    def _admit(self, crew: WeightsGeneration) -> None:
         if not crew.waiting or not crew.decoder.room:
             return
         if _seat(crew, crew.waiting) is None:
@@ -322,7 +322,7 @@ class Desk(threading.Thread):
                 crew.waiting.remove(job)
                 _tell(job, error if isinstance(error, HoldfastError) else _fault(error, "ask for something else"))
 
-    def _step(self, crew: Crew) -> None:
+    def _step(self, crew: WeightsGeneration) -> None:
         try:
             finished = crew.decoder.step()
         except Exception as error:  # nobody knows whose row it was
@@ -346,7 +346,7 @@ class Desk(threading.Thread):
         self._crews = [crew for crew in older if crew.waiting or crew.seated] + [newest]
 
 
-def _seat(crew: Crew, jobs: Sequence[Job]) -> Exception | None:
+def _seat(crew: WeightsGeneration, jobs: Sequence[Job]) -> Exception | None:
     """Those of the jobs for which there is room begin; or, if that fails, none does."""
     room = crew.decoder.room
     try:
@@ -390,7 +390,11 @@ def _sampling(given: dict[str, Any]) -> Sampling:
 
 
 def _call(
-    model: str, messages: Sequence[Mapping[str, Any]], request: Request, completion: Completion, voice: Voice
+    model: str,
+    messages: Sequence[Mapping[str, Any]],
+    request: DecodeRequest,
+    completion: Completion,
+    voice: ChatTemplate,
 ) -> ModelCall:
     drawn = request.sampling
     response = voice.read(completion.ids, drawn.stop)

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from holdfast.contracts.envs import Bools, Choose, Observation, Spaces
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import Bools, Choose, Observation, Spaces
 
 HALF_LOG_TAU = 0.5 * log(2.0 * pi)
 FIRST_LOG_STD = -0.5  # of a continuous policy: wide enough to explore, narrow enough to stay within usual bounds
@@ -42,7 +42,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ActionDistribution:
     """Categorical: log p = logits − log Σ exp(logits); a forbidden action has −inf, so exactly no chance."""
 
     log_p: Tensor  # [..., A], normalised
@@ -138,14 +138,14 @@ class ActorCritic(nn.Module):
         memory = torch.stack(states)
         return memory, memory
 
-    def decide(self, features: Tensor, mask: Tensor | None = None) -> Choice | Gaussian:
+    def decide(self, features: Tensor, mask: Tensor | None = None) -> ActionDistribution | Gaussian:
         """What to do, from features [..., F]; `mask` [..., A] is True where an action is allowed."""
         out = self.actor(features)
         if self.log_std is not None:
             return Gaussian(out, self.log_std)
         if mask is not None:
             out = out.masked_fill(~mask, -torch.inf)
-        return Choice(out.log_softmax(-1))
+        return ActionDistribution(out.log_softmax(-1))
 
     def value(self, features: Tensor) -> Tensor:
         """What is still to come, from features [..., F]: [...]."""
@@ -153,7 +153,9 @@ class ActorCritic(nn.Module):
         return worth.squeeze(-1)
 
 
-def look(net: ActorCritic, view: Observation, hidden: Tensor, first: Bools) -> tuple[Choice | Gaussian, Tensor]:
+def look(
+    net: ActorCritic, view: Observation, hidden: Tensor, first: Bools
+) -> tuple[ActionDistribution | Gaussian, Tensor]:
     """What the net would do now, and what it remembers after having seen this."""
     device = hidden.device
     seen = torch.from_numpy(view.values).to(device)

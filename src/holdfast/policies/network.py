@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Engine
+from holdfast.contracts.envs import Spaces
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
-from holdfast.contracts.worlds import Spaces
 
 if TYPE_CHECKING:
     from holdfast.policies.nets import ActorCritic, Body

@@ -17,7 +17,7 @@ WORTH = 8  # a shared beginning shorter than this is computed again: leaning on 
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class SlotPlan:
     """Where a prompt goes, and what of it is there already."""
 
     slot: int
@@ -40,7 +40,7 @@ class Slots:
         self._let_go = np.zeros(count, np.int64)  # when; 0: never used
         self._clock = 0
 
-    def take(self, ids: Ints, *, wait: bool) -> Seat | None:
+    def take(self, ids: Ints, *, wait: bool) -> SlotPlan | None:
         """A seat for the prompt; None: there is none now, or (`wait`) a neighbour's beginning is worth waiting for."""
         known, like = self._longest(ids[:-1])
         if self._fresh[like]:
@@ -87,10 +87,10 @@ class Slots:
         like = int(length.argmax())
         return int(length[like]), like
 
-    def _seat(self, known: int, like: int) -> Seat | None:
+    def _seat(self, known: int, like: int) -> SlotPlan | None:
         if like < 0:
             slot = self._clear(-1)
-            return None if slot < 0 else Seat(slot, 0, slot, 0, -1)
+            return None if slot < 0 else SlotPlan(slot, 0, slot, 0, -1)
         root, reach = int(self.base[like]), int(self.shared[like])
         if root == like:
             reach, source = known // GRAIN * GRAIN, like
@@ -106,19 +106,19 @@ class Slots:
             self._leaners[root] -= reach > 0
             # With few slots the like one may be all there is: to wait for another would be to wait for ever.
             return self._stay(like, root, known, reach) if self._is_free(like) else None
-        return Seat(slot, known, root if reach else slot, reach, source if reach < known else -1)
+        return SlotPlan(slot, known, root if reach else slot, reach, source if reach < known else -1)
 
     def _is_free(self, slot: int) -> bool:
         return not self.active[slot] and not self._leaners[slot]
 
-    def _stay(self, slot: int, root: int, known: int, reach: int) -> Seat:
+    def _stay(self, slot: int, root: int, known: int, reach: int) -> SlotPlan:
         """Go on in the slot that had the beginning."""
         if root == slot:
-            return Seat(slot, known, slot, 0, -1)
+            return SlotPlan(slot, known, slot, 0, -1)
         if reach == 0:
             self._leaners[root] -= 1
         source = root if reach < known and known < self.shared[slot] else -1
-        return Seat(slot, known, root if reach else slot, reach, source)
+        return SlotPlan(slot, known, root if reach else slot, reach, source)
 
     def _clear(self, keep: int) -> int:
         """The slot that has been idle for longest and that nobody leans on, emptied; -1: there is none."""

@@ -31,7 +31,7 @@ BATCH = 32  # conversations read at a time
 Conversation = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]  # messages, the answer last, and tools
 
 
-class Head(nn.Module):
+class VerifierHead(nn.Module):
     """What was read of an answer [N, F] in, the log-odds [N] that it is right out."""
 
     mean: Tensor
@@ -56,7 +56,7 @@ class Head(nn.Module):
 class Verifier:
     """A head and the model that it reads with."""
 
-    def __init__(self, net: Transformer, head: Head, *, version: str) -> None:
+    def __init__(self, net: Transformer, head: VerifierHead, *, version: str) -> None:
         self._net, self._head, self.version = net.eval(), head.eval(), version
 
     def __call__(self, conversations: Sequence[Conversation]) -> list[float | None]:
@@ -120,7 +120,7 @@ def fit(
     rate: float = 2e-3,
     decay: float = 0.05,
     drop: float = 0.2,
-) -> Head:
+) -> VerifierHead:
     """A head for these answers [N, F], some of them right: cross-entropy, AdamW, inputs dropped at random.
 
     Within each group (of one author) right and wrong count alike: who wrote it tells nothing of whether it is right.
@@ -128,7 +128,7 @@ def fit(
     right, weight = torch.tensor(outcomes, dtype=torch.float32), balanced(outcomes, groups)
     if read.shape[:1] != right.shape or not 0 < float(right.mean()) < 1:
         raise BadInput(f"{len(right)} answers", why="some must be right and some wrong", remedy="gather more")
-    head, rng = Head(read.shape[1], inner, seed=seed), torch.Generator().manual_seed(seed)
+    head, rng = VerifierHead(read.shape[1], inner, seed=seed), torch.Generator().manual_seed(seed)
     head.mean.copy_(read.mean(0))
     head.scale.copy_(read.std(0).clamp_min(1e-3))
     best = torch.optim.AdamW(head.parameters(), lr=rate, weight_decay=decay)
@@ -151,7 +151,7 @@ def balanced(outcomes: Sequence[bool], groups: Sequence[str]) -> Tensor:
     return torch.tensor([len(pairs) / len(counts) / counts[pair] for pair in pairs])
 
 
-def save(folder: Path, head: Head, manifest: Manifest) -> Manifest:
+def save(folder: Path, head: VerifierHead, manifest: Manifest) -> Manifest:
     """In half precision; the manifest's parent is the hash of the model that it reads with."""
     shape = {"features": head.first.in_features, "inner": head.first.out_features}
     return weights.save(folder, head.state_dict(), replace(manifest, kind=KIND, shape=shape), half=True)
@@ -167,7 +167,7 @@ def load(folder: Path = PLACE, *, model: str = "sprout") -> Verifier:
         why = f"was made for a model {str(manifest.parent)[:12]}…, and {model} is {below.sha256[:12]}…"
         raise BadInput(f"verifier {folder}", why=why, remedy="train it anew for that model")
     try:
-        head = Head(int(manifest.shape["features"]), int(manifest.shape["inner"]), seed=0)
+        head = VerifierHead(int(manifest.shape["features"]), int(manifest.shape["inner"]), seed=0)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{folder}: shape", why=f"{type(error).__name__}: {error}") from None
     if head.first.in_features != width(net):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.lm import Shape, Transformer, layout
+from holdfast.policies.lm import ModelShape, Transformer, layout
 
 MANIFEST = "manifest.json"
 KINDS = ("transformer", "hub", "actor-critic", "trainer", "verifier")
@@ -186,7 +186,7 @@ def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Tr
     if manifest.kind != "transformer":
         raise BadInput(str(folder), why=f"holds weights of kind {manifest.kind}", remedy="name a transformer")
     try:
-        shape = Shape(**manifest.shape)
+        shape = ModelShape(**manifest.shape)
     except TypeError as error:
         raise BadInput(f"{folder / MANIFEST}: shape", why=str(error), remedy="restore it from a copy") from None
     except BadInput as error:

@@ -17,8 +17,8 @@ from scipy.special import gammaincc  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
-from holdfast.contracts.trial import Served, Trial
-from holdfast.promote.sticky import bucket
+from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.promote.bucketing import bucket
 
 KIND = "experiment"  # of its trial
 ALARM = 0.001  # a sample ratio that was less likely than that is no accident
@@ -28,7 +28,9 @@ CONCENTRATION = (
 
 Told = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
 Compare = Callable[[Sequence[Told], float], Verdict]  # at level α: is it better? valid at every look; needs more units
-Guard = Callable[[Sequence[Served], Sequence[Served], float], tuple[Reason, ...]]  # control, treatment, α: breaches
+Guard = Callable[
+    [Sequence[ServedRequest], Sequence[ServedRequest], float], tuple[Reason, ...]
+]  # control, treatment, α: breaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def settings_of(design: Design) -> dict[str, Any]:
     return {**asdict(design), "reward_range": list(design.reward_range), "limits": dict(design.limits)}
 
 
-def design_of(trial: Trial) -> Design:
+def design_of(trial: Experiment) -> Design:
     """What the trial was begun with."""
     known = {one.name for one in fields(Design)}
     if trial.kind != KIND or not set(trial.settings) <= known:
@@ -77,7 +79,7 @@ def design_of(trial: Trial) -> Design:
     return Design(**given)
 
 
-def assign(trial: Trial, unit: str) -> str:
+def assign(trial: Experiment, unit: str) -> str:
     """The unit's arm: always the same, each arm for its part of the units."""
     if not unit.strip():
         raise BadInput("unit", why="is blank", remedy="name who it is about: a user, a conversation, a tenant")
@@ -119,7 +121,7 @@ def log_e_mismatch(counts: Mapping[str, int], weights: Mapping[str, float]) -> f
     return log_e + lgamma(CONCENTRATION) - lgamma(CONCENTRATION + total)
 
 
-class Call(StrEnum):
+class ExperimentCall(StrEnum):
     PROMOTE = "promote_treatment"
     KEEP = "keep_control"
     CONTINUE = "continue_testing"
@@ -133,7 +135,7 @@ class Ruling:
 
     SCHEMA: ClassVar[int] = 1
 
-    call: Call
+    call: ExperimentCall
     reasons: tuple[Reason, ...]
     arm: str | None = None  # the treatment to promote, or to take back
     needs: int | None = None  # about so many more units, while testing goes on
@@ -145,7 +147,7 @@ class Ruling:
 
 
 def verdict(
-    trial: Trial, exposed: Mapping[str, int], served: Sequence[Served], *, compare: Compare, guard: Guard
+    trial: Experiment, exposed: Mapping[str, int], served: Sequence[ServedRequest], *, compare: Compare, guard: Guard
 ) -> Ruling:
     """What follows. The control is the first arm; each treatment is compared with it, and α is divided among them."""
     design = design_of(trial)
@@ -162,12 +164,12 @@ def verdict(
         "ended_at": trial.ended_at,
     }
     if (log_e := log_e_mismatch(exposed, trial.arms)) >= -log(ALARM):
-        return Ruling(call=Call.VOID, reasons=(_ratio(trial, counts, log_e),), **facts)
+        return Ruling(call=ExperimentCall.VOID, reasons=(_ratio(trial, counts, log_e),), **facts)
     alpha = design.alpha / len(treatments)
     requests = {arm: [one for one in served if one.arm == arm] for arm in trial.arms}
     for arm in treatments:
         if breaches := guard(requests[control], requests[arm], alpha):
-            return Ruling(call=Call.ROLLBACK, arm=arm, reasons=breaches, **facts)
+            return Ruling(call=ExperimentCall.ROLLBACK, arm=arm, reasons=breaches, **facts)
     verdicts = {
         arm: compare([(value, of == arm) for of, value in outcomes if of in (control, arm)], alpha)
         for arm in treatments
@@ -181,13 +183,13 @@ def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts
     reasons = tuple(_reason(arm, one, alpha, design, facts) for arm, one in verdicts.items())
     if better:
         best = max(better, key=lambda arm: facts["means"][arm])
-        return Ruling(call=Call.PROMOTE, arm=best, reasons=reasons, **facts)
+        return Ruling(call=ExperimentCall.PROMOTE, arm=best, reasons=reasons, **facts)
     if not needs:  # all of them are rejected
-        return Ruling(call=Call.KEEP, reasons=reasons, **facts)
-    return Ruling(call=Call.CONTINUE, reasons=reasons, needs=max(needs), **facts)
+        return Ruling(call=ExperimentCall.KEEP, reasons=reasons, **facts)
+    return Ruling(call=ExperimentCall.CONTINUE, reasons=reasons, needs=max(needs), **facts)
 
 
-def outcomes_of(served: Sequence[Served], design: Design) -> list[tuple[str, float]]:
+def outcomes_of(served: Sequence[ServedRequest], design: Design) -> list[tuple[str, float]]:
     """Arm and outcome of each unit, once: its first request that anything is known of, on a scale from 0 to 1.
 
     What a unit does later hangs together with what it did before, and must not count as if somebody else had done it. A
@@ -203,7 +205,7 @@ def outcomes_of(served: Sequence[Served], design: Design) -> list[tuple[str, flo
     return list(found.values())
 
 
-def _value(served: Served, design: Design) -> float | None:
+def _value(served: ServedRequest, design: Design) -> float | None:
     """A request that failed is worth the least there is; leaving it out would make the arm that fails look better."""
     low, high = design.reward_range if design.metric == "reward" else (0.0, 1.0)
     found = served.reward if design.metric == "reward" else served.success
@@ -228,7 +230,7 @@ def _reason(arm: str, one: Verdict, alpha: float, design: Design, facts: Mapping
     return Reason(code=code, text=f"{text} at α {alpha:.3g}")
 
 
-def _ratio(trial: Trial, counts: Mapping[str, int], log_e: float) -> Reason:
+def _ratio(trial: Experiment, counts: Mapping[str, int], log_e: float) -> Reason:
     total = sum(counts.values())
     shares = ", ".join(f"{arm} {counts[arm]} (meant {total * weight:.0f})" for arm, weight in trial.arms.items())
     text = f"the arms were not filled as meant: {shares}; log e = {log_e:.3g}, alarm at {-log(ALARM):.3g}"

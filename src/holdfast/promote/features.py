@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.contracts.features import Features
-from holdfast.contracts.flag import Flag, Rule
-from holdfast.promote.flags import KEY, UNSAID, Evaluation, evaluate, kill_variable
+from holdfast.contracts.flag import Flag, FlagRule
+from holdfast.promote.flags import KEY, UNSAID, FlagValue, evaluate, kill_variable
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "extendedThinking": {
@@ -104,7 +104,7 @@ class Snapshot:
         }
         return replace(self, flags=whole).features(NOBODY)
 
-    def _evaluate(self, name: str, key: str) -> Evaluation:
+    def _evaluate(self, name: str, key: str) -> FlagValue:
         return evaluate(name, self.flags, {KEY: key}, now=self.now, environment=self.environment)
 
     def _culprit(self, name: str, key: str) -> str:
@@ -159,7 +159,7 @@ def _feature(group: str, part: str, what: str, *, is_on: bool, owner: str) -> Fl
         variants={"on": True, "off": False},
         off="off",
         enabled=is_on,
-        rules=(Rule(variant="on"),),
+        rules=(FlagRule(variant="on"),),
         requires={} if part == "enabled" else {f"{group}.enabled": "on"},
         description=what,
         owner=owner,

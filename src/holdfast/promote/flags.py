@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Condition, Flag
-from holdfast.promote.sticky import bucket
+from holdfast.promote.bucketing import bucket
 
 KEY = "targetingKey"  # of the context: who it is about, by OpenFeature's name
 MOST_DEEP = 32  # flags that require flags that require …
@@ -37,7 +37,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class FlagValue:
     """A flag's value for one context."""
 
     value: Any  # None when there is no such flag
@@ -53,16 +53,16 @@ class _Broken(Exception):
 
 def evaluate(
     name: str, flags: Mapping[str, Flag], context: Mapping[str, Any], *, now: float, environment: Mapping[str, str]
-) -> Evaluation:
+) -> FlagValue:
     """The flag's value for this context. `environment` may kill: HOLDFAST_KILL_<FLAG>."""
     if name not in flags:
         why = f"there is no flag {name!r}"
-        return Evaluation(value=None, variant=None, reason=Why.ERROR, detail=why, error="FLAG_NOT_FOUND")
+        return FlagValue(value=None, variant=None, reason=Why.ERROR, detail=why, error="FLAG_NOT_FOUND")
     try:
         return _Look(flags, context, now, environment).at(name, ())
     except _Broken as broken:
         flag = flags[name]
-        return Evaluation(
+        return FlagValue(
             value=flag.variants[flag.off], variant=flag.off, reason=Why.ERROR, detail=str(broken), error="GENERAL"
         )
 
@@ -74,9 +74,9 @@ class _Look:
         self, flags: Mapping[str, Flag], context: Mapping[str, Any], now: float, environment: Mapping[str, str]
     ) -> None:
         self._flags, self._context, self._now, self._environment = flags, context, now, environment
-        self._known: dict[str, Evaluation] = {}
+        self._known: dict[str, FlagValue] = {}
 
-    def at(self, name: str, path: tuple[str, ...]) -> Evaluation:
+    def at(self, name: str, path: tuple[str, ...]) -> FlagValue:
         if name in path:
             raise _Broken(f"what it requires goes in a circle: {' → '.join((*path[path.index(name) :], name))}")
         if len(path) > MOST_DEEP:
@@ -85,7 +85,7 @@ class _Look:
             self._known[name] = self._decide(self._flags[name], (*path, name))
         return self._known[name]
 
-    def _decide(self, flag: Flag, path: tuple[str, ...]) -> Evaluation:
+    def _decide(self, flag: Flag, path: tuple[str, ...]) -> FlagValue:
         if switch := self._switched_off(flag):
             return _off(flag, Why.DISABLED, switch)
         if unmet := self._unmet(flag, path):
@@ -113,7 +113,7 @@ class _Look:
                 return f"it requires {other} = {wanted}, which is {found.variant} ({found.detail})"
         return ""
 
-    def _by_rules(self, flag: Flag) -> Evaluation:
+    def _by_rules(self, flag: Flag) -> FlagValue:
         key = self._context.get(KEY)
         known = key if isinstance(key, str) and key.strip() else None
         place = None if known is None else 100.0 * bucket(known, f"flag/{flag.salt or flag.name}")
@@ -130,13 +130,13 @@ class _Look:
             elif not is_share or (place is not None and place < rule.percent):
                 reason = Why.SPLIT if is_share else Why.TARGETING_MATCH if rule.conditions else Why.STATIC
                 detail = f"rule {number}{passed_over}"
-                return Evaluation(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
+                return FlagValue(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
         outside = f"; the key's place is {place:.1f}, not below {widest:g} %" if widest else ""
         return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}{outside}")
 
 
-def _off(flag: Flag, reason: Why, detail: str) -> Evaluation:
-    return Evaluation(value=flag.variants[flag.off], variant=flag.off, reason=reason, detail=detail)
+def _off(flag: Flag, reason: Why, detail: str) -> FlagValue:
+    return FlagValue(value=flag.variants[flag.off], variant=flag.off, reason=reason, detail=detail)
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Comparison, Decision, Evidence, Finding, Outcome, Reason
+from holdfast.contracts.evidence import Band, Decision, Evidence, Finding, MetricComparison, Outcome, Reason
 
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -46,7 +46,7 @@ class KpiBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class SpreadLimits:
     """How far findings may lie apart that should be the same."""
 
     p_value: float
@@ -72,8 +72,8 @@ class Criteria:
     require_sample_size_sensitivity: bool = True
     require_audit: bool = True
     require_golden: bool = False  # golden findings that are there count all the same
-    max_seed_spread: Spread = Spread(p_value=0.05, delta=0.05)
-    max_sample_spread: Spread = Spread(p_value=0.04, delta=0.08)
+    max_seed_spread: SpreadLimits = SpreadLimits(p_value=0.05, delta=0.05)
+    max_sample_spread: SpreadLimits = SpreadLimits(p_value=0.04, delta=0.08)
     max_latency_increase: float | None = None  # seconds; None: not asked
     max_cost_increase: float | None = None  # tokens; None: not asked
     kpis: Mapping[str, KpiBand] = field(default_factory=dict)  # by name, of evidence.manifest["kpis"]
@@ -99,7 +99,7 @@ class Criteria:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GateCheck:
     """One thing the gate looked at: what was found, and the code of what it means where it does not pass."""
 
     is_met: bool
@@ -125,7 +125,7 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
     return Decision(open=False, reasons=reasons, needs=max(needs, default=None))
 
 
-def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[Check, ...]:
+def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ...]:
     """All that is looked at, met or not, in the order a person would ask. Never empty."""
     if evidence is None:
         return (_missing("all", "there is no evidence"),)
@@ -140,17 +140,17 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[Check, ...]:
     )
 
 
-def _with_remedy(check: Check) -> str:
+def _with_remedy(check: GateCheck) -> str:
     return f"{check.text}; {check.remedy}" if check.remedy else check.text
 
 
-def _missing(what: str, text: str, remedy: str = MEASURE) -> Check:
-    return Check(is_met=False, code=MISSING + what, text=text, remedy=remedy)
+def _missing(what: str, text: str, remedy: str = MEASURE) -> GateCheck:
+    return GateCheck(is_met=False, code=MISSING + what, text=text, remedy=remedy)
 
 
-def _population(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _population(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     lack = criteria.min_episodes - evidence.episodes
-    yield Check(
+    yield GateCheck(
         is_met=lack <= 0,
         code="population_below_minimum",
         text=f"{evidence.episodes} pairs of episodes, at least {criteria.min_episodes} are asked for",
@@ -161,10 +161,10 @@ def _population(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     samples = evidence.samples or ""
     is_hash = len(samples) == 64 and set(samples) <= set("0123456789abcdef")
     text = f"every episode is kept as {samples or 'nothing'}"
-    yield Check(is_met=is_hash, code=f"{MISSING}samples", text=text, remedy=MEASURE)
+    yield GateCheck(is_met=is_hash, code=f"{MISSING}samples", text=text, remedy=MEASURE)
 
 
-def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """What came to no end is seldom what went well: a version must not gain by what it never finished."""
     if evidence.missing is None:
         yield _missing("episodes", "nobody counted the episodes that never came back")
@@ -174,10 +174,10 @@ def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         share = lost / planned if planned else 1.0
         text = f"{lost} of {planned} episodes of the {side} never came back, at most {criteria.max_missing:.0%} may"
         remedy = "'holdfast rollouts RUN' tells what became of them"
-        yield Check(is_met=share <= criteria.max_missing, code=f"{MISSING}episodes", text=text, remedy=remedy)
+        yield GateCheck(is_met=share <= criteria.max_missing, code=f"{MISSING}episodes", text=text, remedy=remedy)
 
 
-def _comparison(evidence: Evidence, metric: str) -> Comparison | Check:
+def _comparison(evidence: Evidence, metric: str) -> MetricComparison | GateCheck:
     """The comparison of these two versions by this metric; one of others is none."""
     found = evidence.comparisons.get(metric)
     if found is None:
@@ -188,28 +188,28 @@ def _comparison(evidence: Evidence, metric: str) -> Comparison | Check:
     return found
 
 
-def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """The primary metric is better by its verdict, its p-value and its interval: each can be the one that errs."""
     primary = _comparison(evidence, evidence.primary)
-    if isinstance(primary, Check):
+    if isinstance(primary, GateCheck):
         yield primary
     else:
         shown = f"{_name(primary.metric)} {_interval(primary)}"
         margin = f" with a margin of {primary.margin:g}, where none is allowed" if primary.margin else ""
         yield _enough(primary, criteria)
-        yield Check(
+        yield GateCheck(
             is_met=primary.difference > 0.0 and primary.margin == 0.0,
             code=BLOCKED + "policy_improvement_not_significant",
             text=f"{shown} has to be above 0{margin}",
             remedy="compare without a margin" if primary.margin else "it has to get better first",
         )
-        yield Check(
+        yield GateCheck(
             is_met=primary.p_value <= criteria.max_p_value,
             code="p_value_above_threshold",
             text=f"p {primary.p_value:.3g} of {_name(primary.metric)}, at most {criteria.max_p_value:g} is asked for",
             remedy=_hope(primary),
         )
-        yield Check(
+        yield GateCheck(
             is_met=primary.interval.low > 0.0 and primary.interval.level >= criteria.level,
             code="confidence_below_threshold",
             text=f"{shown} has to lie above 0 at {criteria.level:.4g}",
@@ -219,7 +219,7 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     if verdict is None:
         yield _missing("verdict", f"no verdict that stands however often {_name(evidence.primary)} was looked at")
         return
-    yield Check(
+    yield GateCheck(
         is_met=verdict.outcome is Outcome.PROMOTE,
         code=BLOCKED + "policy_improvement_not_significant",
         text=f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}",
@@ -228,13 +228,13 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     )
 
 
-def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     reward = _comparison(evidence, "reward")
-    if isinstance(reward, Check):
+    if isinstance(reward, GateCheck):
         if evidence.primary != "reward":  # else it is said already
             yield reward
         return
-    yield Check(
+    yield GateCheck(
         is_met=reward.difference >= criteria.min_reward_delta,
         code="reward_gain_below_threshold",
         text=f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for",
@@ -242,7 +242,7 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
     )
 
 
-def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """What must not get worse by more than a limit, proved: that no loss was seen in a few episodes shows nothing."""
     limits = {
         "safety": criteria.max_safety_regression,
@@ -253,7 +253,7 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         if most is None:
             continue
         found = _comparison(evidence, metric)
-        if isinstance(found, Check):
+        if isinstance(found, GateCheck):
             if evidence.primary != metric:
                 yield found
             continue
@@ -267,16 +267,16 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         is_met = found.difference >= -most and is_within and is_tested
         text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
         remedy = "it has to get better first" if verb == "is" else "more tasks may prove that it is not"
-        yield Check(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text, remedy=remedy)
+        yield GateCheck(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text, remedy=remedy)
 
 
-def _enough(found: Comparison, criteria: Criteria) -> Check:
+def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
     text = f"{_name(found.metric)} rests on {found.pairs} tasks, at least {criteria.min_tasks} are asked for"
     is_met = found.pairs >= criteria.min_tasks
-    return Check(is_met=is_met, code="population_below_minimum", text=text, remedy="measure it on more tasks")
+    return GateCheck(is_met=is_met, code="population_below_minimum", text=text, remedy="measure it on more tasks")
 
 
-def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     wanted = (
         ("seed", "seed_reproducibility", criteria.require_seed_reproducibility, criteria.max_seed_spread),
         ("sample", "sample_sensitivity", criteria.require_sample_size_sensitivity, criteria.max_sample_spread),
@@ -293,35 +293,35 @@ def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
         told = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
         text = f"{kind} band of {band.of}: {told}; at most {most.p_value:g} and {most.delta:g}"
         remedy = "more tasks or seeds bring them closer" if kind == "seed" else "more tasks bring them closer"
-        yield Check(is_met=_is_steady(band, most), code=BLOCKED + code, text=text, remedy=remedy)
+        yield GateCheck(is_met=_is_steady(band, most), code=BLOCKED + code, text=text, remedy=remedy)
 
 
-def _is_steady(band: Band, most: Spread) -> bool:
+def _is_steady(band: Band, most: SpreadLimits) -> bool:
     """Within the limits it was measured by and within ours; what is not a number is within nothing."""
     p_value, delta = min(band.most_p_value_spread, most.p_value), min(band.most_delta_spread, most.delta)
     return band.within and band.of >= 2 and 0 <= band.p_value_spread <= p_value and 0 <= band.delta_spread <= delta
 
 
-def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     if evidence.golden is not None:
         changed = [one for one in evidence.golden if _is_blocking(one)]
         for one in changed:
             remedy = "'holdfast golden sign' signs a change that is wanted"
-            yield Check(is_met=False, code="golden_changed_unsigned", text=_told(one), remedy=remedy)
+            yield GateCheck(is_met=False, code="golden_changed_unsigned", text=_told(one), remedy=remedy)
         if not changed:
-            yield Check(is_met=True, code="golden_changed_unsigned", text="no golden changed unsigned")
+            yield GateCheck(is_met=True, code="golden_changed_unsigned", text="no golden changed unsigned")
     elif criteria.require_golden:
         yield _missing("golden", "no golden was replayed", "'holdfast golden replay' does, then decide with --golden")
     looked = [one for one in evidence.audit or () if one.of > 0]
     for one in evidence.audit or ():
         if _is_blocking(one):
             remedy = "'holdfast quality RUN' names them: take them out, and learn again"
-            yield Check(is_met=False, code=f"data_quality_{one.name}", text=_told(one), remedy=remedy)
+            yield GateCheck(is_met=False, code=f"data_quality_{one.name}", text=_told(one), remedy=remedy)
     if criteria.require_audit and not looked:  # of nothing, nothing is wrong
         remedy = "decide with --audit RUN, or --untrained where it learnt from no run"
         yield _missing("audit", "the data that was learnt from was not looked at", remedy)
     elif looked:
-        yield Check(is_met=True, code="data_quality_audit", text=f"{len(looked)} checks of the data")
+        yield GateCheck(is_met=True, code="data_quality_audit", text=f"{len(looked)} checks of the data")
 
 
 def _is_blocking(finding: Finding) -> bool:
@@ -333,7 +333,7 @@ def _told(finding: Finding) -> str:
     return f"{text}, {finding.detail}" if finding.detail.strip() else text
 
 
-def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
+def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     told = evidence.manifest.get("kpis")
     for name, band in criteria.kpis.items():
         kpi = told.get(name) if isinstance(told, Mapping) else None
@@ -343,12 +343,14 @@ def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[Check]:
             continue
         text = f"{name} {value:.4g} on {of:g}"
         enough = f"{text}, at least {band.least} are asked for"
-        yield Check(is_met=of >= band.least, code="population_below_minimum", text=enough, remedy="measure it on more")
+        yield GateCheck(
+            is_met=of >= band.least, code="population_below_minimum", text=enough, remedy="measure it on more"
+        )
         low = float("-inf") if band.low is None else band.low
         high = float("inf") if band.high is None else band.high
         within = f"{text}, has to lie from {low:g} to {high:g}"
         remedy = "it has to get better first"
-        yield Check(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within, remedy=remedy)
+        yield GateCheck(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within, remedy=remedy)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -359,12 +361,12 @@ def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-def _hope(found: Comparison) -> str:
+def _hope(found: MetricComparison) -> str:
     """What may help where a difference is not proved: more tasks do not make one better."""
     return MORE if found.difference > 0.0 else "it has to get better first"
 
 
-def _interval(found: Comparison) -> str:
+def _interval(found: MetricComparison) -> str:
     ends = found.interval
     return f"{found.difference:+.4g} ({ends.low:+.4g} to {ends.high:+.4g} at {ends.level:.4g})"
 
@@ -384,7 +386,7 @@ def audit_record(
     if not isfinite(at):
         raise BadInput(f"at = {at}", why="must be finite")
     safety = None if evidence is None else _comparison(evidence, "safety")
-    regression = -safety.difference if isinstance(safety, Comparison) else None
+    regression = -safety.difference if isinstance(safety, MetricComparison) else None
     baseline, candidate = penalties or (None, None)
     if baseline is not None and candidate is not None:
         apart = candidate - baseline

@@ -20,8 +20,8 @@ from openfeature.provider import AbstractProvider
 from openfeature.provider.metadata import Metadata
 
 from holdfast.contracts.flag import Flag
-from holdfast.promote.flags import KEY, Evaluation, evaluate
-from holdfast.store.changes import FLAGS
+from holdfast.promote.flags import KEY, FlagValue, evaluate
+from holdfast.store.notifications import FLAGS
 from holdfast.store.store import Store
 
 V = TypeVar("V")
@@ -137,7 +137,7 @@ def _context(given: EvaluationContext | None) -> Mapping[str, Any]:
     return {**given.attributes, **({KEY: given.targeting_key} if given.targeting_key else {})}
 
 
-def _metadata(flag: Flag, found: Evaluation) -> Mapping[str, bool | int | float | str]:
+def _metadata(flag: Flag, found: FlagValue) -> Mapping[str, bool | int | float | str]:
     return {"detail": found.detail, "owner": flag.owner, "changed_at": flag.changed_at}
 
 

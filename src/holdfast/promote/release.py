@@ -14,7 +14,7 @@ from typing import Literal
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Reason
 from holdfast.contracts.release import SHARES, Release, Stage
-from holdfast.promote.sticky import bucket
+from holdfast.promote.bucketing import bucket
 
 Action = Literal["rollback", "advance", "hold"]
 Step = tuple[Stage, int]  # where to, and the percent of the requests it answers there

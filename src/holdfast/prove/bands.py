@@ -22,7 +22,7 @@ SAMPLE_P_VALUE_SPREAD, SAMPLE_DELTA_SPREAD = 0.04, 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class SeedFinding:
     """What one comparison found, with which seed and on how many tasks."""
 
     SCHEMA: ClassVar[int] = 1
@@ -43,7 +43,7 @@ class Observation:
 
 
 def seed_reproducibility(
-    observations: Sequence[Observation],
+    observations: Sequence[SeedFinding],
     sample_size: int,
     *,
     most_p_value_spread: float = SEED_P_VALUE_SPREAD,
@@ -62,14 +62,14 @@ def seed_reproducibility(
 
 
 def sample_size_sensitivity(
-    observations: Sequence[Observation],
+    observations: Sequence[SeedFinding],
     seed: int,
     *,
     most_p_value_spread: float = SAMPLE_P_VALUE_SPREAD,
     most_delta_spread: float = SAMPLE_DELTA_SPREAD,
 ) -> Band:
     """The largest step of the mean p-value and of the mean gain from one size to the next larger one, of one seed."""
-    by_size: dict[int, list[Observation]] = defaultdict(list)
+    by_size: dict[int, list[SeedFinding]] = defaultdict(list)
     for seen in observations:
         if seen.seed == seed:
             by_size[seen.sample_size].append(seen)

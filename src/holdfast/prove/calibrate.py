@@ -20,7 +20,7 @@ from holdfast.contracts.evidence import Interval
 from holdfast.prove import guard
 from holdfast.prove.estimate import wilson
 from holdfast.prove.sequential import log_e
-from holdfast.prove.simulate import EFFECTS, NULLS, Canary, Draws, Effect, Shape, canary
+from holdfast.prove.simulate import EFFECTS, NULLS, Canary, Draws, OutcomeShape, SimulatedEffect, canary
 
 LEVEL = 0.99  # of the intervals of our own rates: some 20 of them, and none should fail by chance alone
 BATCH = 200_000  # differences at a time: what the kernel makes of them fits in a cache of some MB
@@ -93,7 +93,7 @@ class GuardRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class ErrorRates:
     SCHEMA: ClassVar[int] = 1
 
     alpha: float
@@ -134,8 +134,8 @@ def calibrate(*, experiments: int, alpha: float, seed: int) -> Iterator[Row]:
         yield guard_rate(metric, experiments=experiments, alpha=alpha, rng=next(streams))
 
 
-def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) -> Calibration:
-    return Calibration(
+def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) -> ErrorRates:
+    return ErrorRates(
         alpha=alpha,
         seed=seed,
         experiments=experiments,
@@ -145,7 +145,7 @@ def gathered(rows: Sequence[Row], *, experiments: int, alpha: float, seed: int) 
     )
 
 
-def error_rate(shape: Shape, *, experiments: int, alpha: float, rng: np.random.Generator) -> ErrorRate:
+def error_rate(shape: OutcomeShape, *, experiments: int, alpha: float, rng: np.random.Generator) -> ErrorRate:
     found = _count(shape, 0.0, experiments, alpha, rng)
     interval = wilson(found.promoted, experiments, level=LEVEL)
     return ErrorRate(
@@ -164,7 +164,7 @@ def error_rate(shape: Shape, *, experiments: int, alpha: float, rng: np.random.G
     )
 
 
-def power(effect: Effect, *, experiments: int, alpha: float, rng: np.random.Generator) -> Power:
+def power(effect: SimulatedEffect, *, experiments: int, alpha: float, rng: np.random.Generator) -> Power:
     shape = effect.shape
     found = _count(shape, effect.lift, experiments, alpha, rng)
     # Smallest n with which one look at the end finds as many: what a test with a fixed n would have been given.
@@ -190,7 +190,7 @@ def power(effect: Effect, *, experiments: int, alpha: float, rng: np.random.Gene
 
 
 def guard_rate(metric: str, *, experiments: int, alpha: float, rng: np.random.Generator) -> GuardRate:
-    limit, each = getattr(guard.Limits(), metric), alpha / len(guard.METRICS)
+    limit, each = getattr(guard.GuardLimits(), metric), alpha / len(guard.METRICS)
     low, high = guard.bounds(metric, limit)
     most, fewer = max(100, experiments // GUARD_SHARE), max(100, experiments // CAUGHT_SHARE)
 
@@ -234,7 +234,7 @@ class _Counts:
     z_at: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # found by one look, at each task
 
 
-def _count(shape: Shape, lift: float, experiments: int, alpha: float, rng: np.random.Generator) -> _Counts:
+def _count(shape: OutcomeShape, lift: float, experiments: int, alpha: float, rng: np.random.Generator) -> _Counts:
     counts, done = _Counts(z_at=np.zeros(shape.tasks, np.int64)), 0
     critical = float(stats.norm.isf(alpha))
     while done < experiments:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Comparison, Scores
+from holdfast.contracts.evidence import MetricComparison, Scores
 from holdfast.prove import estimate, matrix
 
 EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is counted
@@ -30,7 +30,7 @@ def streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
 
 def paired(
     baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
-) -> Comparison:
+) -> MetricComparison:
     """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks.
 
     p is the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a
@@ -43,7 +43,7 @@ def paired(
             )
     before, after = np.array(baseline.values), np.array(candidate.values)
     gains = after.mean(axis=1) - before.mean(axis=1)
-    return Comparison(
+    return MetricComparison(
         metric=baseline.metric,
         baseline=baseline.version,
         candidate=candidate.version,

@@ -22,7 +22,7 @@ from holdfast.contracts.trace import SpanKind
 from holdfast.prove.suite import Suite, canonical
 from holdfast.store.blobs import write_atomically
 from holdfast.store.store import Store
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 KIND = "golden"  # of the ledger's entries
 REPLAY = ".replay"  # ends the name of a replay, beside the golden it is compared with
@@ -44,7 +44,7 @@ class GoldenCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class KpiLimit:
     """Where a KPI has to stay; None: it may go as far as it likes."""
 
     low: float | None = None
@@ -72,7 +72,7 @@ class Golden:
     weights_sha256: str
     sampling: Mapping[str, Any]
     cases: tuple[GoldenCase, ...]
-    bands: Mapping[str, Limit] = field(default_factory=dict)  # of the means of the KPIs
+    bands: Mapping[str, KpiLimit] = field(default_factory=dict)  # of the means of the KPIs
     recorded_at: float  # unix seconds
     suite_at: str = ""  # where the suite was found: a file, or tooluse:COUNT[:SEED]
 
@@ -147,12 +147,12 @@ def with_bands(golden: Golden, slack: float = SLACK) -> Golden:
     for name, value in golden.kpis.items():
         side, room = BETTER.get(name), slack * abs(value)
         if side is not None:
-            bands[name] = Limit(low=value - room) if side > 0 else Limit(high=value + room)
+            bands[name] = KpiLimit(low=value - room) if side > 0 else KpiLimit(high=value + room)
     return replace(golden, bands=bands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class GoldenChange:
     """One case that did not go as before."""
 
     case_id: str
@@ -160,7 +160,7 @@ class Change:
     kpis: Mapping[str, tuple[float, float]]  # those that moved: before and after
 
 
-def diff(golden: Golden, replayed: Golden) -> tuple[Change, ...]:
+def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
     """The cases of both that went differently, in the golden's order."""
     again, changes = {one.case_id: one for one in replayed.cases}, []
     for before in golden.cases:
@@ -171,7 +171,7 @@ def diff(golden: Golden, replayed: Golden) -> tuple[Change, ...]:
         names = [name for name in before.kpis if name in after.kpis and before.kpis[name] != after.kpis[name]]
         if what:
             moved = {name: (before.kpis[name], after.kpis[name]) for name in names}
-            changes.append(Change(case_id=before.case_id, what=what, kpis=moved))
+            changes.append(GoldenChange(case_id=before.case_id, what=what, kpis=moved))
     return tuple(changes)
 
 
@@ -210,7 +210,9 @@ def _finding(name: str, cases: Sequence[str], of: int, *, blocks: bool) -> Findi
     return Finding(name=name, severity=severity, count=len(cases), of=of, detail=detail, blocks=blocks)
 
 
-def sign(store: Store, golden: Golden, *, who: str, why: str, now: float, before: str | None = None) -> Pending[None]:
+def sign(
+    store: Store, golden: Golden, *, who: str, why: str, now: float, before: str | None = None
+) -> WriteFuture[None]:
     """Put on record that this behaviour is wanted; `before` is the sha256 of what it takes the place of."""
     if not why.strip():
         raise BadInput(f"signing golden {golden.name}", why="needs a reason", remedy="say why the change is wanted")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Reason
-from holdfast.contracts.trial import Served
+from holdfast.contracts.experiment import ServedRequest
 from holdfast.prove.sequential import log_e
 
 METRICS = ("success", "latency", "errors", "reward", "safety")
@@ -40,7 +40,7 @@ Which = NDArray[np.bool_]  # of each outcome, whether it is the canary's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GuardLimits:
     """How much worse a canary may be. A metric whose limit is None is not watched; one that is watched and that nobody
     tells stays open, and so keeps the canary where it is."""
 
@@ -74,7 +74,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class GuardReading:
     """One metric so far; the means are of what was told, before anything was cut."""
 
     metric: str
@@ -89,16 +89,16 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class GuardStatus:
     """What the guard sees. Clear means every watched metric is proved within its limit, and none beyond."""
 
-    readings: Mapping[str, Reading] = field(default_factory=dict)  # by metric
+    readings: Mapping[str, GuardReading] = field(default_factory=dict)  # by metric
     breaches: tuple[Reason, ...] = ()
     is_clear: bool = False
     needs: int | None = None  # canary outcomes until all are clear, at the pace so far; None when that is not foreseen
 
 
-def watch(live: Sequence[Served], canary: Sequence[Served], limits: Limits) -> Watch:
+def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> GuardStatus:
     """Every watched metric of everything that was served since the canary began; call it as often as you like.
 
     A breach is proved at α over the number of watched metrics (Bonferroni), so that one false alarm of any kind has
@@ -117,7 +117,7 @@ def watch(live: Sequence[Served], canary: Sequence[Served], limits: Limits) -> W
     needs = None
     if not breaches and open_needs and None not in open_needs:
         needs = max(one for one in open_needs if one is not None)
-    return Watch(readings=readings, breaches=breaches, is_clear=is_clear, needs=needs)
+    return GuardStatus(readings=readings, breaches=breaches, is_clear=is_clear, needs=needs)
 
 
 def difference(metric: str, limit: float, canary: Stream, live: Stream) -> Stream:
@@ -196,7 +196,7 @@ def paired(values: Stream, is_canary: Which, *, alone: bool = False) -> tuple[St
     return np.where(ended_by_canary, one, many), np.where(ended_by_canary, many, one), seen
 
 
-def _read(metric: str, values: Stream, is_canary: Which, limits: Limits) -> Reading:
+def _read(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> GuardReading:
     scaled, counts, limit, capped = _scaled(metric, values, is_canary, limits)
     ours, theirs, n = paired(scaled, counts, alone=metric == "errors")
     low, high = bounds(metric, limit)
@@ -207,7 +207,7 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: Limits) -> Read
         state = "breach"
     elif for_it.max() >= log(1.0 / limits.alpha) and n >= limits.least:
         state = "clear"
-    return Reading(
+    return GuardReading(
         metric=metric,
         state=state,
         live=_mean(values[~is_canary]),
@@ -220,7 +220,7 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: Limits) -> Read
     )
 
 
-def _scaled(metric: str, values: Stream, is_canary: Which, limits: Limits) -> tuple[Stream, Which, float, int]:
+def _scaled(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> tuple[Stream, Which, float, int]:
     """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many had to be cut.
 
     The cap of latencies is known before the first that counts: those that gave it do not.
@@ -245,7 +245,7 @@ def _e(log_e: Stream) -> float:
     return exp(min(max(float(log_e.max()), 0.0), LARGEST_LOG))
 
 
-def _needs(log_within: float, n: int, limits: Limits) -> int | None:
+def _needs(log_within: float, n: int, limits: GuardLimits) -> int | None:
     """At the growth so far; None while the evidence does not grow."""
     if n == 0 or log_within <= 0.0:
         return None
@@ -253,7 +253,7 @@ def _needs(log_within: float, n: int, limits: Limits) -> int | None:
     return max(1, ceil(left * n / log_within), limits.least - n)
 
 
-def _reason(reading: Reading, limits: Limits) -> Reason:
+def _reason(reading: GuardReading, limits: GuardLimits) -> Reason:
     limit = getattr(limits, reading.metric)
     beyond = {
         "success": f"more than {limit:.0%} below live's",

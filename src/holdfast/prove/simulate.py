@@ -25,7 +25,7 @@ SEEDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class OutcomeShape:
     name: str
     about: str
     draw: Draw
@@ -93,25 +93,27 @@ def hit(rng: Rng, p: Draws) -> Draws:
     return (rng.random(p.shape) < p).astype(np.float64)
 
 
-def _binary(rate: float, tasks: int = 400) -> Shape:
+def _binary(rate: float, tasks: int = 400) -> OutcomeShape:
     about = f"success or failure, {rate:.0%} succeed"
-    return Shape(name=f"binary {rate:g}", about=about, draw=binary(rate), tasks=tasks)
+    return OutcomeShape(name=f"binary {rate:g}", about=about, draw=binary(rate), tasks=tasks)
 
 
 MARGIN = 0.05
-SKEWED = Shape(name="skewed", about="rewards in [0, 1], most near 0", draw=skewed, tasks=400)
-CLUSTERED = Shape(
+SKEWED = OutcomeShape(name="skewed", about="rewards in [0, 1], most near 0", draw=skewed, tasks=400)
+CLUSTERED = OutcomeShape(
     name="clustered", about=f"{SEEDS} seeds a task, tasks differ strongly", draw=clustered, tasks=400, seeds=SEEDS
 )
-SAFETY = Shape(name="safety", about=f"cost more by the margin, {MARGIN}", draw=safety(MARGIN), tasks=400, mean=-MARGIN)
+SAFETY = OutcomeShape(
+    name="safety", about=f"cost more by the margin, {MARGIN}", draw=safety(MARGIN), tasks=400, mean=-MARGIN
+)
 
-NULLS: tuple[Shape, ...] = (
+NULLS: tuple[OutcomeShape, ...] = (
     *(_binary(rate) for rate in (0.05, 0.2, 0.5, 0.8, 0.95)),
     replace(_binary(0.5, 2000), name="long"),
-    Shape(name="easy first", about="binary 0.5, easy tasks first", draw=binary(0.5, in_order=True), tasks=400),
+    OutcomeShape(name="easy first", about="binary 0.5, easy tasks first", draw=binary(0.5, in_order=True), tasks=400),
     SKEWED,
-    Shape(name="rare losses", about="+0.02 mostly, −0.98 in 2 of 100", draw=rare(0.98, 0.02), tasks=400),
-    Shape(name="rare wins", about="−0.02 mostly, +0.98 in 2 of 100", draw=rare(-0.98, 0.02), tasks=400),
+    OutcomeShape(name="rare losses", about="+0.02 mostly, −0.98 in 2 of 100", draw=rare(0.98, 0.02), tasks=400),
+    OutcomeShape(name="rare wins", about="−0.02 mostly, +0.98 in 2 of 100", draw=rare(-0.98, 0.02), tasks=400),
     CLUSTERED,
     SAFETY,
     *(replace(_binary(0.5, tasks), name=f"tiny {tasks}") for tasks in (10, 20, 30)),
@@ -121,22 +123,22 @@ NULLS: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class SimulatedEffect:
     """A shape in which the candidate is better, and by how much in the mean."""
 
-    shape: Shape
+    shape: OutcomeShape
     lift: float
 
 
-EFFECTS: tuple[Effect, ...] = (
-    Effect(shape=_binary(0.5, 1000), lift=0.10),
-    Effect(shape=_binary(0.5, 200), lift=0.20),
-    Effect(shape=_binary(0.5, 30), lift=0.40),
-    Effect(shape=_binary(0.2, 800), lift=0.10),
-    Effect(shape=_binary(0.8, 500), lift=0.10),
-    Effect(shape=replace(SKEWED, tasks=150), lift=0.05),
-    Effect(shape=replace(CLUSTERED, tasks=300), lift=0.08),
-    Effect(shape=replace(SAFETY, about="cost as before, proved within the margin", tasks=800), lift=MARGIN),
+EFFECTS: tuple[SimulatedEffect, ...] = (
+    SimulatedEffect(shape=_binary(0.5, 1000), lift=0.10),
+    SimulatedEffect(shape=_binary(0.5, 200), lift=0.20),
+    SimulatedEffect(shape=_binary(0.5, 30), lift=0.40),
+    SimulatedEffect(shape=_binary(0.2, 800), lift=0.10),
+    SimulatedEffect(shape=_binary(0.8, 500), lift=0.10),
+    SimulatedEffect(shape=replace(SKEWED, tasks=150), lift=0.05),
+    SimulatedEffect(shape=replace(CLUSTERED, tasks=300), lift=0.08),
+    SimulatedEffect(shape=replace(SAFETY, about="cost as before, proved within the margin", tasks=800), lift=MARGIN),
 )
 
 

@@ -22,7 +22,7 @@ MOST_TOLD = 8  # problems in one line; the rest is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class SuiteCase:
     """One thing to do, and how it is scored."""
 
     case_id: str
@@ -46,7 +46,7 @@ class Suite:
     version: str = "1"
     family: str  # one of FAMILIES
     description: str
-    cases: tuple[Case, ...]
+    cases: tuple[SuiteCase, ...]
     seeds: tuple[int, ...] = (1,)  # every case is done once with each
 
     @property
@@ -176,14 +176,14 @@ class _Reader:
         return 1
 
 
-def _case(reader: _Reader, given: Any, where: str) -> Case:
+def _case(reader: _Reader, given: Any, where: str) -> SuiteCase:
     if not isinstance(given, Mapping):
         reader.say(where, f"is {_kind(given)}, not an object")
-        return Case(case_id="", seed=1, prompt="", expected_outcome="", scoring_rubric={})
-    reader.keys(given, f"{where}.", tuple(each.name for each in fields(Case)))
+        return SuiteCase(case_id="", seed=1, prompt="", expected_outcome="", scoring_rubric={})
+    reader.keys(given, f"{where}.", tuple(each.name for each in fields(SuiteCase)))
     if "seed" not in given:
         reader.say(f"{where}.seed", "is missing")
-    return Case(
+    return SuiteCase(
         case_id=reader.text(given, "case_id", f"{where}."),
         seed=reader.seed(given.get("seed", 1), f"{where}.seed"),
         prompt=reader.text(given, "prompt", f"{where}."),
@@ -237,7 +237,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SuiteReport:
     """How one version did, case by case."""
 
     suite: str  # fixture_sha256
@@ -248,7 +248,7 @@ class Report:
         return fsum(self.scores.values()) / len(self.scores)
 
 
-def report(suite: Suite, episodes: Sequence[Episode]) -> Report:
+def report(suite: Suite, episodes: Sequence[Episode]) -> SuiteReport:
     """The mean reward of each case over its seeds; one that was not measured is a fault, never a zero."""
     rewards: dict[str, list[float]] = {case.case_id: [] for case in suite.cases}
     for episode in episodes:
@@ -258,11 +258,11 @@ def report(suite: Suite, episodes: Sequence[Episode]) -> Report:
     if missing := [case for case, found in rewards.items() if not found]:
         raise BadInput(f"report on {suite.title}", why=f"not measured: {', '.join(missing[:5])}", remedy="run them")
     scores = {case: fsum(found) / len(found) for case, found in sorted(rewards.items())}
-    return Report(suite=suite.fixture_sha256, scores=scores)
+    return SuiteReport(suite=suite.fixture_sha256, scores=scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class CaseSpread:
     """How far apart several measurements of one case lie."""
 
     low: float
@@ -277,14 +277,14 @@ class Spread:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeatability:
     tolerance: float
-    cases: Mapping[str, Spread] = field(default_factory=dict)
+    cases: Mapping[str, CaseSpread] = field(default_factory=dict)
 
     @property
     def within(self) -> bool:
         return all(spread.within for spread in self.cases.values())
 
 
-def repeatability(reports: Sequence[Report], tolerance: float) -> Repeatability:
+def repeatability(reports: Sequence[SuiteReport], tolerance: float) -> Repeatability:
     """Whether measuring the same cases again gives the same scores, but for the tolerance."""
     if len(reports) < 2:
         raise BadInput(f"{len(reports)} reports", why="whether they agree takes two", remedy="measure again")
@@ -298,5 +298,5 @@ def repeatability(reports: Sequence[Report], tolerance: float) -> Repeatability:
     for case in first.scores:
         values = [one.scores[case] for one in reports]
         low, high = min(values), max(values)
-        spreads[case] = Spread(low=low, high=high, within=high - low <= tolerance)
+        spreads[case] = CaseSpread(low=low, high=high, within=high - low <= tolerance)
     return Repeatability(tolerance=tolerance, cases=spreads)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
-from holdfast.reward.tools import Mark
+from holdfast.reward.tools import CallMark
 
 BY = ("tool", "model", "version", "window")
 DAY_S = 86_400.0
@@ -24,7 +24,7 @@ Proportion = Callable[[float, float], Interval]  # of so many successes in so ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ToolAttempt:
     """One attempt at a task, with its tool calls judged."""
 
     task: str
@@ -33,11 +33,11 @@ class Record:
     at: float  # unix seconds
     needs: tuple[str, ...] | None  # None: unknown, and then nothing is said of adoption and over-use
     offered: tuple[str, ...] | None = None  # None: unknown
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[CallMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class AdoptionRate:
     """A share of tasks, and how sure it is."""
 
     SCHEMA: ClassVar[int] = 1
@@ -63,11 +63,11 @@ class Row:
     model: str | None
     version: str | None
     window: float | None  # its beginning, unix seconds
-    adoption: Rate  # of tasks that need the tool: those whose first call of it was well formed
-    overuse: Rate  # of tasks that have it and do not need it: those that called it
-    formed: Rate  # of tasks that called it: those with no call of it that was badly formed
-    worked: Rate  # of tasks that called it: those whose first call gave a result, busy ones aside
-    mended: Rate  # of tasks in which it failed: those in which the right thing was done about every failure
+    adoption: AdoptionRate  # of tasks that need the tool: those whose first call of it was well formed
+    overuse: AdoptionRate  # of tasks that have it and do not need it: those that called it
+    formed: AdoptionRate  # of tasks that called it: those with no call of it that was badly formed
+    worked: AdoptionRate  # of tasks that called it: those whose first call gave a result, busy ones aside
+    mended: AdoptionRate  # of tasks in which it failed: those in which the right thing was done about every failure
 
 
 @dataclass(slots=True)
@@ -82,17 +82,17 @@ class _Count:
             found[0] += hit
             found[1] += 1
 
-    def rate(self, interval: Proportion) -> Rate:
+    def rate(self, interval: Proportion) -> AdoptionRate:
         if not self.tasks:
-            return Rate()
+            return AdoptionRate()
         hits = sum(hit / tries for hit, tries in self.tasks.values())
         hits = min(hits, float(len(self.tasks)))
         tries = sum(tries for _, tries in self.tasks.values())
-        return Rate(of=len(self.tasks), tries=tries, hits=hits, interval=interval(hits, len(self.tasks)))
+        return AdoptionRate(of=len(self.tasks), tries=tries, hits=hits, interval=interval(hits, len(self.tasks)))
 
 
 def tally(
-    records: Iterable[Record],
+    records: Iterable[ToolAttempt],
     interval: Proportion,
     *,
     by: Collection[str] = ("tool", "model", "version"),
@@ -116,7 +116,7 @@ def tally(
     return tuple(_row(key, found, interval) for key, found in ordered)
 
 
-def _hits(record: Record, tool: str) -> dict[str, bool | None]:
+def _hits(record: ToolAttempt, tool: str) -> dict[str, bool | None]:
     """What each rate makes of one attempt; None: it is no case of it."""
     mine = [mark for mark in record.marks if mark.tool == tool]
     is_needed = None if record.needs is None else tool in record.needs
@@ -138,7 +138,7 @@ def _row(key: tuple[str | float | None, ...], found: dict[str, _Count], interval
     return Row(tool=tool, model=model, version=version, window=window, **rates)  # type: ignore[arg-type]
 
 
-def drop(now: Rate, before: Rate) -> float | None:
+def drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
     """By how much a rate has certainly fallen: the low end of what it was less the high end of what it is.
 
     Above 0 the intervals are apart. None where one of them has no tasks.
@@ -146,7 +146,7 @@ def drop(now: Rate, before: Rate) -> float | None:
     return before.interval.low - now.interval.high if now.of and before.of else None
 
 
-def of_version(record: Record) -> Record:
+def of_version(record: ToolAttempt) -> ToolAttempt:
     """The record of a model that is called name@version, as the name and the version apart."""
     if record.model is None or record.version is not None:
         return record

@@ -15,21 +15,21 @@ from typing import Any, Literal, TypeVar
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.judgement import Artefact
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.judgement import EvalItem
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import Span
 from holdfast.reward import safety
 from holdfast.reward import tools as tool_use
+from holdfast.reward.breakdown import OutcomeGate, normalised, total
 from holdfast.reward.diff import minimality, scaffold, tamper
-from holdfast.reward.diff.edits import Change, Finding
-from holdfast.reward.judges import jury
+from holdfast.reward.diff.edits import Change, EditFinding
+from holdfast.reward.judges import ensemble
 from holdfast.reward.judges.rules import CHANGE, KIND
-from holdfast.reward.patience import TooLong, within
-from holdfast.reward.sheet import Guard, normalised, total
+from holdfast.reward.timeout import TooLong, within
 
 T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
-GUARD = Guard(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
+GUARD = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
 FORMAT_WEIGHT, MINIMAL_WEIGHT = 0.1, 0.3
 JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
 MOST_REASONS = 20  # of one part
@@ -38,7 +38,7 @@ KINDS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class TaskResult:
     """What somebody did with a task, and what is known about that."""
 
     task: str  # what was asked, or its name
@@ -62,12 +62,12 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PartVerdict:
     """What one part found. `holds` is None where it could not tell."""
 
     part: str
     holds: bool | None
-    signals: tuple[Signal, ...] = ()
+    signals: tuple[RewardTerm, ...] = ()
     reasons: tuple[str, ...] = ()
     is_needed: bool = False  # where it could not tell, nothing is passed
 
@@ -75,15 +75,15 @@ class Verdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     task: str
-    verdicts: tuple[Verdict, ...]
-    sheet: Sheet | None  # None: nothing gates it
+    verdicts: tuple[PartVerdict, ...]
+    sheet: RewardBreakdown | None  # None: nothing gates it
     score: float | None  # from 0 to 1, as a share of what a faultless result earns
     decision: Literal["pass", "fail", "unknown"]
     reasons: tuple[str, ...]
 
 
-Part = Callable[[Result], Verdict | None]  # None: it has nothing to do with such a result
-Judge = Callable[[Artefact], Sequence[jury.Opinion]]  # by each criterion
+Part = Callable[[TaskResult], PartVerdict | None]  # None: it has nothing to do with such a result
+Judge = Callable[[EvalItem], Sequence[ensemble.Opinion]]  # by each criterion
 
 
 def parts(
@@ -100,7 +100,7 @@ def parts(
     return tuple(found)
 
 
-def evaluate(result: Result, looked_at: Sequence[Part], guard: Guard = GUARD) -> Evaluation:
+def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = GUARD) -> Evaluation:
     """Every part's verdict, and the one score: a failed check is worth 0, a veto too, whatever else was found."""
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]
@@ -125,27 +125,27 @@ def evaluate(result: Result, looked_at: Sequence[Part], guard: Guard = GUARD) ->
     )
 
 
-def _unknown(result: Result, verdicts: tuple[Verdict, ...], *reasons: str) -> Evaluation:
+def _unknown(result: TaskResult, verdicts: tuple[PartVerdict, ...], *reasons: str) -> Evaluation:
     return Evaluation(
         task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=tuple(reasons)
     )
 
 
-def _against(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+def _against(verdicts: Sequence[PartVerdict]) -> list[tuple[str, str]]:
     return [(one.part, reason) for one in verdicts if one.holds is False for reason in one.reasons]
 
 
-def _faultless(signals: Sequence[Signal], guard: Guard) -> Sheet:
+def _faultless(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     """The most that a result with these signals can earn: everything that can count for it at 1, nothing against it."""
 
-    def best(one: Signal) -> float:
+    def best(one: RewardTerm) -> float:
         is_credit = one.weight > 0.0 and one.source != safety.SOURCE and one.name not in guard.vetoes
         return max(1.0, one.value) if is_credit else 0.0
 
     return total([replace(one, value=1.0 if one.name == guard.outcome else best(one)) for one in signals], guard)
 
 
-def rules(result: Result) -> Verdict:
+def rules(result: TaskResult) -> PartVerdict:
     """The outcome, from the hidden check or from the known answer; and whether the output is what was asked for."""
     signals, reasons = [], []
     passed = result.passed
@@ -155,12 +155,12 @@ def rules(result: Result) -> Verdict:
     elif passed is False:
         reasons.append("the hidden check did not pass")
     if passed is not None:
-        signals.append(Signal(name=OUTCOME, value=float(passed), source="rule:outcome@1"))
+        signals.append(RewardTerm(name=OUTCOME, value=float(passed), source="rule:outcome@1"))
     if not result.change:
         wrong = _misshapen(result)
         reasons += [wrong] if wrong else []
-        signals.append(Signal(name=FORMAT, value=float(not wrong), weight=FORMAT_WEIGHT, source="rule:format@1"))
-    return Verdict(
+        signals.append(RewardTerm(name=FORMAT, value=float(not wrong), weight=FORMAT_WEIGHT, source="rule:format@1"))
+    return PartVerdict(
         part="rules",
         holds=False if reasons else passed,
         signals=tuple(signals),
@@ -168,7 +168,7 @@ def rules(result: Result) -> Verdict:
     )
 
 
-def _misshapen(result: Result) -> str:
+def _misshapen(result: TaskResult) -> str:
     if not result.output.strip():
         return "there is no answer"
     if result.kind == "json":
@@ -179,15 +179,15 @@ def _misshapen(result: Result) -> str:
     return ""
 
 
-def tampering(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
+def tampering(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     """Whether the change works on the check instead of on the task. What could not be looked at in time is not passed:
     else the way around it would be a file that takes long."""
     if not result.change:
         return None
     found = _in_time(result, file_s, partial(tamper.inspect, result.change, tests=dict(result.tests)))
     if isinstance(found, str):
-        return Verdict(part="tampering", holds=None, reasons=(found,), is_needed=True)
-    return Verdict(
+        return PartVerdict(part="tampering", holds=None, reasons=(found,), is_needed=True)
+    return PartVerdict(
         part="tampering",
         holds=not found,
         signals=tamper.signals(found),
@@ -196,7 +196,7 @@ def tampering(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
     )
 
 
-def _in_time(result: Result, file_s: float, look: Callable[[], T]) -> T | str:
+def _in_time(result: TaskResult, file_s: float, look: Callable[[], T]) -> T | str:
     """What was found, or why the change could not be looked at."""
     most_s = min(file_s * len(result.change), CHANGE_S)
     try:
@@ -207,24 +207,24 @@ def _in_time(result: Result, file_s: float, look: Callable[[], T]) -> T | str:
         return f"the change could not be looked at: {type(error).__name__}"
 
 
-def _places(found: Sequence[Finding]) -> tuple[str, ...]:
+def _places(found: Sequence[EditFinding]) -> tuple[str, ...]:
     return tuple(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_REASONS])
 
 
-def diff(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
+def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     """How much more was changed than needed. What could not be measured in time is not taken to be small."""
     if not result.change:
         return None
     looked = _in_time(result, file_s, partial(_measured, result))
     if isinstance(looked, str):
-        none = Signal(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
-        return Verdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
+        none = RewardTerm(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
+        return PartVerdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
     added, measured = looked
     excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
     reasons = [*_places(added)]
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
-    return Verdict(
+    return PartVerdict(
         part="minimal diff",
         holds=not reasons,
         signals=measured,
@@ -232,14 +232,14 @@ def diff(result: Result, *, file_s: float = FILE_S) -> Verdict | None:
     )
 
 
-def _measured(result: Result) -> tuple[tuple[Finding, ...], tuple[Signal, ...]]:
+def _measured(result: TaskResult) -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
     """What was added beside the fix, and how large the change is."""
     known = dict(result.references)
     measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
     return tuple(scaffold.inspect(result.change, files=result.files)), measured
 
 
-def tools(result: Result) -> Verdict | None:
+def tools(result: TaskResult) -> PartVerdict | None:
     """How tools were used: told with weight 0, since nothing is gained by more calls."""
     if not result.spans:
         return None
@@ -248,7 +248,7 @@ def tools(result: Result) -> Verdict | None:
     reasons = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
     reasons += [f"{name} was needed and not called" for name in missed]
     told = tuple(replace(one, weight=0.0) for one in tool_use.signals(found, result.needs))
-    return Verdict(
+    return PartVerdict(
         part="tools",
         holds=not reasons,
         signals=told,
@@ -259,14 +259,14 @@ def tools(result: Result) -> Verdict | None:
 def watched_by(policy: safety.SafetyPolicy) -> Part:
     """A part that looks for what must not leave: in the answer, in what a change adds, and in every turn there was."""
 
-    def watch(result: Result) -> Verdict:
+    def watch(result: TaskResult) -> PartVerdict:
         said = [result.output, *(_added(before, after) for before, after in result.change.values())]
-        codes = [code for text in said if text for code in safety.screen(text, safety.Stage.OUTBOUND).codes]
-        events = [safety.Event(stage=safety.Stage.OUTBOUND, code=code) for code in codes]
+        codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND).codes]
+        events = [safety.SafetyEvent(stage=safety.SafetyStage.OUTBOUND, code=code) for code in codes]
         events += [*safety.applied(result.spans), *safety.look(result.spans)]
         finding = safety.judge(events, policy)
         reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
-        return Verdict(
+        return PartVerdict(
             part="safety",
             holds=not events,
             signals=safety.signals(finding, policy),
@@ -291,25 +291,25 @@ def _shown(before: str | None, after: str | None) -> str:
 def judged_by(judge: Judge) -> Part:
     """A part that asks judges. Only what was decided counts; an abstention or a dispute is told, and weighs nothing."""
 
-    def ask(result: Result) -> Verdict:
+    def ask(result: TaskResult) -> PartVerdict:
         opinions = list(judge(artefact(result)))
-        told = tuple(replace(one, name=f"judged_{one.name}") for one in jury.signals(opinions, JUDGED))
+        told = tuple(replace(one, name=f"judged_{one.name}") for one in ensemble.signals(opinions, JUDGED))
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
         reasons = tuple(f"{one.criterion} {one.outcome}: {one.why[:120]}" for one in against or opinions)
-        return Verdict(part="judges", holds=holds, signals=told, reasons=reasons[:MOST_REASONS])
+        return PartVerdict(part="judges", holds=holds, signals=told, reasons=reasons[:MOST_REASONS])
 
     return ask
 
 
-def artefact(result: Result) -> Artefact:
+def artefact(result: TaskResult) -> EvalItem:
     """What a judge is shown: never who made it, and never the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
     detail = {KIND: CHANGE} if changed and not result.output else _talk(result)
-    return Artefact(task=result.task, output=result.output or changed, context=result.context, detail=detail)
+    return EvalItem(task=result.task, output=result.output or changed, context=result.context, detail=detail)
 
 
-def _talk(result: Result) -> dict[str, Any]:
+def _talk(result: TaskResult) -> dict[str, Any]:
     """The conversation that ends with the answer, for judges that read one; nothing where no model was called."""
     calls = [span.model for span in result.spans if span.model is not None]
     if not calls:
@@ -320,7 +320,7 @@ def _talk(result: Result) -> dict[str, Any]:
     return {"messages": messages, "tools": list(last.sampling.get("tools") or ())}
 
 
-def result_from(given: Any, where: str) -> Result:
+def result_from(given: Any, where: str) -> TaskResult:
     """From one line of a file: `before` and `after` are texts, or objects of path → text."""
     if not isinstance(given, Mapping):
         raise BadInput(where, why="is not an object", remedy='write {"task": "…", "output": "…"}')
@@ -329,7 +329,7 @@ def result_from(given: Any, where: str) -> Result:
         remedy = f"use {', '.join(sorted(known | {'files', 'tests'}))}"
         raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=remedy)
     path = _text(given, "path", where, "solution.py")
-    return Result(
+    return TaskResult(
         task=_text(given, "task", where, ""),
         output=_text(given, "output", where, ""),
         expected=None if given.get("expected") is None else _text(given, "expected", where, ""),

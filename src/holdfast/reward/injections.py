@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.contracts.detect import SECRETS, Rule
+from holdfast.contracts.detect import SECRETS, DetectionRule
 from holdfast.contracts.errors import BadInput
 
 IGNORE = "prompt_injection.ignore_instructions"
@@ -32,13 +32,13 @@ def _spaced(word: str) -> str:
     return r"[\s._*-]{1,3}".join(word)
 
 
-def _order(rule_id: str, code: str, pattern: str, *hints: str) -> Rule:
+def _order(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
     """What is no order where somebody says not to do it."""
-    return Rule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints, unless=NOT)
+    return DetectionRule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints, unless=NOT)
 
 
-def _shape(rule_id: str, code: str, pattern: str, *hints: str) -> Rule:
-    return Rule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints)
+def _shape(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
+    return DetectionRule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints)
 
 
 _OLD = r"(?:previous|prior|above|earlier|preceding|foregoing|original|system|initial)"
@@ -52,7 +52,7 @@ _SECRETS = (
 )
 _ABOUT = ("instruction", "prompt", "rules", "direct", "guid", "guard", "constraint", "message", "told", "before this")
 _HELD = ("key", "password", "credential", "secret", "token", "env")
-RULES: tuple[Rule, ...] = (
+RULES: tuple[DetectionRule, ...] = (
     _order("ignore.order", IGNORE, rf"\b{_DROP}\b{REST}\b{_OLD}\b[^.!?\n]{{0,20}}?\b{_RULES}\b", *_ABOUT),
     _order("ignore.above", IGNORE, rf"\b{_DROP}\b[^.!?\n]{{0,30}}?\b{_RULES}\s+(?:above|before)\b", *_ABOUT),
     _order(
@@ -66,8 +66,8 @@ RULES: tuple[Rule, ...] = (
     _shape("inner.verbatim", EXFILTRATE, rf"\b{_INNER}\b{REST}\b(?:verbatim|word for word|in full)\b", *_ABOUT),
     _shape("inner.asked", EXFILTRATE, rf"\bwhat (?:is|are|was|were) your\b{REST}\b{_INNER}\b", *_ABOUT),
     _shape("inner.spaced", EXFILTRATE, rf"\b{_spaced('system')}\W{{1,5}}{_spaced('prompt')}\b"),
-    Rule(rule_id="marker.begin", reason_code=MARKER, pattern="BEGIN PROMPT INJECTION"),
-    Rule(rule_id="marker.end", reason_code=MARKER, pattern="END PROMPT INJECTION"),
+    DetectionRule(rule_id="marker.begin", reason_code=MARKER, pattern="BEGIN PROMPT INJECTION"),
+    DetectionRule(rule_id="marker.end", reason_code=MARKER, pattern="END PROMPT INJECTION"),
     _shape("marker.mode", MARKER, r"\byou are now (?:in )?(?:DAN|developer mode|jailbroken)\b", "you are now"),
     _shape("role.tag", SPOOF, r"<\|?/?(?:system|developer|im_start|im_end|start_header_id)\b[^>]{0,20}>", "<"),
     _shape(
@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = (
 KEYS = ("rule_id", "reason_code", "pattern", "matcher", "enabled")  # of a rule in a file
 
 
-def rules_from(data: Any, where: str) -> tuple[Rule, ...]:
+def rules_from(data: Any, where: str) -> tuple[DetectionRule, ...]:
     """Rules as a file has them: a list of objects. They take the place of those that come with it."""
     if not isinstance(data, list):
         raise BadInput(
@@ -103,13 +103,13 @@ def rules_from(data: Any, where: str) -> tuple[Rule, ...]:
             raise BadInput(f"{at}.{missing[0]}", why="is missing, or not text")
         if not isinstance(one.get("enabled", True), bool) or not isinstance(one.get("matcher", ""), str):
             raise BadInput(at, why="matcher must be text, and enabled true or false")
-        found.append(Rule(**one))
+        found.append(DetectionRule(**one))
     return unique(found)
 
 
-def unique(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def unique(rules: Iterable[DetectionRule]) -> tuple[DetectionRule, ...]:
     """The rules, if no two have one name: who switches one off must know which."""
-    kept: dict[str, Rule] = {}
+    kept: dict[str, DetectionRule] = {}
     for rule in rules:
         if rule.rule_id in kept:
             raise BadInput(f"safety rule {rule.rule_id}", why="is there twice", remedy="name each rule differently")

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import Artefact, Grade
+from holdfast.contracts.judgement import EvalItem, Grade
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import label_of, prompt_of
 from holdfast.reward.judges import bias
-from holdfast.reward.judges.judge import LONGEST, Asked, Criterion, Judge, criterion_named
+from holdfast.reward.judges.judge import LONGEST, Criterion, Judge, LlmJudge, criterion_named
 from holdfast.reward.judges.rules import RULES, speaks_to_judge
 from holdfast.reward.ready import as_text
 
@@ -103,18 +103,18 @@ class _Made:
             asked: Any = self._complete if self._connect is None else self._connect()
             name = str(getattr(asked, "name", None) or getattr(asked, "model", None) or type(asked).__name__)
             is_judge = hasattr(asked, "ask") and hasattr(asked, "prompt")
-            made: Judge = asked if is_judge else Asked(name=name, complete=asked, clock=self._clock)
+            made: Judge = asked if is_judge else LlmJudge(name=name, complete=asked, clock=self._clock)
             self._judge = made
         return self._judge
 
 
-def _artefact(task: Any, answer: Any, *, shows_expected: bool) -> Artefact:
+def _artefact(task: Any, answer: Any, *, shows_expected: bool) -> EvalItem:
     expected = None if task.expected is None or not shows_expected else as_text(task.expected)
     asked = prompt_of(task) or as_text(task.input)
-    return Artefact(task=asked if asked.strip() else label_of(task, 0), output=as_text(answer), expected=expected)
+    return EvalItem(task=asked if asked.strip() else label_of(task, 0), output=as_text(answer), expected=expected)
 
 
-def _against(artefact: Artefact) -> str | None:
+def _against(artefact: EvalItem) -> str | None:
     """Why an answer is worth nothing before anybody is asked."""
     if not artefact.output.strip():
         return "there is no answer"
@@ -154,14 +154,14 @@ class Ranking:
                 won[j].append(1.0 - p)
         return [_ranked(shares, why) for shares, why in zip(won, bad, strict=True)]
 
-    async def _preferred(self, found: Sequence[Artefact], bad: Sequence[str | None], i: int, j: int) -> float | None:
+    async def _preferred(self, found: Sequence[EvalItem], bad: Sequence[str | None], i: int, j: int) -> float | None:
         """The probability that the first is better. Nobody is asked where it is known."""
         if bad[i] is not None or bad[j] is not None or found[i].output == found[j].output:
             return 0.5 + 0.5 * ((bad[j] is not None) - (bad[i] is not None))
         if max(len(found[i].output), len(found[j].output)) > LONGEST:
             return None
         asked = self.made()
-        if isinstance(asked, Asked):
+        if isinstance(asked, LlmJudge):
             return await bias.both_ways(bias.asked(asked, self.criterion), found[i], found[j])
         scores = {one.sha256: (await asked.ask(self.criterion, one)).score for one in (found[i], found[j])}
         return await bias.by_scores(lambda artefact: scores[artefact.sha256])(found[i], found[j])

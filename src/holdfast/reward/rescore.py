@@ -15,7 +15,7 @@ from math import fsum, isfinite, sqrt
 from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, resolve, told_error
 from holdfast.contracts.trace import Span
 from holdfast.reward.judges.calibration import agreement
@@ -27,8 +27,8 @@ SAME = 1e-9
 MOST_ERROR = 2000  # characters
 AT_ONCE = 16  # attempts whose scorers are awaited at the same time
 
-Signals: TypeAlias = tuple[Signal, ...]
-Score: TypeAlias = Callable[[Any, Any, Sequence[Span]], Sequence[Signal] | Awaitable[Sequence[Signal]]]
+Signals: TypeAlias = tuple[RewardTerm, ...]
+Score: TypeAlias = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]]
 Primary: TypeAlias = Literal["success", "reward"]
 
 
@@ -55,7 +55,7 @@ class Rescored:
 
     @property
     def reward(self) -> float | None:
-        return Sheet(signals=self.signals).total
+        return RewardBreakdown(signals=self.signals).total
 
 
 def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = AT_ONCE) -> list[Rescored]:
@@ -130,7 +130,7 @@ def _failed(one: StoredRollout, error: BaseException) -> Rescored:
     return Rescored(id=one.id, error=told_error(error)[:MOST_ERROR])
 
 
-def _closed(one: StoredRollout, given: Sequence[Signal], close: Any) -> Rescored:
+def _closed(one: StoredRollout, given: Sequence[RewardTerm], close: Any) -> Rescored:
     measured = tuple(given)
     own = [signal for signal in one.signals if signal.source.partition(":")[0] == AGENT]
     signals: Signals = (*(_beside(signal) if measured else signal for signal in own), *measured) if own else measured
@@ -138,13 +138,13 @@ def _closed(one: StoredRollout, given: Sequence[Signal], close: Any) -> Rescored
     if close is not None:
         closed, rejected = close(signals, one.spans, one.answer)
         signals = tuple(closed)
-    total = Sheet(signals=signals).total
+    total = RewardBreakdown(signals=signals).total
     if total is not None and not isfinite(total):
         return Rescored(id=one.id, error=f"the signals add up to {total}, which is not finite")
     return Rescored(id=one.id, signals=signals, rejected=rejected)
 
 
-def _beside(signal: Signal) -> Signal:
+def _beside(signal: RewardTerm) -> RewardTerm:
     """What the agent paid itself does not count where a scorer judged."""
     name = signal.name if signal.name.startswith(f"{AGENT}.") else f"{AGENT}.{signal.name}"
     return replace(signal, name=name, weight=0.0)
@@ -200,21 +200,21 @@ class ScoringComparison:
     arms: ArmDifference | None = None
 
 
-def success_of(signals: Sequence[Signal]) -> float | None:
+def success_of(signals: Sequence[RewardTerm]) -> float | None:
     """How right the scoring calls the answer, from 0 to 1; None where it does not say."""
     told = {one.name: one.value for one in signals}
     return next((told[name] for name in OUTCOMES if name in told), None)
 
 
-def is_right(signals: Sequence[Signal]) -> bool | None:
+def is_right(signals: Sequence[RewardTerm]) -> bool | None:
     """Whether the scoring calls the answer right; None where it does not say."""
     value = success_of(signals)
     return None if value is None else value >= RIGHT
 
 
 def compare_scorings(
-    old: Mapping[str, Sequence[Signal]],
-    new: Mapping[str, Sequence[Signal]],
+    old: Mapping[str, Sequence[RewardTerm]],
+    new: Mapping[str, Sequence[RewardTerm]],
     *,
     arms: Mapping[str, tuple[str, str]] | None = None,
     baseline: str = "baseline",
@@ -229,8 +229,8 @@ def compare_scorings(
     """
     if strange := sorted(set(new) - set(old)):
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
-    before = {one: Sheet(signals=tuple(signals)) for one, signals in old.items()}
-    after = {one: Sheet(signals=tuple(new.get(one, ()))) for one in old}
+    before = {one: RewardBreakdown(signals=tuple(signals)) for one, signals in old.items()}
+    after = {one: RewardBreakdown(signals=tuple(new.get(one, ()))) for one in old}
     rows = [_row(one, before[one], after[one]) for one in old]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
@@ -252,7 +252,7 @@ def compare_scorings(
     )
 
 
-def _row(rollout: str, before: Sheet, after: Sheet) -> Changed:
+def _row(rollout: str, before: RewardBreakdown, after: RewardBreakdown) -> Changed:
     was, now = is_right(before.signals), is_right(after.signals)
     return Changed(id=rollout, old=before.total, new=after.total, was_right=was, is_right=now)
 
@@ -276,7 +276,10 @@ def _kappa(judged: Sequence[Changed]) -> float | None:
 
 
 def _measures(
-    before: Mapping[str, Sheet], after: Mapping[str, Sheet], primary: Primary, failed: Collection[str]
+    before: Mapping[str, RewardBreakdown],
+    after: Mapping[str, RewardBreakdown],
+    primary: Primary,
+    failed: Collection[str],
 ) -> dict[str, tuple[float, float]]:
     """The gate's metric of each rollout under both scorings, where both have it."""
     found = {}

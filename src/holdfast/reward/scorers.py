@@ -25,21 +25,21 @@ from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.loading import load_named
-from holdfast.contracts.reward import Reward, Sheet, Signal
+from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
 from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
-from holdfast.reward.sheet import Guard, total
+from holdfast.reward.breakdown import OutcomeGate, total
 
 SUCCESS = "success"  # the gate's signal, whatever the scorer is called
 SAFETY = "safety_cost"  # the sum of all safety scorers; it is never paid
 RESERVED = frozenset({SUCCESS, GATED, SAFETY})
-GUARD = Guard(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
+GUARD = OutcomeGate(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
 MAX_FEEDBACK = 4000  # characters that are kept
 NAME = re.compile(r"[A-Za-z_][\w-]{0,60}")
 HIDDEN = "expected"
 
-Signals: TypeAlias = tuple[Signal, ...]
+Signals: TypeAlias = tuple[RewardTerm, ...]
 Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what was done for it
 Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
 
@@ -179,7 +179,7 @@ class Scorer:
                 why = "gives several numbers, and a gate gives one from 0 to 1"
                 raise BadRecord(f"scorer {self.name}", why=why, remedy="return Reward(value, terms), or use gate=False")
             return Reward(fsum(Reward(0.0, given).terms.values()), given)
-        if isinstance(given, list | tuple) and all(isinstance(one, Signal) for one in given):
+        if isinstance(given, list | tuple) and all(isinstance(one, RewardTerm) for one in given):
             return self._of_signals(tuple(given))
         if hasattr(given, "__float__"):  # a number of another library
             return self.reward(float(given))
@@ -199,7 +199,7 @@ class Scorer:
     def _of_signals(self, given: Signals) -> Reward:
         terms = {one.name: one.value for one in given}
         if not self.gate:
-            return Reward(Sheet(signals=given).total or 0.0, terms)
+            return Reward(RewardBreakdown(signals=given).total or 0.0, terms)
         found = [one for one in given if one.name == SUCCESS]
         if len(found) != 1:
             why = f"is the gate and gives {len(found)} signals called {SUCCESS}"
@@ -307,7 +307,7 @@ class Combined:
             return tuple(_costs(self.safety, given, []))
         except Exception as error:  # foreign code may raise anything
             said = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
-            return (Signal(name=SAFETY, value=1.0, weight=0.0, source="scorer:safety", feedback=said),)
+            return (RewardTerm(name=SAFETY, value=1.0, weight=0.0, source="scorer:safety", feedback=said),)
 
     async def _later(self, given: Sequence[Any], trace: Trace) -> Signals:
         return self._signals(await _settled(given), trace)
@@ -338,7 +338,7 @@ class Combined:
     def _signals(self, given: Sequence[Any], trace: Trace) -> Signals:
         """Nothing where the gate, or without one everybody, measured nothing: missing is not zero."""
         has_gate, is_gated = any(one.gate for one in self.scorers), False
-        measured: list[Signal] = []
+        measured: list[RewardTerm] = []
         for one, value in zip(self.scorers, given, strict=False):
             found = _signals(one, value, trace, has_gate=has_gate)
             is_gated |= one.gate and bool(found)
@@ -375,7 +375,7 @@ async def _settled(given: Sequence[Any]) -> list[Any]:
     return told
 
 
-def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> list[Signal]:
+def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> list[RewardTerm]:
     reward = scorer.reward(given)
     if reward is None:
         return []
@@ -384,19 +384,20 @@ def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> lis
         return list(_passed_on(scorer, tuple(given), has_gate=has_gate))
     if isinstance(given, Mapping):
         return [
-            Signal(name=f"{name}.{term}", value=value, weight=weight, source=source)
+            RewardTerm(name=f"{name}.{term}", value=value, weight=weight, source=source)
             for term, value in reward.terms.items()
         ]
     said = reward.feedback[:MAX_FEEDBACK] or None
     head = SUCCESS if scorer.gate else name
-    found = [Signal(name=head, value=reward.value, weight=weight, source=source, feedback=said)]
+    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said)]
     found += [
-        Signal(name=f"{name}.{term}", value=value, weight=0.0, source=source) for term, value in reward.terms.items()
+        RewardTerm(name=f"{name}.{term}", value=value, weight=0.0, source=source)
+        for term, value in reward.terms.items()
     ]
     return found if reward.turns is None else [*found, *_turns(scorer, reward.turns, trace)]
 
 
-def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trace) -> Iterator[Signal]:
+def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trace) -> Iterator[RewardTerm]:
     """Each turn has its part of the weight, so that more turns pay no more."""
     count = len(trace.calls)
     for turn, named in sorted(turns.items()):
@@ -405,12 +406,12 @@ def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trac
             raise BadRecord(f"scorer {scorer.name}: turn {turn}", why=why, remedy="leave it out")
         for term, value in named.items():
             part = scorer.weight / count
-            yield Signal(
+            yield RewardTerm(
                 name=f"{scorer.name}.{term}", value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn
             )
 
 
-def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[Signal]:
+def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[RewardTerm]:
     """Signals that a scorer made itself. Beside a gate they are shaping, under the scorer's name; a guard of their own
     has nothing more to say then."""
     for one in given:
@@ -427,12 +428,12 @@ def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[Si
             yield replace(one, name=name, weight=one.weight * scorer.weight)
 
 
-def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[Signal]) -> list[Signal]:
+def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[RewardTerm]) -> list[RewardTerm]:
     """The signals with what the safety scorers found; a cost that a scorer told of is in the sum."""
     if not safety:
         return measured
     told = [replace(one, name=f"{SAFETY}.{one.source}") for one in measured if one.name == SAFETY]
-    costs: list[Signal] = []
+    costs: list[RewardTerm] = []
     for one, value in zip(safety, given, strict=True):
         reward = one.reward(value)
         if reward is None or reward.value < 0.0:
@@ -440,9 +441,9 @@ def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[Signal
             why = f"is a safety scorer and gives {said}; what was not measured is not safe"
             raise BadRecord(f"scorer {one.name}", why=why, remedy="return 0 where nothing was found, or a cost above 0")
         name, source, said_of_it = f"{SAFETY}.{one.name}", f"scorer:{one.name}", reward.feedback[:MAX_FEEDBACK] or None
-        costs.append(Signal(name=name, value=reward.value, weight=0.0, source=source, feedback=said_of_it))
+        costs.append(RewardTerm(name=name, value=reward.value, weight=0.0, source=source, feedback=said_of_it))
     whole = fsum(one.value for one in (*told, *costs))
-    summed = Signal(name=SAFETY, value=whole, weight=0.0, source="scorer:safety")
+    summed = RewardTerm(name=SAFETY, value=whole, weight=0.0, source="scorer:safety")
     return [*(one for one in measured if one.name != SAFETY), summed, *told, *costs]
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span, SpanKind, ToolCall, Turn
-from holdfast.reward.turns import Evidence, Form, answer_of, evidence, facts
+from holdfast.reward.turns import CallEvidence, Form, answer_of, evidence, facts
 
 Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's name
 Idle = Literal["", "duplicate", "dummy"]
@@ -36,7 +36,7 @@ def is_busy(error: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class CallMark:
     """One call, judged; from 0 to 1, None where there is nothing to judge by."""
 
     turn: int | None  # None: before any model call
@@ -58,7 +58,7 @@ def marks(
     schemas: Schemas | None = None,
     answer: Any = None,
     is_passing: Callable[[str], bool] = is_busy,
-) -> tuple[Mark, ...]:
+) -> tuple[CallMark, ...]:
     """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
     said = answer_of(spans) if answer is None else answer
     found = evidence(spans, said)
@@ -74,7 +74,7 @@ def marks(
         handled, turn = _handled(place, found, shapes, retry if passing[place] else place, passing[place], invented)
         idle: Idle = "duplicate" if is_double else "" if counts else "dummy"
         made.append(
-            Mark(
+            CallMark(
                 turn=one.turn,
                 tool=one.call.tool,
                 structure=None if schemas is None else float(fits(one.call, schemas)),
@@ -90,7 +90,7 @@ def marks(
     return tuple(made)
 
 
-def signals(found: Sequence[Mark], needs: Collection[str] | None = None) -> tuple[Signal, ...]:
+def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
 
     Parts of 1 are divided among all calls and missed needs. A call that only met a busy tool takes no part but in error
@@ -145,8 +145,8 @@ def schemas_of(specs: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
     return found
 
 
-def _signal(name: str, value: float, part: float, turn: int | None) -> Signal:
-    return Signal(name=name, value=value, weight=part, source="rule:tools", turn=turn)
+def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
+    return RewardTerm(name=name, value=value, weight=part, source="rule:tools", turn=turn)
 
 
 def _shape(call: ToolCall) -> str:
@@ -158,7 +158,7 @@ def _is_repeated(place: int, shapes: Sequence[str], passing: Sequence[bool]) -> 
     return any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
 
 
-def _retry(place: int, shapes: Sequence[str], found: Sequence[Evidence]) -> int | None:
+def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:
     """The last time that the same was said again, in a later turn."""
     again = [
         after
@@ -168,7 +168,7 @@ def _retry(place: int, shapes: Sequence[str], found: Sequence[Evidence]) -> int 
     return again[-1] if again else None
 
 
-def _serving(found: Sequence[Evidence], needs: Collection[str] | None, passing: Sequence[bool]) -> set[int]:
+def _serving(found: Sequence[CallEvidence], needs: Collection[str] | None, passing: Sequence[bool]) -> set[int]:
     """The calls that count: those that led to the answer and, of a needed tool without one, the first that worked."""
     counted = {place for place, one in enumerate(found) if one.used}
     for tool in needs or ():
@@ -179,7 +179,12 @@ def _serving(found: Sequence[Evidence], needs: Collection[str] | None, passing: 
 
 
 def _handled(
-    place: int, found: Sequence[Evidence], shapes: Sequence[str], retry: int | None, is_passing: bool, invented: bool
+    place: int,
+    found: Sequence[CallEvidence],
+    shapes: Sequence[str],
+    retry: int | None,
+    is_passing: bool,
+    invented: bool,
 ) -> tuple[bool, int | None]:
     """Whether the right thing was done about a call's error, and in which turn."""
     one = found[place]
@@ -195,7 +200,7 @@ def _handled(
     return is_mended or not invented, reacted
 
 
-def _invents(spans: Sequence[Span], answer: Any, found: Sequence[Evidence]) -> bool:
+def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) -> bool:
     """Whether the answer states a value that nobody but the model ever said, and does not say that it is unknown."""
     heard: set[str] = set()
     for span in spans:

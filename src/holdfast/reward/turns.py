@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.contracts.adapt import turns
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, Span, SpanKind, ToolCall, Turn
 
 Belief = Callable[[Sequence[Span]], float]  # probability of the right answer after all that happened so far
@@ -85,7 +85,7 @@ def answer_of(spans: Sequence[Span]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class CallEvidence:
     """What one tool call brought, and what became of it."""
 
     turn: int | None  # None: before any model call
@@ -94,7 +94,7 @@ class Evidence:
     used: frozenset[str]  # of them, those that led to the answer
 
 
-def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[Evidence, ...]:
+def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[CallEvidence, ...]:
     """Which facts of each result were new, and led to the answer: they stand in it, or in a later call that did.
 
     A call is of use by what its own result led to: to copy a result into a call that leads nowhere is no use of it.
@@ -111,7 +111,8 @@ def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[Evidence, ...]:
                 asked |= facts(found[place][1].arguments)
         wanted |= asked
     return tuple(
-        Evidence(turn=turn, call=call, fresh=fresh, used=used[place]) for place, (turn, call, fresh) in enumerate(found)
+        CallEvidence(turn=turn, call=call, fresh=fresh, used=used[place])
+        for place, (turn, call, fresh) in enumerate(found)
     )
 
 
@@ -144,7 +145,7 @@ def signals(
     potential: Potential | None = None,
     gamma: float = 1.0,
     cost: Cost | None = None,
-) -> tuple[Signal, ...]:
+) -> tuple[RewardTerm, ...]:
     """The signals of each turn; those that nobody gave a measure for are left out, but for the information gained.
 
     information_gain  bₜ − bₜ₋₁, b the belief in the right answer (IGPO, arXiv:2510.14967); without a belief, the share
@@ -158,11 +159,11 @@ def signals(
     found = read(spans)
     if not found:
         return ()
-    by_turn: dict[int | None, list[Evidence]] = {}
+    by_turn: dict[int | None, list[CallEvidence]] = {}
     for one in evidence(spans, answer):
         by_turn.setdefault(one.turn, []).append(one)
     idle = {turn.index for turn in found[:-1] if not any(one.used for one in by_turn.get(turn.index, ()))}
-    told: list[Signal] = []
+    told: list[RewardTerm] = []
     if belief is None:
         gains = [(turn.index, _share(by_turn.get(turn.index, ()))) for turn in found]
         told += _marks("information_gain", "rule:evidence", gains, len(found), idle)
@@ -179,26 +180,28 @@ def signals(
     return tuple(told)
 
 
-def _share(brought: Sequence[Evidence]) -> float:
+def _share(brought: Sequence[CallEvidence]) -> float:
     """Of the new facts that the turn's results hold; a fact that two of them hold is one."""
     fresh = frozenset[str]().union(*(one.fresh for one in brought))
     used = frozenset[str]().union(*(one.used for one in brought))
     return len(used) / len(fresh) if fresh else 0.0
 
 
-def _marks(name: str, source: str, marks: Sequence[tuple[int, float]], among: int, idle: set[int]) -> Iterable[Signal]:
+def _marks(
+    name: str, source: str, marks: Sequence[tuple[int, float]], among: int, idle: set[int]
+) -> Iterable[RewardTerm]:
     """Numbers from 0 to 1, each with its part of 1; none where the turn led nowhere, so that more turns pay no more."""
     for turn, value in marks:
         if not 0.0 <= value <= 1.0:
             raise BadInput(f"{name} of turn {turn} = {value}", why="must be between 0 and 1")
         part = 0.0 if turn in idle else 1.0 / among
-        yield Signal(name=name, value=float(value), weight=part, source=source, turn=turn)
+        yield RewardTerm(name=name, value=float(value), weight=part, source=source, turn=turn)
 
 
-def _steps(name: str, source: str, heights: Sequence[float], gamma: float) -> Iterable[Signal]:
+def _steps(name: str, source: str, heights: Sequence[float], gamma: float) -> Iterable[RewardTerm]:
     """From height to height; each counts whole, since together they are no more than the way from first to last."""
     for turn, (before, after) in enumerate(pairwise(heights)):
-        yield Signal(name=name, value=gamma * after - before, source=source, turn=turn)
+        yield RewardTerm(name=name, value=gamma * after - before, source=source, turn=turn)
 
 
 def _along(spans: Sequence[Span], found: Sequence[Turn], measure: Potential) -> list[float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import fsum, isclose, isfinite
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 
 # The rubric's terms by group, and the signal that measures each; 1 is always the good end.
 RUBRIC: Mapping[str, Mapping[str, str]] = {
@@ -31,7 +31,7 @@ RUBRIC: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightSet:
     """One weight set: shares of groups that add up to 1, and the signals that each group is made of."""
 
     name: str  # with its version, as in code@1: other numbers are another version
@@ -59,14 +59,14 @@ class Weights:
         }
 
 
-def rubric(name: str, **groups: float) -> Weights:
+def rubric(name: str, **groups: float) -> WeightSet:
     """A set over the rubric's own groups."""
-    return Weights(name=name, groups=groups, terms={group: tuple(RUBRIC[group].values()) for group in groups})
+    return WeightSet(name=name, groups=groups, terms={group: tuple(RUBRIC[group].values()) for group in groups})
 
 
-def _single(name: str, **shares: float) -> Weights:
+def _single(name: str, **shares: float) -> WeightSet:
     """A set whose groups have one term each, of the same name."""
-    return Weights(name=name, groups=shares, terms={group: (group,) for group in shares})
+    return WeightSet(name=name, groups=shares, terms={group: (group,) for group in shares})
 
 
 GENERAL = rubric("general@1", format=0.25, tool=0.30, task=0.35, cost=0.10)
@@ -76,10 +76,10 @@ DATA = rubric("data@1", format=0.25, tool=0.30, task=0.35, minimal=0.05, cost=0.
 TURN = _single("turn@1", information_gain=0.4, format=0.3, progress=0.2, safety=0.1)
 TURN_PLAIN = _single("turn-plain@1", information_gain=0.4, format=0.3, progress=0.3)
 TOOL = _single("tool@1", choice=0.4, structure=0.3, utility=0.2, error_handling=0.1)
-SETS: Mapping[str, Weights] = {one.name: one for one in (GENERAL, CODE, RESEARCH, DATA, TURN, TURN_PLAIN, TOOL)}
+SETS: Mapping[str, WeightSet] = {one.name: one for one in (GENERAL, CODE, RESEARCH, DATA, TURN, TURN_PLAIN, TOOL)}
 
 
-def weights(name: str) -> Weights:
+def weights(name: str) -> WeightSet:
     """The set with this name; without a version, its newest."""
     found = [known for known in SETS if known == name or known.partition("@")[0] == name]
     if not found:
@@ -87,7 +87,7 @@ def weights(name: str) -> Weights:
     return SETS[max(found, key=lambda known: int(known.partition("@")[2]))]
 
 
-def weigh(signals: Iterable[Signal], by: Weights) -> tuple[Signal, ...]:
+def weigh(signals: Iterable[RewardTerm], by: WeightSet) -> tuple[RewardTerm, ...]:
     """Each signal's own weight times its share; what the set does not name is kept and counts 0.
 
     A signal's own weight is its part among signals of one name: those who measure turns or calls divide 1 among them.
@@ -96,7 +96,7 @@ def weigh(signals: Iterable[Signal], by: Weights) -> tuple[Signal, ...]:
     return tuple(replace(one, weight=one.weight * shares.get(one.name, 0.0)) for one in signals)
 
 
-def score(values: Mapping[str, float], by: Weights) -> float:
+def score(values: Mapping[str, float], by: WeightSet) -> float:
     """The rubric's own number: the shares times the values of signals that are all there."""
     shares = by.shares
     if missing := [name for name in shares if name not in values]:
@@ -104,7 +104,7 @@ def score(values: Mapping[str, float], by: Weights) -> float:
     return fsum(share * values[name] for name, share in shares.items())
 
 
-def limited(by: Weights, measured: Collection[str]) -> Weights:
+def limited(by: WeightSet, measured: Collection[str]) -> WeightSet:
     """The set for a workload that can only measure some of it: a group's share goes to its terms that are left, and
     the share of a group without any to the other groups. To be done once for a workload, never for an attempt."""
     terms = {group: tuple(name for name in by.terms[group] if name in measured) for group in by.groups}
@@ -113,10 +113,12 @@ def limited(by: Weights, measured: Collection[str]) -> Weights:
     if whole <= 0.0:
         raise BadInput(f"weights {by.name}", why="nothing of them is measured", remedy="choose another set")
     groups = {group: share / whole for group, share in left.items()}
-    return Weights(name=f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]", groups=groups, terms=terms)
+    return WeightSet(
+        name=f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]", groups=groups, terms=terms
+    )
 
 
-def ablated(signals: Iterable[Signal], name: str) -> tuple[Signal, ...]:
+def ablated(signals: Iterable[RewardTerm], name: str) -> tuple[RewardTerm, ...]:
     """The same signals without the effect of one: all others count what they did."""
     return tuple(replace(one, weight=0.0) if one.name == name else one for one in signals)
 
@@ -129,7 +131,7 @@ class Phase:
     first: int  # the episode from which on it may be entered
     horizon: int  # turns of an episode
     tools: tuple[str, ...] | None  # None: all there are
-    weights: Weights
+    weights: WeightSet
     least_success: float  # what must be reached before the next phase
 
 
@@ -162,14 +164,16 @@ PHASES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CurriculumPosition:
     """Where in the curriculum a policy stands."""
 
     phase: int = 0  # index into the phases
     episode: int = 0  # played so far; set back with the phase
 
 
-def onward(place: Place, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES) -> Place:
+def onward(
+    place: CurriculumPosition, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES
+) -> CurriculumPosition:
     """The place after some more episodes: a phase back where a reward was hacked, on where enough was reached.
 
     Success is that of the hidden check over these episodes. One phase at a time; who is set back begins that phase
@@ -181,9 +185,9 @@ def onward(place: Place, *, episodes: int, success: float, hacked: bool, phases:
         )
     if hacked:
         back = max(place.phase - 1, 0)
-        return Place(phase=back, episode=phases[back].first)
+        return CurriculumPosition(phase=back, episode=phases[back].first)
     played = place.episode + episodes
     is_last = place.phase + 1 == len(phases)
     if not is_last and played >= phases[place.phase + 1].first and success >= phases[place.phase].least_success:
-        return Place(phase=place.phase + 1, episode=played)
-    return Place(phase=place.phase, episode=played)
+        return CurriculumPosition(phase=place.phase + 1, episode=played)
+    return CurriculumPosition(phase=place.phase, episode=played)

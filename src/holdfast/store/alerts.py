@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
+from holdfast.contracts.commands import Alert
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.orders import Alert
-from holdfast.store import changes, ledger, rows, schema
+from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text
 from holdfast.store.versions import number
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.alerts.c
 _mine = _c.project == bindparam("project")
@@ -55,7 +55,7 @@ class Alerts:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def raise_(self, alert: Alert, *, who: str = WATCH) -> Pending[Alert]:
+    def raise_(self, alert: Alert, *, who: str = WATCH) -> WriteFuture[Alert]:
         """The alert that stands then. One that stood already stays as it is, unless it has another severity now."""
         values = self._of(alert.code, alert.run)
         told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
@@ -73,7 +73,7 @@ class Alerts:
 
         return self._db.write(operation)
 
-    def clear(self, code: str, run: str | None = None, *, at: float, who: str = WATCH) -> Pending[Alert | None]:
+    def clear(self, code: str, run: str | None = None, *, at: float, who: str = WATCH) -> WriteFuture[Alert | None]:
         """What stood until now, or None when nothing did."""
         values = self._of(code, run)
 
@@ -88,7 +88,7 @@ class Alerts:
 
         return self._db.write(operation)
 
-    def acknowledge(self, code: str, run: str | None, who: str, at: float, *, why: str = "") -> Pending[Alert]:
+    def acknowledge(self, code: str, run: str | None, who: str, at: float, *, why: str = "") -> WriteFuture[Alert]:
         """Somebody knows of it; who was the first stays. NotFound when it does not stand."""
         return self._db.write(lambda tx: self.acknowledge_in(tx, code, run, who, at, why=why))
 
@@ -129,7 +129,7 @@ class Alerts:
 
     def _note(self, tx: Transaction, values: Mapping[str, Any], who: str, body: Mapping[str, Any], at: float) -> Alert:
         ledger.append(tx, self._project, values["run"] or None, "alert", who, body, at)
-        tx.touch(changes.ALERTS)
+        tx.touch(notifications.ALERTS)
         return rows.alert(tx.one(FIND, dict(values)))
 
     def _none(self, code: str, run: str | None) -> NotFound:

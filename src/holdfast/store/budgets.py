@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
-from holdfast.contracts.budget import Budget, BudgetChange, BudgetEvent, BudgetEventKind, Tier
+from holdfast.contracts.budget import BudgetChange, BudgetEvent, BudgetEventKind, ThinkingBudget, Tier
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
@@ -20,7 +20,7 @@ from holdfast.store.moves import FENCE
 from holdfast.store.queue import stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _b, _e = schema.budgets.c, schema.budget_events.c
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
@@ -95,7 +95,7 @@ MOST = 2**62
 class BudgetUse:
     """A budget, and what came of the attempt it was for."""
 
-    budget: Budget
+    budget: ThinkingBudget
     token: int  # of the attempt
     status: AttemptState
     has_failed: bool  # it broke off, or nothing was paid for it
@@ -128,7 +128,7 @@ class Budgets:
     def __init__(self, db: Db, runs: Runs, project: str) -> None:
         self._db, self._runs, self._project = db, runs, project
 
-    def record(self, attempt: Attempt, change: BudgetChange, *, now: float) -> Pending[None]:
+    def record(self, attempt: Attempt, change: BudgetChange, *, now: float) -> WriteFuture[None]:
         """Keep a running attempt's budget as it is now, and what led there; all of it, or StaleLease.
 
         Where another process has changed it since, what is new here is counted on top of that.
@@ -177,13 +177,13 @@ class Budgets:
         return [_counted(row) for row in self._db.all(BY_RUN, {"project": self._project, "most": most})]
 
 
-def _follows(kept: Budget, change: BudgetChange) -> bool:
+def _follows(kept: ThinkingBudget, change: BudgetChange) -> bool:
     """Whether the change was made from the budget as it is kept: who has missed an event has counted fewer of them."""
     after = change.budget
     return (kept.ceiling, kept.cap, kept.events) == (after.ceiling, after.cap, after.events - len(change.events))
 
 
-def onto(budget: Budget, change: BudgetChange) -> BudgetChange:
+def onto(budget: ThinkingBudget, change: BudgetChange) -> BudgetChange:
     """What happened, as it is for a budget on which something else has happened before. It has a tier already."""
     events = []
     for event in change.events:
@@ -226,7 +226,7 @@ def _use(row: Any) -> BudgetUse:
     )
 
 
-def _params(budget: Budget) -> dict[str, Any]:
+def _params(budget: ThinkingBudget) -> dict[str, Any]:
     return {
         "tier": budget.tier.value,
         "assessment": to_json(rows.ASSESSMENT.encode(budget.assessment)),

@@ -17,10 +17,10 @@ from sqlalchemy import Select, and_, case, func, or_, select, text
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store import guards, rows, schema, scorings, steps
 from holdfast.store.blobs import sha256_of
-from holdfast.store.recount import recount
+from holdfast.store.recompute import recount
 from holdfast.store.releases import has_source
 from holdfast.store.sql import Transaction, among, from_json
 from holdfast.store.store import Store
@@ -35,7 +35,7 @@ _with_run = schema.rollouts.join(schema.runs, _u.key == _r.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CheckedPart:
     """One thing that was looked at, and what is wrong with it, a sentence each."""
 
     name: str
@@ -50,7 +50,7 @@ class Checked:
 
     store: str
     ok: bool
-    parts: tuple[Part, ...]
+    parts: tuple[CheckedPart, ...]
 
 
 def _among(column: Any, values: Iterable[StrEnum]) -> Any:
@@ -102,7 +102,7 @@ ATTEMPT_KNOWN = (
 RUN_KNOWN = select(_u.id, _u.state, _u.wanted).where(
     or_(
         ~_among(_u.state, RunState),
-        ~_among(_u.wanted, Wanted),
+        ~_among(_u.wanted, DesiredState),
         (_u.state == "running") == _u.ended_at.is_not(None),
     )
 )
@@ -389,14 +389,14 @@ def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
     return found
 
 
-def check(store: Store, *, quick: bool = False) -> Iterator[Part]:
+def check(store: Store, *, quick: bool = False) -> Iterator[CheckedPart]:
     """Look at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
     for name, look in parts(store, quick=quick):
         try:
             problems = tuple(look())
         except StoreError as error:
             problems = (str(error),)
-        yield Part(name=name, problems=problems)
+        yield CheckedPart(name=name, problems=problems)
 
 
 def _file(store: Store, quick: bool) -> Iterator[str]:

@@ -16,7 +16,7 @@ from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.checkpoints.c
 _mine = _c.project == bindparam("project")
@@ -36,7 +36,7 @@ class Checkpoints:
 
     def add(
         self, checkpoint: Checkpoint, run: str | None = None, *, now: float, driver: int | None = None
-    ) -> Pending[None]:
+    ) -> WriteFuture[None]:
         """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there.
 
         With the number of the run's driver, one that another has replaced is refused.

@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select, text
 
+from holdfast.contracts.commands import Command
 from holdfast.contracts.errors import Conflict
-from holdfast.contracts.orders import Command
 from holdfast.contracts.records import dumps
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, canonical, from_json, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
 KEEP = insert(schema.commands).values({column.name: bindparam(column.name) for column in _c})
@@ -28,7 +28,7 @@ Act = Callable[[Transaction], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CommandResult:
     """What an order came to."""
 
     body: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Commands:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def once(self, command: Command, role: str, act: Act, *, run: str | None = None) -> Pending[Answer]:
+    def once(self, command: Command, role: str, act: Act, *, run: str | None = None) -> WriteFuture[CommandResult]:
         """Obey the order, unless that was done before: then the answer is the earlier one.
 
         A known id with other content is a Conflict. What `act` raises leaves nothing behind. `run` is the id of the
@@ -47,7 +47,7 @@ class Commands:
         """
         command = _plain(command)
 
-        def operation(tx: Transaction) -> Answer:
+        def operation(tx: Transaction) -> CommandResult:
             if not tx.is_sqlite:
                 tx.run(LOCK, {})
             found = self._known(tx, command)
@@ -60,15 +60,15 @@ class Commands:
             ledger.append(
                 tx, self._project, run, "command", command.who, {**_body(command, role), "answer": told}, command.at
             )
-            return Answer(body=told, again=False)
+            return CommandResult(body=told, again=False)
 
         return self._db.write(operation)
 
-    def known(self, command: Command) -> Answer | None:
+    def known(self, command: Command) -> CommandResult | None:
         """The answer that was given to this order before; Conflict when its id was another's."""
         return self._db.reading(lambda view: self._known(view, _plain(command)))
 
-    def refused(self, command: Command, role: str, why: str, *, run: str | None = None) -> Pending[None]:
+    def refused(self, command: Command, role: str, why: str, *, run: str | None = None) -> WriteFuture[None]:
         """Note that an order was not obeyed, and why not; its id stays free."""
         command = _plain(command)
         body = {**_body(command, role), "refused": plain_text(why)}
@@ -78,7 +78,7 @@ class Commands:
 
         return self._db.write(operation)
 
-    def _known(self, view: Transaction, command: Command) -> Answer | None:
+    def _known(self, view: Transaction, command: Command) -> CommandResult | None:
         row = view.one(FIND, {"project": self._project, "id": command.id})
         if row is None:
             return None
@@ -86,7 +86,7 @@ class Commands:
         if _content(before) != _content(command):
             told = f"{before.action} {before.subject} by {before.who}"
             raise Conflict(f"order {command.id}", why=f"was another one: {told}", remedy="give each order its own id")
-        return Answer(body=from_json(row[1]), again=True)
+        return CommandResult(body=from_json(row[1]), again=True)
 
 
 def _body(command: Command, role: str) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Executable
 
 from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreTooNew
-from holdfast.store.changes import Changes
+from holdfast.store.notifications import Changes
 from holdfast.store.postgres import Postgres, hide_password
 from holdfast.store.sql import Params, Transaction
 from holdfast.store.sqlite import SQLite, is_store_file
-from holdfast.store.writer import Pending, Writer
+from holdfast.store.writer import WriteFuture, Writer
 
 T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
@@ -68,7 +68,7 @@ class Db:
         self.changes = Changes(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
 
-    def write(self, operation: Callable[[Transaction], T]) -> Pending[T]:
+    def write(self, operation: Callable[[Transaction], T]) -> WriteFuture[T]:
         """The operation's answer, settled once it is on disk. It may run twice, so it must not act outside."""
         self._refuse_children()
         return self._writer.submit(operation)

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import bindparam, select
 
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.experience import Decided, Experience
-from holdfast.contracts.reward import CHECKED, Sheet, Signal
+from holdfast.contracts.experience import Experience, ScoredRollout
+from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
@@ -72,7 +72,9 @@ class Experiences:
                 )
         return None
 
-    def decided(self, run: str, *, after: str | None = None, most: int = 1000, spans: bool = False) -> list[Decided]:
+    def decided(
+        self, run: str, *, after: str | None = None, most: int = 1000, spans: bool = False
+    ) -> list[ScoredRollout]:
         """A page of the rollouts that an attempt decided, in the order they were enqueued, in three statements.
 
         `after` is the id of the last one that was read; the page after the last is empty.
@@ -81,7 +83,7 @@ class Experiences:
         if after is not None:
             params["after"] = self._key(params["run"], run, after)
 
-        def look(view: Transaction) -> list[Decided]:
+        def look(view: Transaction) -> list[ScoredRollout]:
             page = view.all(DECIDED, params)
             if not page:
                 return []
@@ -110,8 +112,8 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
     return made
 
 
-def _sheet(sheet: Sheet, rollout: Rollout) -> Sheet:
+def _sheet(sheet: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
     """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
     if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
         return sheet
-    return Sheet(signals=(*sheet.signals, Signal(name=CHECKED[0], value=0.0, source="rule:failed")))
+    return RewardBreakdown(signals=(*sheet.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))

@@ -15,10 +15,10 @@ from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import check_name
-from holdfast.store import changes, ledger, rows, schema
+from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.flags.c
 _mine = _c.project == bindparam("project")
@@ -36,7 +36,7 @@ class Flags:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def put(self, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> Pending[Flag]:
+    def put(self, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> WriteFuture[Flag]:
         """Keep the flag in the place of what there was. With `seen`, a Conflict when it is not that any more.
 
         Who changes a part of a flag gives what was read, so that no kill switch is undone by somebody who did not
@@ -65,7 +65,7 @@ class Flags:
         """By name."""
         return [rows.flag(row) for row in self._db.all(ALL, {"project": self._project})]
 
-    def drop(self, name: str, *, who: str, why: str, now: float) -> Pending[Flag]:
+    def drop(self, name: str, *, who: str, why: str, now: float) -> WriteFuture[Flag]:
         """Remove it; the answer is what it was."""
 
         def operation(tx: Transaction) -> Flag:
@@ -85,7 +85,7 @@ class Flags:
 
     def _note(self, tx: Transaction, who: str, body: dict[str, Any], now: float) -> None:
         ledger.append(tx, self._project, None, "flag", who, body, now)
-        tx.touch(changes.FLAGS)
+        tx.touch(notifications.FLAGS)
 
     def _none(self, name: str) -> NotFound:
         why = f"there is none in project {self._project!r}"

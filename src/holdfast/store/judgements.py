@@ -15,21 +15,21 @@ from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON
 
 from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.judgement import (
-    Appointment,
-    Artefact,
     Calibration,
-    Doubt,
+    EvalItem,
+    JudgeAssignment,
     Judgement,
+    JudgeStatus,
     Label,
     Maker,
+    ReviewRequest,
     Role,
-    Standing,
 )
 from holdfast.contracts.records import encode
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _f, _j, _d = schema.artefacts.c, schema.judgements.c, schema.doubts.c
 _l, _c, _p = schema.labels.c, schema.calibrations.c, schema.appointments.c
@@ -116,7 +116,7 @@ def plain_name(name: str) -> str:
     return " ".join(normalize("NFKC", name).casefold().split())
 
 
-def _is_same(one: Appointment, other: Appointment) -> bool:
+def _is_same(one: JudgeAssignment, other: JudgeAssignment) -> bool:
     return all(plain_name(a) == plain_name(b) for a, b in ((one.policy, other.policy), (one.judge, other.judge)))
 
 
@@ -124,18 +124,18 @@ class Judgements:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def keep(self, artefacts: Iterable[Artefact], *, now: float) -> Pending[int]:
+    def keep(self, artefacts: Iterable[EvalItem], *, now: float) -> WriteFuture[int]:
         """Keep what is judged; how many of it are new."""
         params = [self._artefact(one, now) for one in artefacts]
         return self._db.write(lambda tx: tx.many(KEEP, params) if params else 0)
 
-    def artefact(self, sha256: str) -> Artefact:
+    def artefact(self, sha256: str) -> EvalItem:
         row = self._db.one(ARTEFACT, self._of(sha256=sha256))
         if row is None:
             raise NotFound(f"artefact {sha256[:12]}", why=f"there is none in project {self._project!r}")
         return rows.artefact(row)
 
-    def record(self, artefact: Artefact, judgement: Judgement) -> Pending[Judgement]:
+    def record(self, artefact: EvalItem, judgement: Judgement) -> WriteFuture[Judgement]:
         """Keep it with what it is about; of two on the same question the first stays, and is the answer."""
         values, about = self._judgement(judgement), self._artefact(artefact, judgement.at)
 
@@ -159,7 +159,7 @@ class Judgements:
         found = self._db.all(CRITERIA, self._of())
         return [(judge, on, prompt, int(n), float(cost), float(at)) for judge, on, prompt, n, cost, at in found]
 
-    def doubt(self, artefact: Artefact, doubt: Doubt) -> Pending[bool]:
+    def doubt(self, artefact: EvalItem, doubt: ReviewRequest) -> WriteFuture[bool]:
         """Somebody should look at it; False when it waits, or has waited, already."""
         about = self._artefact(artefact, doubt.at)
         values = self._of(artefact=doubt.artefact, criterion=doubt.criterion, reason=doubt.reason.value, at=doubt.at)
@@ -171,7 +171,7 @@ class Judgements:
 
         return self._db.write(operation)
 
-    def doubts(self, *, most: int = MOST) -> list[Doubt]:
+    def doubts(self, *, most: int = MOST) -> list[ReviewRequest]:
         """Those that no person has labelled, the oldest first."""
         found = self._db.all(OPEN, self._of(maker=Maker.PERSON.value, most=most))
         return [rows.doubt(row) for row in found]
@@ -180,7 +180,7 @@ class Judgements:
         n: int = self._db.one(COUNT, self._of(maker=Maker.PERSON.value))[0]
         return n
 
-    def label(self, labels: Sequence[Label]) -> Pending[int]:
+    def label(self, labels: Sequence[Label]) -> WriteFuture[int]:
         """Add them, each as the next version of its maker; how many are new. The same again is no new version."""
         params = [self._label(one) for one in labels]
 
@@ -204,7 +204,7 @@ class Judgements:
             return found
         return list({(one.artefact, one.maker, one.who): one for one in found}.values())
 
-    def calibrate(self, calibration: Calibration, *, who: str) -> Pending[None]:
+    def calibrate(self, calibration: Calibration, *, who: str) -> WriteFuture[None]:
         """Keep it; the ledger notes whether the judge is trusted, and why it is not."""
         values = self._of(body=to_json(encode(calibration)), at=calibration.at)
         values |= {name: getattr(calibration, name) for name in ("judge", "criterion", "prompt", "labels")}
@@ -232,14 +232,14 @@ class Judgements:
 
     def trusted(self, judge: str, criterion: str, prompt: str) -> bool:
         found = self.calibration(judge, criterion, prompt)
-        return found is not None and found.standing is Standing.TRUSTED
+        return found is not None and found.standing is JudgeStatus.TRUSTED
 
-    def appoint(self, policy: str, judge: str, role: Role, *, who: str, now: float) -> Pending[Appointment]:
+    def appoint(self, policy: str, judge: str, role: Role, *, who: str, now: float) -> WriteFuture[JudgeAssignment]:
         """The judge has this role for the policy, for good: who trains it never evaluates it."""
-        wanted = Appointment(policy=plain_text(policy), judge=plain_text(judge), role=role, at=now)
+        wanted = JudgeAssignment(policy=plain_text(policy), judge=plain_text(judge), role=role, at=now)
         values = self._of(policy=wanted.policy, judge=wanted.judge, role=role.value, at=now)
 
-        def operation(tx: Transaction) -> Appointment:
+        def operation(tx: Transaction) -> JudgeAssignment:
             is_new = tx.run(APPOINT, values).rowcount == 1
             found = rows.appointment(tx.one(ROLE, values))
             known = (rows.appointment(row) for row in tx.all(APPOINTED, values))
@@ -253,13 +253,13 @@ class Judgements:
 
         return self._db.write(operation)
 
-    def appointments(self) -> list[Appointment]:
+    def appointments(self) -> list[JudgeAssignment]:
         return [rows.appointment(row) for row in self._db.all(APPOINTED, self._of())]
 
     def _of(self, **values: Any) -> dict[str, Any]:
         return {"project": self._project, **values}
 
-    def _artefact(self, one: Artefact, now: float) -> dict[str, Any]:
+    def _artefact(self, one: EvalItem, now: float) -> dict[str, Any]:
         return self._of(sha256=one.sha256, body=to_json(encode(one)), at=now)
 
     def _judgement(self, one: Judgement) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from sqlalchemy import bindparam, insert, select, text
 from holdfast.contracts.errors import StoreCorrupt
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
-from holdfast.store.anchors import NAME, Anchors
 from holdfast.store.db import Db
+from holdfast.store.ledger_checkpoints import NAME, Anchors
 from holdfast.store.sql import Transaction, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 GENESIS = "0" * 64
 PAGE = 1000
@@ -58,7 +58,7 @@ class Ledger:
 
     def append(
         self, kind: str, body: Mapping[str, Any], *, who: str, now: float, run: str | None = None
-    ) -> Pending[None]:
+    ) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
             append(tx, self._project, run, kind, who, body, now)
 

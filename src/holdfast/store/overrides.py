@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
+from holdfast.contracts.commands import Overrides
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
-from holdfast.contracts.orders import Overrides
 from holdfast.store.blobs import write_atomically
 from holdfast.store.locks import locked
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import Dialect
 
 from holdfast.contracts.errors import BadInput, HoldfastError, StoreBusy, StoreError, StoreFull
-from holdfast.store.changes import TOPICS
+from holdfast.store.notifications import TOPICS
 from holdfast.store.sql import Book, Transaction
 
 try:

@@ -24,12 +24,12 @@ from holdfast.contracts.rollout import (
     Task,
     move,
 )
-from holdfast.contracts.run import Wanted
-from holdfast.store import changes, moves, rows
+from holdfast.contracts.run import DesiredState
+from holdfast.store import moves, notifications, rows
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, canonical, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 CLOCKS_S = 60.0  # clocks may disagree by so much; a time further ahead comes from a clock that has been set back since
 
@@ -39,14 +39,14 @@ class Beats:
     """What a worker learns from a beat."""
 
     alive: frozenset[int]  # tokens that still hold their rollouts; the others must stop
-    wanted: Wanted
+    wanted: DesiredState
 
 
 class Queue:
     def __init__(self, db: Db, runs: Runs) -> None:
         self._db, self._runs = db, runs
 
-    def enqueue(self, run: str, tasks: Iterable[Task], *, now: float, up_to: bool = False) -> Pending[int]:
+    def enqueue(self, run: str, tasks: Iterable[Task], *, now: float, up_to: bool = False) -> WriteFuture[int]:
         """Put tasks in; the number taken, all of them or QueueFull, or with `up_to` as many as there is room for.
 
         A task whose name is there already with the same content counts as taken: calling again is safe.
@@ -71,7 +71,7 @@ class Queue:
                         tx.run(moves.TAKE_IN, values)
                 taken += 1
             if taken:
-                tx.touch(changes.QUEUE)
+                tx.touch(notifications.QUEUE)
             return taken
 
         return self._db.write(operation)
@@ -85,7 +85,7 @@ class Queue:
         lease_s: float,
         most: int = 1,
         versions: Collection[str] | None = None,
-    ) -> Pending[tuple[Claim, ...]]:
+    ) -> WriteFuture[tuple[Claim, ...]]:
         """Take up to `most` rollouts, each as a new attempt; none while the run is not wanted running.
 
         With `versions`, only those that carry one of them: others are left to whoever can answer for them.
@@ -104,12 +104,12 @@ class Queue:
             if not taken:
                 return ()
             taken.sort(key=lambda row: (-row[5], row[0]))
-            tx.touch(changes.ROOM)
+            tx.touch(notifications.ROOM)
             return tuple(_start(tx, rows.rollout(row, run), row[0], worker, now, lease_s) for row in taken)
 
         return self._db.write(operation)
 
-    def beat(self, run: str, tokens: Sequence[int], *, now: float, lease_s: float) -> Pending[Beats]:
+    def beat(self, run: str, tokens: Sequence[int], *, now: float, lease_s: float) -> WriteFuture[Beats]:
         """Renew leases; learn which attempts are lost and what the operator wants."""
         key, held = self._runs.key(run), tuple(tokens)
 
@@ -134,8 +134,8 @@ class Queue:
         error: str | None = None,
         backoff: Backoff = Backoff(),
         chance: float = 0.5,
-        after: Sequence[Pending[None]] = (),
-    ) -> Pending[RolloutState]:
+        after: Sequence[WriteFuture[None]] = (),
+    ) -> WriteFuture[RolloutState]:
         """End the attempt and move its rollout on: done, waiting for a retry, given up, or back in the queue.
 
         `chance` in [0, 1) spreads retries; the answer is where the rollout went. `after` are writes handed over before:
@@ -157,11 +157,11 @@ class Queue:
             if state is AttemptState.SUCCEEDED:
                 paid = {"reward": reward, "outcome": outcome}
                 tx.run(moves.SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, **paid})
-                tx.touch(changes.FINISHED)
+                tx.touch(notifications.FINISHED)
                 return RolloutState.SUCCEEDED
             if state is AttemptState.RELEASED:
                 tx.run(moves.HAND_BACK, {"rollout": row[0]})
-                tx.touch(changes.QUEUE)
+                tx.touch(notifications.QUEUE)
                 return RolloutState.QUEUING
             return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
 
@@ -173,7 +173,7 @@ class Queue:
             )
         return self._db.write(operation)
 
-    def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> Pending[int]:
+    def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> WriteFuture[int]:
         """Write off up to a few hundred attempts whose lease has run out, in any run; call until it answers 0."""
 
         def operation(tx: Transaction) -> int:
@@ -191,7 +191,7 @@ class Queue:
 
         return self._db.write(operation)
 
-    def cancel(self, rollout_id: str, *, now: float, why: str) -> Pending[Rollout]:
+    def cancel(self, rollout_id: str, *, now: float, why: str) -> WriteFuture[Rollout]:
         """End a rollout that is not done; its attempt, if one runs, is refused from now on and told at its beat."""
         self._runs.key(rollout_id.partition("/")[0])  # one that is not there is refused before it is handed over
         return self._db.write(lambda tx: self.cancel_in(tx, rollout_id, now=now, why=why))
@@ -201,7 +201,7 @@ class Queue:
         _cancel(tx, key, holder, now, why)
         return self._moved(tx, rollout_id, key)
 
-    def requeue(self, rollout_id: str, *, now: float) -> Pending[Rollout]:
+    def requeue(self, rollout_id: str, *, now: float) -> WriteFuture[Rollout]:
         """Give a failed, dead or cancelled rollout a fresh set of attempts."""
         self._runs.key(rollout_id.partition("/")[0])
         return self._db.write(lambda tx: self.requeue_in(tx, rollout_id, now=now))
@@ -209,10 +209,10 @@ class Queue:
     def requeue_in(self, tx: Transaction, rollout_id: str, *, now: float) -> Rollout:
         key, _ = self._moving(tx, rollout_id, RolloutState.QUEUING)
         tx.run(moves.REQUEUE, {"rollout": key, "now": now})
-        tx.touch(changes.QUEUE)
+        tx.touch(notifications.QUEUE)
         return self._moved(tx, rollout_id, key)
 
-    def cancel_open(self, run: str, *, now: float, why: str) -> Pending[int]:
+    def cancel_open(self, run: str, *, now: float, why: str) -> WriteFuture[int]:
         """Cancel up to a few hundred open rollouts of a run; call until it answers 0."""
         key = self._runs.key(run)
 
@@ -342,7 +342,7 @@ def _failed(
     if not is_killer and (tries < max_attempts if by_agent else interrupted <= max_faults):
         ready_at = now + delay_s(tries if by_agent else interrupted, chance)
         tx.run(moves.RETRY, {**counted, "ready_at": ready_at, "reason": reason})
-        tx.touch(changes.QUEUE)
+        tx.touch(notifications.QUEUE)
         return RolloutState.REQUEUING
     if is_killer:
         reason += f" (it took {KILLS} workers down)"
@@ -352,7 +352,7 @@ def _failed(
     final, outcome = (token, "wrong") if by_agent else (None, None)
     ended = {"status": str(end), "now": now, "reason": reason, "final": final, "outcome": outcome}
     tx.run(moves.GIVE_UP, {**counted, **ended})
-    tx.touch(changes.FINISHED)
+    tx.touch(notifications.FINISHED)
     return end
 
 
@@ -370,7 +370,7 @@ def _cancel(tx: Transaction, rollout: int, holder: int | None, now: float, why: 
     if holder is not None:
         tx.run(moves.EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
     tx.run(moves.CANCEL, {"rollout": rollout, "now": now, "reason": why})
-    for topic in (changes.FINISHED, changes.ROOM, changes.ORDERS):
+    for topic in (notifications.FINISHED, notifications.ROOM, notifications.ORDERS):
         tx.touch(topic)
 
 

@@ -16,12 +16,12 @@ from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, move
 from holdfast.contracts.run import LedgerEntry
-from holdfast.store import changes, checkpoints, ledger, rows, schema, versions
-from holdfast.store.anchors import Anchors
+from holdfast.store import checkpoints, ledger, notifications, rows, schema, versions
 from holdfast.store.db import Db
-from holdfast.store.recount import recount
+from holdfast.store.ledger_checkpoints import Anchors
+from holdfast.store.recompute import recount
 from holdfast.store.sql import Transaction, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.releases.c
 _mine = _c.project == bindparam("project")
@@ -77,7 +77,7 @@ class Releases:
         manifest: Mapping[str, Any] | None = None,
         who: str,
         now: float,
-    ) -> Pending[Release]:
+    ) -> WriteFuture[Release]:
         """A new candidate with the policy's next number; the same source again is the release that is there."""
         check_name("policy", policy)
         if not source.strip():
@@ -117,7 +117,7 @@ class Releases:
         expect_live: str | None = None,
         proof: str | None = None,
         fence: Callable[[Transaction], None] | None = None,
-    ) -> Pending[Release]:
+    ) -> WriteFuture[Release]:
         """To another stage, or a canary to another share; a Conflict when it is not at `expect` any more.
 
         With `expect_live`, what it was measured against, a Conflict also when another is live by now (blank: when one
@@ -173,7 +173,7 @@ class Releases:
         why: str,
         now: float,
         reasons: Sequence[Reason],
-    ) -> Pending[Release]:
+    ) -> WriteFuture[Release]:
         """Take a live release or a canary back; the answer is the one that is live then, `to`.
 
         `to` is one that was live before, or still is (a canary taken back leaves it alone). Where it was live until a
@@ -237,7 +237,7 @@ class Releases:
         now: float,
         proof: str | None = None,
         fence: Callable[[Transaction], None] | None = None,
-    ) -> Pending[Release]:
+    ) -> WriteFuture[Release]:
         """Note that a gate accepts a release or refuses it, and what that rests on; the release stays where it is."""
 
         def operation(tx: Transaction) -> Release:
@@ -338,7 +338,7 @@ class Releases:
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
         self._anchors.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
-        tx.touch(changes.RELEASES)
+        tx.touch(notifications.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:
         if not tx.is_sqlite:

@@ -14,16 +14,16 @@ from typing import ClassVar
 from sqlalchemy import bindparam, func, insert, select, update
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
-from holdfast.contracts.reward import Sheet, Signal, outcome_of
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm, outcome_of
 from holdfast.contracts.rollout import OPEN, Rollout, RolloutState
-from holdfast.store import changes, ledger, moves, schema
+from holdfast.store import ledger, moves, notifications, schema
 from holdfast.store.db import Db
 from holdfast.store.experiences import Experiences
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, plain_text
 from holdfast.store.traces import SIGNALS, signal
 from holdfast.store.views import Views
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 KIND = "reward"  # of the ledger's entry
 _r, _a, _g = schema.rollouts.c, schema.attempts.c, schema.signals.c
@@ -49,7 +49,7 @@ class Rewarded:
 
     rollout: str
     attempt: str  # the one that decided it
-    signal: Signal
+    signal: RewardTerm
     reward: float  # of the rollout, with it
     is_new: bool  # False: it was told before, and is there once
 
@@ -58,7 +58,7 @@ class Rewards:
     def __init__(self, db: Db, runs: Runs, views: Views, experiences: Experiences) -> None:
         self._db, self._runs, self._views, self._experiences = db, runs, views, experiences
 
-    def attach(self, rollout_id: str, told: Signal, *, who: str, now: float) -> Pending[Rewarded]:
+    def attach(self, rollout_id: str, told: RewardTerm, *, who: str, now: float) -> WriteFuture[Rewarded]:
         """Add the signal to the attempt that decided the rollout; Refused where none did, or another value is there."""
         rollout = self._views.rollout(rollout_id)
         _ended(rollout)
@@ -77,7 +77,7 @@ class Rewards:
             before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
             signals = (*before, told) if is_new else before
-            total = Sheet(signals=signals).total
+            total = RewardBreakdown(signals=signals).total
             if total is None or not isfinite(total):
                 raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
             attempt = f"{rollout.id}:attempt-{number}"
@@ -88,12 +88,12 @@ class Rewards:
                 body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
                 body |= {"outcome_before": outcome, "outcome": judged}
                 ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)
-                tx.touch(changes.FINISHED)
+                tx.touch(notifications.FINISHED)
             return Rewarded(rollout=rollout.id, attempt=attempt, signal=told, reward=total, is_new=is_new)
 
         return self._db.write(operation)
 
-    def _check_turn(self, rollout: Rollout, told: Signal) -> None:
+    def _check_turn(self, rollout: Rollout, told: RewardTerm) -> None:
         if told.turn is None:
             return
         found = self._experiences.one(rollout.id)
@@ -116,7 +116,7 @@ def _undecided(rollout: Rollout) -> Refused:
     return Refused(f"rollout {rollout.id}", why=why, remedy="'holdfast requeue' gives it another chance")
 
 
-def _is_there(rollout: Rollout, before: tuple[Signal, ...], told: Signal) -> bool:
+def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm) -> bool:
     """Whether it was told already; Conflict where it was told otherwise."""
     for one in before:
         if (one.name, one.source, one.turn) == (told.name, told.source, told.turn):
@@ -130,9 +130,9 @@ def _is_there(rollout: Rollout, before: tuple[Signal, ...], told: Signal) -> boo
     return False
 
 
-def _plain(told: Signal) -> Signal:
+def _plain(told: RewardTerm) -> RewardTerm:
     """As a column can hold it."""
-    return Signal(
+    return RewardTerm(
         name=plain_text(told.name),
         value=told.value,
         weight=told.weight,

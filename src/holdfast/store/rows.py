@@ -10,32 +10,40 @@ from sqlalchemy import Column
 
 from holdfast.contracts.access import Role as Access
 from holdfast.contracts.access import Token
-from holdfast.contracts.budget import Assessment, Budget, BudgetEvent, BudgetEventKind, Mode, Trigger
+from holdfast.contracts.budget import Assessment, BudgetEvent, BudgetEventKind, Mode, ThinkingBudget, Trigger
+from holdfast.contracts.commands import Alert, Command, Severity
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
-from holdfast.contracts.experience import Decided
+from holdfast.contracts.experience import ScoredRollout
+from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
-    Appointment,
-    Artefact,
     Calibration,
-    Doubt,
     Doubtful,
+    EvalItem,
     Grade,
+    JudgeAssignment,
     Judgement,
     Label,
     Maker,
+    ReviewRequest,
     Role,
 )
-from holdfast.contracts.orders import Alert, Command, Severity
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.contracts.reward import Scoring, Signal
+from holdfast.contracts.reward import RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
-from holdfast.contracts.run import LedgerEntry, ResourceVersion, Run, RunState, StepRecord, Wanted, WorkerRecord
+from holdfast.contracts.run import (
+    DesiredState,
+    LedgerEntry,
+    ResourceVersion,
+    RunRecord,
+    RunState,
+    StepRecord,
+    WorkerRecord,
+)
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import Span
-from holdfast.contracts.trial import Exposure, Served, Trial
 from holdfast.store import schema
 from holdfast.store.sql import from_json
 
@@ -212,14 +220,14 @@ def output(row: Any) -> Any:
 
 
 @whole
-def run(row: Any) -> Run:
+def run(row: Any) -> RunRecord:
     """From all columns of `runs` in their order."""
-    return Run(
+    return RunRecord(
         id=row[1],
         project=row[2],
         kind=row[3],
         state=RunState(row[4]),
-        wanted=Wanted(row[5]),
+        wanted=DesiredState(row[5]),
         model_ref=row[6],
         settings=from_json(row[7]),
         queue_limit=row[8],
@@ -251,10 +259,10 @@ def checkpoint(row: Any) -> Checkpoint:
 
 
 @whole
-def decided(row: Any, run: str, *, signals: tuple[Signal, ...], spans: tuple[Span, ...]) -> Decided:
+def decided(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
     """From the columns of DECIDED, the run's id, and what the deciding attempt was given and did."""
     name, given, split, status, metadata, reward, outcome, step, version, output, error = row
-    return Decided(
+    return ScoredRollout(
         rollout=f"{run}/{name}",
         input=from_json(given),
         output=None if output is None else from_json(output),
@@ -338,9 +346,9 @@ def release(row: Any) -> Release:
 
 
 @whole
-def trial(row: Any) -> Trial:
+def trial(row: Any) -> Experiment:
     """From all columns of `trials` in their order."""
-    return Trial(
+    return Experiment(
         name=row[2],
         kind=row[3],
         arms=from_json(row[4]),
@@ -358,9 +366,9 @@ def exposure(row: Any, trial: str) -> Exposure:
 
 
 @whole
-def served_request(row: Any, trial: str) -> Served:
+def served_request(row: Any, trial: str) -> ServedRequest:
     """From the columns of SERVED, and the trial's name."""
-    return Served(
+    return ServedRequest(
         id=row[0],
         trial=trial,
         arm=row[1],
@@ -382,9 +390,9 @@ def flag(row: Any) -> Flag:
 
 
 @whole
-def budget(row: Any, attempt: str) -> Budget:
+def budget(row: Any, attempt: str) -> ThinkingBudget:
     """From all columns of `budgets` in their order, and the attempt's id."""
-    return Budget(
+    return ThinkingBudget(
         attempt=attempt,
         assessment=ASSESSMENT.decode(from_json(row[2])),
         ceiling=row[3],
@@ -423,9 +431,9 @@ def budget_event(row: Any, attempt: str) -> BudgetEvent:
 
 
 @whole
-def artefact(row: Any) -> Artefact:
+def artefact(row: Any) -> EvalItem:
     """From the column `body`."""
-    return decode(Artefact, from_json(row[0]))
+    return decode(EvalItem, from_json(row[0]))
 
 
 @whole
@@ -447,9 +455,9 @@ def judgement(row: Any) -> Judgement:
 
 
 @whole
-def doubt(row: Any) -> Doubt:
+def doubt(row: Any) -> ReviewRequest:
     """From the columns of DOUBT."""
-    return Doubt(artefact=row[0], criterion=row[1], reason=Doubtful(row[2]), why=row[3], at=row[4])
+    return ReviewRequest(artefact=row[0], criterion=row[1], reason=Doubtful(row[2]), why=row[3], at=row[4])
 
 
 @whole
@@ -474,9 +482,9 @@ def calibration(row: Any) -> Calibration:
 
 
 @whole
-def appointment(row: Any) -> Appointment:
+def appointment(row: Any) -> JudgeAssignment:
     """From the columns of APPOINTMENT."""
-    return Appointment(policy=row[0], judge=row[1], role=Role(row[2]), at=row[3])
+    return JudgeAssignment(policy=row[0], judge=row[1], role=Role(row[2]), at=row[3])
 
 
 @whole

@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
+from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
-from holdfast.contracts.orders import WANTS, guarded
 from holdfast.contracts.process import Process
-from holdfast.contracts.run import Run, RunState, Wanted
-from holdfast.store import changes, ledger, rows, schema
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
 BEGIN = (
@@ -82,7 +82,7 @@ DRIVEN_BY = (
     .order_by(schema.ledger.c.seq.desc())
     .limit(1)
 )
-_WANTED = {str(wanted): wanted for wanted in Wanted}
+_WANTED = {str(wanted): wanted for wanted in DesiredState}
 _ORDER = {wanted: order for order, wanted in WANTS.items()}
 
 
@@ -102,7 +102,7 @@ class Runs:
         now: float,
         queue_limit: int | None = None,
         process: Process | None = None,
-    ) -> Pending[Run]:
+    ) -> WriteFuture[RunRecord]:
         """A new run, named `run-<number>-<salt>`; noted in the ledger, with the process that drives it."""
         values = {
             "id": f"new-{salt}-{now}",
@@ -114,7 +114,7 @@ class Runs:
             "now": now,
         }
 
-        def operation(tx: Transaction) -> Run:
+        def operation(tx: Transaction) -> RunRecord:
             key = tx.one(BEGIN, values)[0]
             run_id = f"run-{key}-{salt}"
             tx.run(NAME, {"run": key, "id": run_id})
@@ -124,7 +124,7 @@ class Runs:
 
         return self._db.write(operation)
 
-    def get(self, run_id: str) -> Run:
+    def get(self, run_id: str) -> RunRecord:
         """The run with this id, or with the only id that starts so; `run-1` is run 1, and never run 10."""
         row = self._db.one(FIND, {"project": self.project, "id": run_id})
         if row is not None:
@@ -138,7 +138,7 @@ class Runs:
             why = "several start so: " + ", ".join(row[1] for row in found)
         raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
 
-    def newest(self, *, most: int = 50, before: str | None = None) -> list[Run]:
+    def newest(self, *, most: int = 50, before: str | None = None) -> list[RunRecord]:
         """Newest first; `before` is the id of the last run already seen."""
         bound = 2**62 if before is None else self.key(before)
         return [rows.run(row) for row in self._db.all(NEWEST, {"project": self.project, "before": bound, "most": most})]
@@ -149,22 +149,24 @@ class Runs:
     def queue_limit(self, run_id: str) -> int | None:
         return self._lookup(run_id)[1]
 
-    def want(self, run_id: str, wanted: Wanted, *, who: str, why: str, now: float) -> Pending[Run]:
+    def want(self, run_id: str, wanted: DesiredState, *, who: str, why: str, now: float) -> WriteFuture[RunRecord]:
         """An operator's order, obeyed by claim and every beat; noted in the ledger with who and why."""
         self.key(run_id)  # one that is not there is refused before it is handed over
         return self._db.write(lambda tx: self.want_in(tx, run_id, wanted, who=who, why=why, now=now))
 
-    def want_in(self, tx: Transaction, run_id: str, wanted: Wanted, *, who: str, why: str, now: float) -> Run:
+    def want_in(
+        self, tx: Transaction, run_id: str, wanted: DesiredState, *, who: str, why: str, now: float
+    ) -> RunRecord:
         key = self.key(run_id)
         state, before, _ = tx.one(STATE, {"run": key})
         guarded(run_id, RunState(state), _WANTED[before], _ORDER[wanted])
         tx.run(WANT, {"run": key, "wanted": str(wanted)})
         ledger.append(tx, self.project, run_id, "order", who, {"wanted": wanted, "before": before, "why": why}, now)
-        tx.touch(changes.ORDERS)
-        tx.touch(changes.QUEUE)
+        tx.touch(notifications.ORDERS)
+        tx.touch(notifications.QUEUE)
         return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
-    def wanted_in(self, tx: Transaction, key: int) -> Wanted:
+    def wanted_in(self, tx: Transaction, key: int) -> DesiredState:
         return _WANTED[tx.one(WANTED, {"run": key})[0]]
 
     def driven_in(self, tx: Transaction, run_id: str, driver: int | None) -> None:
@@ -172,7 +174,7 @@ class Runs:
         if driver is not None and tx.one(STATE, {"run": self.key(run_id)})[2] != driver:
             raise taken_up(run_id)
 
-    def beat(self, run_id: str, *, driver: int, now: float) -> Pending[None]:
+    def beat(self, run_id: str, *, driver: int, now: float) -> WriteFuture[None]:
         """A sign of life of the process that drives the run; StaleLease when another has taken it up."""
         key = self.key(run_id)
 
@@ -184,17 +186,17 @@ class Runs:
 
     def end(
         self, run_id: str, state: RunState, *, who: str, now: float, error: str | None = None, driver: int | None = None
-    ) -> Pending[Run]:
+    ) -> WriteFuture[RunRecord]:
         """By its driver, with the number that `begin` or `resume` gave it, or, without one, by an operator's word."""
         key, error = self.key(run_id), plain_text(error)
         if state is RunState.RUNNING:
             raise BadInput(f"run {run_id}", why="running is not an end")
 
-        def operation(tx: Transaction) -> Run:
+        def operation(tx: Transaction) -> RunRecord:
             self.driven_in(tx, run_id, driver)
             tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
             ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
-            tx.touch(changes.ORDERS)
+            tx.touch(notifications.ORDERS)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
         return self._db.write(operation)
@@ -208,7 +210,7 @@ class Runs:
         silent_s: float,
         process: Process | None = None,
         is_gone: Callable[[Process], bool] = lambda process: False,
-    ) -> Pending[Run]:
+    ) -> WriteFuture[RunRecord]:
         """Take up a run that stopped; refused while another process still drives it: it beat within `silent_s`, and
         nobody knows that it is gone.
 
@@ -216,10 +218,10 @@ class Runs:
         """
         key = self.key(run_id)
 
-        def operation(tx: Transaction) -> Run:
+        def operation(tx: Transaction) -> RunRecord:
             tx.one(STATE, {"run": key})
             run = rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
-            if run.wanted is Wanted.CANCELLED:
+            if run.wanted is DesiredState.CANCELLED:
                 raise IllegalMove(f"run {run_id}", why="was cancelled for good", remedy="start a new run")
             left_s = silent_s - abs(now - run.beat_at)  # a beat from the future is none
             if run.state is RunState.RUNNING and left_s > 0 and not _has_gone(tx, run_id, is_gone):
@@ -230,7 +232,7 @@ class Runs:
                 )
             tx.run(RESUME, {"run": key, "now": now})
             ledger.append(tx, self.project, run_id, "run", who, {"resume": run.state, **_by(process)}, now)
-            tx.touch(changes.QUEUE)
+            tx.touch(notifications.QUEUE)
             return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
         return self._db.write(operation)

@@ -19,14 +19,14 @@ from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.release import check_name
-from holdfast.contracts.reward import Scoring, Signal
+from holdfast.contracts.reward import RewardTerm, Scoring
 from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, canonical, from_json, plain_text, to_json
 from holdfast.store.traces import signal
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 KIND = "scoring"  # of the ledger's entry
 CHUNK = 2_000  # rollouts in one write
@@ -85,7 +85,7 @@ NOTED = select(_l.seq, _l.project, _l.run, _l.body).where(_l.kind == KIND).order
 NOTED_OF = NOTED.where(_l.run == bindparam("run"))
 PRUNED = select(_l.run).where(_l.kind == "prune")
 
-Scored = tuple[str, Sequence[Signal]]  # the id of a rollout, and what the scorers say about it
+Scored = tuple[str, Sequence[RewardTerm]]  # the id of a rollout, and what the scorers say about it
 Kept = tuple[str, list[dict[str, Any]]]
 
 
@@ -127,7 +127,7 @@ class Scorings:
         self._runs.key(run)  # refuses what is no run of this project
         return [scoring(row[2:]) for row in self._db.all(OF_RUN, {"project": self._runs.project, "run": run})]
 
-    def signals(self, run: str, name: str) -> Iterator[tuple[str, tuple[Signal, ...]]]:
+    def signals(self, run: str, name: str) -> Iterator[tuple[str, tuple[RewardTerm, ...]]]:
         """What it says, rollout by rollout; those without a signal are not among them."""
         key = self._found(run, name)[0]
         return pages(partial(self._db.all, AFTER), key)
@@ -148,7 +148,7 @@ class Scorings:
             raise NotFound(f"scoring {name} of {run}", why=why, remedy="score the run again")
         return row
 
-    def _put(self, key: int, kept: Sequence[Kept]) -> Pending[None]:
+    def _put(self, key: int, kept: Sequence[Kept]) -> WriteFuture[None]:
         params = [
             {"scoring": key, "rollout": rollout, "seq": seq, **values}
             for rollout, told in kept
@@ -164,7 +164,7 @@ class Scorings:
 
     def _end(
         self, key: int, of: int, named: Mapping[str, str], content: _Content, unscored: int, who: str, now: float
-    ) -> Pending[None]:
+    ) -> WriteFuture[None]:
         run, name = named["run"], named["name"]
         counted = {"rollouts": content.rollouts, "unscored": unscored, "signals": content.signals}
         body = {"name": name, **counted, "sha256": content.sha256}
@@ -200,7 +200,7 @@ def remove(tx: Transaction, key: int) -> bool:
     return False
 
 
-def pages(read: Callable[[dict[str, Any]], list[Any]], key: int) -> Iterator[tuple[str, tuple[Signal, ...]]]:
+def pages(read: Callable[[dict[str, Any]], list[Any]], key: int) -> Iterator[tuple[str, tuple[RewardTerm, ...]]]:
     """The signals of each rollout, from pages that may end in the midst of one."""
 
     def every() -> Iterator[Any]:
@@ -310,7 +310,7 @@ def _as_kept(scored: Iterable[Scored]) -> list[Kept]:
     return [(rollout, [_values(signal) for signal in signals]) for rollout, signals in scored if signals]
 
 
-def _values(signal: Signal) -> dict[str, Any]:
+def _values(signal: RewardTerm) -> dict[str, Any]:
     return {
         "name": plain_text(signal.name),
         "value": float(signal.value),

@@ -20,7 +20,7 @@ from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, among, canonical, from_json, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 LARGEST = 64 * 1024  # bytes of a result: it refers to rollouts, artifacts and blobs, and does not hold them
 Effect = Callable[[Transaction], None]
@@ -69,7 +69,7 @@ class Steps:
         driver: int | None = None,
         who: str = "driver",
         effects: Sequence[Effect] = (),
-    ) -> Pending[StepRecord]:
+    ) -> WriteFuture[StepRecord]:
         """Record a step that is done, with its effects, in one transaction. The same again is harmless, else Conflict.
 
         With the number of the run's driver, one that another has replaced is refused.

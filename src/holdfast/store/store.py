@@ -10,18 +10,19 @@ from typing import Any
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
 from holdfast.store.alerts import Alerts
-from holdfast.store.anchors import Anchors
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.blobs import Blobs
 from holdfast.store.budgets import Budgets
 from holdfast.store.checkpoints import Checkpoints
 from holdfast.store.commands import Commands
+from holdfast.store.dashboard_queries import Figures
 from holdfast.store.db import Db, open_db
 from holdfast.store.experiences import Experiences
-from holdfast.store.figures import Figures
+from holdfast.store.experiments import Trials
 from holdfast.store.flags import Flags
 from holdfast.store.judgements import Judgements
 from holdfast.store.ledger import Ledger
+from holdfast.store.ledger_checkpoints import Anchors
 from holdfast.store.overrides import OverridesFile
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
@@ -33,7 +34,6 @@ from holdfast.store.sqlite import SQLite
 from holdfast.store.steps import Steps
 from holdfast.store.tokens import Tokens
 from holdfast.store.traces import Traces
-from holdfast.store.trials import Trials
 from holdfast.store.versions import Versions
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers

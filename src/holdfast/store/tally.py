@@ -102,7 +102,7 @@ Sums = dict[Part, tuple[int, Moments]]
 
 
 @dataclass(slots=True)
-class Tally:
+class RunCounts:
     """What was counted of one run. A look holds the lock."""
 
     run: int

@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 
 from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import check_why
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
-from holdfast.contracts.orders import check_why
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text
 from holdfast.store.versions import number
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.tokens.c
 _mine = _c.project == bindparam("project")
@@ -55,7 +55,7 @@ class Tokens:
         expires_at: float | None = None,
         *,
         who: str | None = None,
-    ) -> Pending[Token]:
+    ) -> WriteFuture[Token]:
         """Keep a token by its hash; made by whoever it is for, unless `who` says otherwise."""
         made = Token(id="tok", label=label, role=Role(role), sha256=sha256, created_at=now, expires_at=expires_at)
         return self._db.write(lambda tx: self._add(tx, made, who or label, {}))
@@ -72,7 +72,7 @@ class Tokens:
         """Oldest first, with those that are no good any more."""
         return [rows.token(row) for row in self._db.all(ALL, {"project": self._project})]
 
-    def revoke(self, token_id: str, who: str, why: str, now: float) -> Pending[Token]:
+    def revoke(self, token_id: str, who: str, why: str, now: float) -> WriteFuture[Token]:
         """It is no good from now on; IllegalMove when it was revoked before."""
         check_why("token", why)
 
@@ -94,7 +94,7 @@ class Tokens:
         *,
         grace_s: float = DAY_S,
         expires_at: float | None = None,
-    ) -> Pending[Token]:
+    ) -> WriteFuture[Token]:
         """Another one with the same label and role; the old one is good for `grace_s` seconds more, and no longer.
 
         Unless it is said when the new one ends, it lives as long as the old one was to live: without an end only where

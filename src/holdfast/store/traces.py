@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import bindparam, exists, func, insert, select, update
 
 from holdfast.contracts.errors import BadRecord, Conflict
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
@@ -18,7 +18,7 @@ from holdfast.store.db import Db
 from holdfast.store.moves import FENCE
 from holdfast.store.queue import stale
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 
 def _fenced_insert(table: Any, **reckoned: Any) -> Any:
@@ -57,11 +57,11 @@ class Traces:
     def __init__(self, db: Db) -> None:
         self._db = db
 
-    def add(self, attempt: Attempt, spans: Iterable[Span], *, now: float) -> Pending[None]:
+    def add(self, attempt: Attempt, spans: Iterable[Span], *, now: float) -> WriteFuture[None]:
         """Record spans of a running attempt; all of them, or StaleLease."""
         return self._insert(ADD_SPAN, attempt, [_span_params(span, attempt, now) for span in spans], now)
 
-    def open(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> Pending[int]:
+    def open(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> WriteFuture[int]:
         """Record a span that has begun; it gets the first free number from its own on, which is the answer.
 
         With `is_json` all that it says was read from JSON, and is not looked through for what JSON cannot hold.
@@ -79,7 +79,7 @@ class Traces:
 
         return self._db.write(operation)
 
-    def amend(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> Pending[None]:
+    def amend(self, attempt: Attempt, span: Span, *, now: float, is_json: bool = False) -> WriteFuture[None]:
         """Put this in place of an open span with its number; with `ended_at` it is closed, and stays as it is."""
         params = {
             "token": attempt.token,
@@ -101,7 +101,9 @@ class Traces:
 
         return self._db.write(operation)
 
-    def score(self, attempt: Attempt, signals: Iterable[Signal], *, now: float, first: int = 1) -> Pending[None]:
+    def score(
+        self, attempt: Attempt, signals: Iterable[RewardTerm], *, now: float, first: int = 1
+    ) -> WriteFuture[None]:
         """Record reward signals, numbered from `first`."""
         params = [
             {
@@ -122,10 +124,10 @@ class Traces:
     def spans(self, token: int) -> list[Span]:
         return [span(row) for row in self._db.all(SPANS, {"token": token})]
 
-    def sheet(self, token: int) -> Sheet:
-        return Sheet(signals=tuple(signal(row) for row in self._db.all(SIGNALS, {"token": token})))
+    def sheet(self, token: int) -> RewardBreakdown:
+        return RewardBreakdown(signals=tuple(signal(row) for row in self._db.all(SIGNALS, {"token": token})))
 
-    def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> Pending[None]:
+    def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
             for values in params:
                 if tx.run(statement, values).rowcount != 1:
@@ -139,9 +141,9 @@ _NOTES = shape(Mapping[str, Any])
 
 
 @rows.whole
-def signal(row: Any) -> Signal:
+def signal(row: Any) -> RewardTerm:
     """From all columns of `signals` in their order."""
-    return Signal(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6], feedback=row[7])
+    return RewardTerm(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6], feedback=row[7])
 
 
 @rows.whole

@@ -13,7 +13,7 @@ from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, canonical, to_json
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.resources.c
 _mine = _c.project == bindparam("project")
@@ -39,7 +39,7 @@ class Versions:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def publish(self, resources: Mapping[str, Any], *, now: float) -> Pending[ResourceVersion]:
+    def publish(self, resources: Mapping[str, Any], *, now: float) -> WriteFuture[ResourceVersion]:
         """The version with this content: the one that is there, or the next number."""
         body = canonical(to_json(resources))
         sha256 = hashlib.sha256(body.encode()).hexdigest()

@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, insert, select, update
 from holdfast.contracts.run import WorkerRecord
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 _c = schema.workers.c
 REGISTER = insert(schema.workers).values(
@@ -32,14 +32,14 @@ class Workers:
     def __init__(self, db: Db, project: str) -> None:
         self._db, self._project = db, project
 
-    def register(self, worker: str, *, host: str, pid: int, slots: int, now: float) -> Pending[None]:
+    def register(self, worker: str, *, host: str, pid: int, slots: int, now: float) -> WriteFuture[None]:
         values = {"id": worker, "project": self._project, "host": host, "pid": pid, "slots": slots, "now": now}
         return self._db.write(lambda tx: tx.run(REGISTER, values) and None)
 
-    def beat(self, worker: str, *, now: float) -> Pending[None]:
+    def beat(self, worker: str, *, now: float) -> WriteFuture[None]:
         return self._db.write(lambda tx: tx.run(BEAT, {"worker": worker, "now": now}) and None)
 
-    def stop(self, worker: str, *, now: float) -> Pending[None]:
+    def stop(self, worker: str, *, now: float) -> WriteFuture[None]:
         return self._db.write(lambda tx: tx.run(STOP, {"worker": worker, "now": now}) and None)
 
     def newest(self, most: int = 50) -> list[WorkerRecord]:

@@ -1,6 +1,6 @@
 """One writer thread that commits the work of many callers together, and the answer they wait for.
 
-A caller hands over an operation (a function of a transaction) and gets a `Pending`: plain code takes `.result()`,
+A caller hands over an operation (a function of a transaction) and gets a `WriteFuture`: plain code takes `.result()`,
 async code awaits it. It is settled only after the commit is on disk. While one commit waits for the disk, the next
 operations gather, so that concurrent callers share an fsync. What an operation does is its owner's business.
 """
@@ -24,7 +24,7 @@ PAUSE_S = 0.005  # before the second try, doubled for each after it: time for th
 _gate = threading.Lock()  # orders "is it settled?" against "wake me when it is"
 
 
-class Pending(Generic[T]):
+class WriteFuture(Generic[T]):
     """An answer that is on its way."""
 
     __slots__ = ("_error", "_hurry", "_settled", "_value", "_waiters")
@@ -105,7 +105,7 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-class Session(Protocol):
+class WriteSession(Protocol):
     """What the writer needs of an engine: transactions on its one connection."""
 
     def begin(self) -> Any: ...
@@ -117,12 +117,12 @@ class Session(Protocol):
 
 
 Operation = Callable[[Any], Any]
-Item = tuple[Operation, Pending[Any]]
-Answer = tuple[Pending[Any], Any, BaseException | None]
+Item = tuple[Operation, WriteFuture[Any]]
+Answer = tuple[WriteFuture[Any], Any, BaseException | None]
 
 
 class Writer:
-    def __init__(self, session: Session, on_commit: Callable[[Any], None]) -> None:
+    def __init__(self, session: WriteSession, on_commit: Callable[[Any], None]) -> None:
         self._session, self._on_commit = session, on_commit
         self._queue: deque[Item] = deque()
         self._ready = threading.Condition()
@@ -132,8 +132,8 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation) -> Pending[Any]:
-        pending: Pending[Any] = Pending(self._wake)
+    def submit(self, operation: Operation) -> WriteFuture[Any]:
+        pending: WriteFuture[Any] = WriteFuture(self._wake)
         with self._ready:
             if self._broken is not None:
                 raise _broke_down(self._broken)

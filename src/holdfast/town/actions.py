@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.town.compiled_rules import HUNGER, MEAL
 from holdfast.town.jit import inlined, jit
-from holdfast.town.law import HUNGER, MEAL
 from holdfast.town.places import (
     TO_HOME,
     TO_MEETING,
@@ -23,8 +23,8 @@ from holdfast.town.places import (
     use,
     within,
 )
+from holdfast.town.relationships import affinity, can_chat, chat, help_out
 from holdfast.town.rules import Rules
-from holdfast.town.ties import affinity, can_chat, chat, help_out
 from holdfast.town.work import can_earn, earn
 
 WAIT, NORTH, EAST, SOUTH, WEST, GO = range(6)

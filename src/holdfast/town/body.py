@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.town.compiled_rules import ENERGY, FESTIVAL, HYGIENE, N_NEEDS, RAIN, SOCIAL
 from holdfast.town.jit import jit
-from holdfast.town.law import ENERGY, FESTIVAL, HYGIENE, N_NEEDS, RAIN, SOCIAL
 from holdfast.town.rules import UNIT
 
 

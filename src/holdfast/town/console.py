@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.town.chance import MEETING as MEETING_STREAM
-from holdfast.town.chance import below, draw
+from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, OUTAGE, RAIN, SPIKE, Law
 from holdfast.town.events import TROUBLE_BEGINS, tell
 from holdfast.town.jit import jit
-from holdfast.town.law import BLACKOUT, FESTIVAL, MEETING, OUTAGE, RAIN, SPIKE, Law
 from holdfast.town.life import depart
+from holdfast.town.perturbations import begin_trouble
 from holdfast.town.places import abort, leave_queue
+from holdfast.town.relationships import chat
+from holdfast.town.rng import MEETING as MEETING_STREAM
+from holdfast.town.rng import below, draw
 from holdfast.town.rules import CAUSES, MONEY, NEEDS, UNIT, Rules
-from holdfast.town.state import SHIFTS, State
-from holdfast.town.ties import chat
-from holdfast.town.trouble import begin_trouble
+from holdfast.town.state import SHIFTS, TownState
 
 ROLES = ("viewer", "operator", "admin")  # each may do what those before it may
 DEPART, TELEPORT, NEED, GIVE, BEGIN, END, MEET, CHAT, TIE, MORTAL = range(10)
@@ -39,12 +39,12 @@ class Wrong(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class TownView:
     """One town at one moment."""
 
     rules: Rules
     law: Law
-    state: State  # a batch of one
+    state: TownState  # a batch of one
 
     @property
     def tick(self) -> int:
@@ -62,7 +62,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CommandPlan:
     """What a command comes to: changes, or an answer, and a line that says so."""
 
     said: str
@@ -85,11 +85,11 @@ Args = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class TownCommand:
     name: str
     role: str
     what: str
-    plan: Callable[[World, Args], Plan]
+    plan: Callable[[TownView, Args], CommandPlan]
     args: tuple[Arg, ...] = ()
 
     @property
@@ -105,19 +105,19 @@ def _text(value: Any) -> str:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def find(name: str) -> Command:
+def find(name: str) -> TownCommand:
     if name not in COMMANDS:
         raise Wrong(f"command {name[:40]!r}", "is unknown", f"there are {', '.join(COMMANDS)}", code="not_found")
     return COMMANDS[name]
 
 
-def plan(world: World, name: str, given: Mapping[str, Any]) -> Plan:
+def plan(world: TownView, name: str, given: Mapping[str, Any]) -> CommandPlan:
     """What the command would do to this world now."""
     command = find(name)
     return command.plan(world, checked(world, command, given))
 
 
-def checked(world: World, command: Command, given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(world: TownView, command: TownCommand, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument in its kind and range; words are read as numbers where numbers are wanted."""
     unknown = sorted(set(given) - {arg.name for arg in command.args})
     if unknown:
@@ -133,7 +133,7 @@ def checked(world: World, command: Command, given: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _value(world: World, command: Command, arg: Arg, value: Any) -> Any:
+def _value(world: TownView, command: TownCommand, arg: Arg, value: Any) -> Any:
     where = f"{command.name}: {arg.name} = {str(value)[:40]}"
     if arg.kind == "choice":
         if value not in arg.choices:
@@ -165,12 +165,14 @@ def _value(world: World, command: Command, arg: Arg, value: Any) -> Any:
 # The commands --------------------------------------------------------------------------------------------------------
 
 
-def _kill(world: World, args: Args) -> Plan:
+def _kill(world: TownView, args: Args) -> CommandPlan:
     cause = CAUSES.index(args["cause"]) + 1
-    return Plan(said=f"{args['resident']} has to leave town", deeds=(Deed(op="depart", a=args["resident"], b=cause),))
+    return CommandPlan(
+        said=f"{args['resident']} has to leave town", deeds=(Deed(op="depart", a=args["resident"], b=cause),)
+    )
 
 
-def _teleport(world: World, args: Args) -> Plan:
+def _teleport(world: TownView, args: Args) -> CommandPlan:
     grid, who = world.rules.grid, args["resident"]
     where = f"teleport: ({args['x']}, {args['y']})"
     if not (args["x"] < grid.width and args["y"] < grid.height):
@@ -180,40 +182,40 @@ def _teleport(world: World, args: Args) -> Plan:
         raise Wrong(where, "cannot be stood on", "choose ground or a door")
     if world.state.who[0, tile] not in (-1, who):
         raise Wrong(where, f"{world.state.who[0, tile]} stands there", "choose a free tile", code="conflict")
-    return Plan(said=f"{who} is put at {args['x']}, {args['y']}", deeds=(Deed(op="teleport", a=who, b=tile),))
+    return CommandPlan(said=f"{who} is put at {args['x']}, {args['y']}", deeds=(Deed(op="teleport", a=who, b=tile),))
 
 
-def _set_need(world: World, args: Args) -> Plan:
+def _set_need(world: TownView, args: Args) -> CommandPlan:
     need, value = NEEDS.index(args["need"]), round(args["value"] * UNIT)
     said = f"{args['need']} of {args['resident']} becomes {args['value']:g}"
-    return Plan(said=said, deeds=(Deed(op="need", a=args["resident"], b=need, values=(value,)),))
+    return CommandPlan(said=said, deeds=(Deed(op="need", a=args["resident"], b=need, values=(value,)),))
 
 
-def _give_money(world: World, args: Args) -> Plan:
+def _give_money(world: TownView, args: Args) -> CommandPlan:
     amount, has = round(args["meals"] * MONEY), int(world.state.people["money"][0, args["resident"]])
     if has + amount < 0:
         raise Wrong(f"give_money: meals = {args['meals']:g}", f"{args['resident']} has {has / MONEY:g}", "take less")
     said = f"{args['resident']} gets {args['meals']:g} meals' worth"
-    return Plan(said=said, deeds=(Deed(op="give", a=args["resident"], values=(amount,)),))
+    return CommandPlan(said=said, deeds=(Deed(op="give", a=args["resident"], values=(amount,)),))
 
 
-def _trouble(kind: int, name: str) -> Callable[[World, Args], Plan]:
-    def planned(world: World, args: Args) -> Plan:
+def _trouble(kind: int, name: str) -> Callable[[TownView, Args], CommandPlan]:
+    def planned(world: TownView, args: Args) -> CommandPlan:
         _with_stage(world, name, "with_trouble", "trouble")
         is_on = int(world.state.town["until"][0, kind]) > world.tick
         if args["ticks"] == 0:
             if not is_on:
                 raise Wrong(f"{name}: ticks = 0", "there is none to end", "give its length", code="conflict")
-            return Plan(said=f"{name} ends", deeds=(Deed(op="end", a=kind),))
+            return CommandPlan(said=f"{name} ends", deeds=(Deed(op="end", a=kind),))
         if is_on:
             raise Wrong(name, "is on already", "end it with ticks=0", code="conflict")
         said = f"{name} for {args['ticks']} ticks"
-        return Plan(said=said, deeds=(Deed(op="begin", a=kind, values=(args["ticks"],)),))
+        return CommandPlan(said=said, deeds=(Deed(op="begin", a=kind, values=(args["ticks"],)),))
 
     return planned
 
 
-def _with_stage(world: World, name: str, field: str, stage: str) -> None:
+def _with_stage(world: TownView, name: str, field: str, stage: str) -> None:
     if not world.law.n[field]:
         raise Wrong(name, f"the stage {stage!r} is off", "unlock it first", code="unsupported")
 
@@ -224,15 +226,17 @@ def _two(name: str, args: Args) -> tuple[int, int]:
     return args["a"], args["b"]
 
 
-def _arrange_meet(world: World, args: Args) -> Plan:
+def _arrange_meet(world: TownView, args: Args) -> CommandPlan:
     _with_stage(world, "arrange_meet", "with_trouble", "trouble")
     a, b = _two("arrange_meet", args)
     if int(world.state.town["meeting_until"][0]) > world.tick:
         raise Wrong("arrange_meet", "two are on their way to a meeting", "wait until it is over", code="conflict")
-    return Plan(said=f"{a} and {b} are asked to meet", deeds=(Deed(op="meet", a=a, b=b, values=(args["ticks"],)),))
+    return CommandPlan(
+        said=f"{a} and {b} are asked to meet", deeds=(Deed(op="meet", a=a, b=b, values=(args["ticks"],)),)
+    )
 
 
-def _force_chat(world: World, args: Args) -> Plan:
+def _force_chat(world: TownView, args: Args) -> CommandPlan:
     _with_stage(world, "force_chat", "with_ties", "ties")
     a, b = _two("force_chat", args)
     people, width = world.state.people[0], world.rules.grid.width
@@ -242,23 +246,23 @@ def _force_chat(world: World, args: Args) -> Plan:
     near = [(int(people["tile"][one]) % width, int(people["tile"][one]) // width) for one in (a, b)]
     if abs(near[0][0] - near[1][0]) + abs(near[0][1] - near[1][1]) > 2:
         raise Wrong(f"force_chat: {a}, {b}", "are too far apart", "arrange a meeting", code="conflict")
-    return Plan(said=f"{a} talks to {b}", deeds=(Deed(op="chat", a=a, b=b),))
+    return CommandPlan(said=f"{a} talks to {b}", deeds=(Deed(op="chat", a=a, b=b),))
 
 
-def _set_tie(world: World, args: Args) -> Plan:
+def _set_tie(world: TownView, args: Args) -> CommandPlan:
     _with_stage(world, "set_tie", "with_ties", "ties")
     a, b = _two("set_tie", args)
     values = tuple(round(args[part] * UNIT) for part in ("trust", "familiarity", "rivalry"))
     both = tuple(Deed(op="tie", a=one, b=other, values=values) for one, other in ((a, b), (b, a)))
-    return Plan(said=f"the tie of {a} and {b} is set", deeds=both)
+    return CommandPlan(said=f"the tie of {a} and {b} is set", deeds=both)
 
 
-def _mortality(world: World, args: Args) -> Plan:
+def _mortality(world: TownView, args: Args) -> CommandPlan:
     said = "residents leave when they must" if args["on"] else "nobody has to leave"
-    return Plan(said=said, deeds=(Deed(op="mortal", a=int(args["on"])),))
+    return CommandPlan(said=said, deeds=(Deed(op="mortal", a=int(args["on"])),))
 
 
-def _inspect(world: World, args: Args) -> Plan:
+def _inspect(world: TownView, args: Args) -> CommandPlan:
     person = world.state.people[0, args["resident"]]
     width, job = world.rules.grid.width, int(person["job"])
     told = {
@@ -272,21 +276,21 @@ def _inspect(world: World, args: Args) -> Plan:
         "nature": world.rules["profile"][int(person["profile"])]["id"],
         "ties": [{"to": int(to)} | _tie_of(person, k) for k, to in enumerate(person["tie_to"]) if to >= 0],
     }
-    return Plan(said=f"resident {args['resident']}", told=told)
+    return CommandPlan(said=f"resident {args['resident']}", told=told)
 
 
 def _tie_of(person: Any, k: int) -> dict[str, float]:
     return {part: round(int(person[f"tie_{part}"][k]) / UNIT, 3) for part in ("trust", "familiarity", "rivalry")}
 
 
-def _queues(world: World, args: Args) -> Plan:
+def _queues(world: TownView, args: Args) -> CommandPlan:
     things, people = world.state.things[0], world.state.people[0]
     lines = [
         {"thing": world.rules.grid.objects[o][0], "number": int(o), "user": int(things["holder"][o]),
          "waiting": np.flatnonzero((people["queue"] == o) & (people["alive"] == 1)).tolist()}
         for o in np.flatnonzero(things["waiting"] > 0)
     ]  # fmt: skip
-    return Plan(said=f"{len(lines)} lines", told={"queues": lines})
+    return CommandPlan(said=f"{len(lines)} lines", told={"queues": lines})
 
 
 _WHO = Arg(name="resident", kind="resident", what="who")
@@ -301,38 +305,39 @@ def _tie(name: str, least: float) -> Arg:
     return Arg(name=name, kind="number", least=least, most=1.0, default=0.0, what="from least to most")
 
 
-COMMANDS: Mapping[str, Command] = {
+COMMANDS: Mapping[str, TownCommand] = {
     one.name: one
     for one in (
-        Command(name="inspect", role="viewer", what="All about a resident.", plan=_inspect, args=(_WHO,)),
-        Command(name="queues", role="viewer", what="Who waits for what.", plan=_queues),
-        Command(name="price_spike", role="operator", what="Everything costs more.",
-                plan=_trouble(SPIKE, "price_spike"), args=(_ticks(360),)),
-        Command(name="blackout", role="operator", what="No power.", plan=_trouble(BLACKOUT, "blackout"),
-                args=(_ticks(60),)),
-        Command(name="outage", role="operator", what="No water.", plan=_trouble(OUTAGE, "outage"), args=(_ticks(60),)),
-        Command(name="rain", role="operator", what="Rain: needs run down faster outside.",
-                plan=_trouble(RAIN, "rain"), args=(_ticks(240),)),
-        Command(name="festival", role="operator", what="Music in the park, good for company.",
-                plan=_trouble(FESTIVAL, "festival"), args=(_ticks(240),)),
-        Command(name="arrange_meet", role="operator", what="Ask two to meet; they have to walk there.",
-                plan=_arrange_meet, args=(_A, _B, _ticks(180, 10))),
-        Command(name="force_chat", role="operator", what="Let one talk to another who is near.", plan=_force_chat,
-                args=(_A, _B)),
-        Command(name="teleport", role="admin", what="Put a resident on another tile.", plan=_teleport,
-                args=(_WHO, Arg(name="x", kind="integer", least=0, most=249, what="column"),
-                      Arg(name="y", kind="integer", least=0, most=249, what="row"))),
-        Command(name="set_need", role="admin", what="Set a need.", plan=_set_need,
-                args=(_WHO, Arg(name="need", kind="choice", choices=NEEDS, what="which"),
-                      Arg(name="value", kind="number", least=0.0, most=1.0, what="1 is full"))),
-        Command(name="give_money", role="admin", what="Give money, or take some.", plan=_give_money,
-                args=(_WHO, Arg(name="meals", kind="number", least=-1000.0, most=1000.0, what="in meals"))),
-        Command(name="set_tie", role="admin", what="Set what two feel for one another.", plan=_set_tie,
-                args=(_A, _B, _tie("trust", -1.0), _tie("familiarity", 0.0), _tie("rivalry", 0.0))),
-        Command(name="kill", role="admin", what="Let a resident leave town for good.", plan=_kill,
-                args=(_WHO, Arg(name="cause", kind="choice", choices=CAUSES, default="eviction", what="told as"))),
-        Command(name="toggle_mortality", role="admin", what="Whether residents have to leave at all.", plan=_mortality,
-                args=(Arg(name="on", kind="flag", what="on or off"),)),
+        TownCommand(name="inspect", role="viewer", what="All about a resident.", plan=_inspect, args=(_WHO,)),
+        TownCommand(name="queues", role="viewer", what="Who waits for what.", plan=_queues),
+        TownCommand(name="price_spike", role="operator", what="Everything costs more.",
+                    plan=_trouble(SPIKE, "price_spike"), args=(_ticks(360),)),
+        TownCommand(name="blackout", role="operator", what="No power.", plan=_trouble(BLACKOUT, "blackout"),
+                    args=(_ticks(60),)),
+        TownCommand(name="outage", role="operator", what="No water.", plan=_trouble(OUTAGE, "outage"),
+                    args=(_ticks(60),)),
+        TownCommand(name="rain", role="operator", what="Rain: needs run down faster outside.",
+                    plan=_trouble(RAIN, "rain"), args=(_ticks(240),)),
+        TownCommand(name="festival", role="operator", what="Music in the park, good for company.",
+                    plan=_trouble(FESTIVAL, "festival"), args=(_ticks(240),)),
+        TownCommand(name="arrange_meet", role="operator", what="Ask two to meet; they have to walk there.",
+                    plan=_arrange_meet, args=(_A, _B, _ticks(180, 10))),
+        TownCommand(name="force_chat", role="operator", what="Let one talk to another who is near.", plan=_force_chat,
+                    args=(_A, _B)),
+        TownCommand(name="teleport", role="admin", what="Put a resident on another tile.", plan=_teleport,
+                    args=(_WHO, Arg(name="x", kind="integer", least=0, most=249, what="column"),
+                          Arg(name="y", kind="integer", least=0, most=249, what="row"))),
+        TownCommand(name="set_need", role="admin", what="Set a need.", plan=_set_need,
+                    args=(_WHO, Arg(name="need", kind="choice", choices=NEEDS, what="which"),
+                          Arg(name="value", kind="number", least=0.0, most=1.0, what="1 is full"))),
+        TownCommand(name="give_money", role="admin", what="Give money, or take some.", plan=_give_money,
+                    args=(_WHO, Arg(name="meals", kind="number", least=-1000.0, most=1000.0, what="in meals"))),
+        TownCommand(name="set_tie", role="admin", what="Set what two feel for one another.", plan=_set_tie,
+                    args=(_A, _B, _tie("trust", -1.0), _tie("familiarity", 0.0), _tie("rivalry", 0.0))),
+        TownCommand(name="kill", role="admin", what="Let a resident leave town for good.", plan=_kill,
+                    args=(_WHO, Arg(name="cause", kind="choice", choices=CAUSES, default="eviction", what="told as"))),
+        TownCommand(name="toggle_mortality", role="admin", what="Whether residents have to leave at all.",
+                    plan=_mortality, args=(Arg(name="on", kind="flag", what="on or off"),)),
     )
 }  # fmt: skip
 
@@ -363,7 +368,7 @@ def described() -> list[dict[str, Any]]:
 # Doing ---------------------------------------------------------------------------------------------------------------
 
 
-def do(world: World, deeds: Sequence[Deed]) -> None:
+def do(world: TownView, deeds: Sequence[Deed]) -> None:
     """Carry out what was planned for this very moment."""
     for deed in deeds:
         values = np.zeros(3, np.int64)

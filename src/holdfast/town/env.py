@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from holdfast.town import actions as deeds
 from holdfast.town import scripts, step
 from holdfast.town.actions import allow
-from holdfast.town.chance import world_seed
+from holdfast.town.compiled_rules import Law, law
 from holdfast.town.jit import jit
-from holdfast.town.law import Law, law
+from holdfast.town.observations import Senses, empty, observe, senses
+from holdfast.town.rng import world_seed
 from holdfast.town.rules import Rules, load
-from holdfast.town.senses import Senses, empty, observe, senses
-from holdfast.town.state import State, blank
+from holdfast.town.state import TownState, blank
 
 PLANNED = ("sleep", "shower", "cook", "eat", "buy", "cafe_meal", "relax")  # what scripts know by name
 
@@ -56,10 +56,10 @@ class Env:
         self._planned = np.zeros(shape, np.int64)
         ids = [entry["id"] for entry in self.rules["affordance"]]
         self._uses = np.array([ids.index(name) if name in ids else -1 for name in PLANNED], np.int64)
-        self.state: State = self._blank()
+        self.state: TownState = self._blank()
         self.reset(0)
 
-    def _blank(self) -> State:
+    def _blank(self) -> TownState:
         n = self.law.n
         return blank(self.worlds, self.residents, int(n["things"]), int(n["tiles"]), int(n["slots"]))
 
@@ -70,14 +70,14 @@ class Env:
         step.begin(self.law, *self.state.arrays.values())
         return self._seen()
 
-    def restore(self, state: State) -> Seen:
+    def restore(self, state: TownState) -> Seen:
         """Go on from a snapshot of as many worlds under the same rules."""
         if any(a.shape != b.shape or a.dtype != b.dtype for a, b in self._pairs(state)):
             raise ValueError("the snapshot is of other worlds: their number, residents or map differ")
         self.state = state.copy()
         return self._seen()
 
-    def _pairs(self, state: State) -> Sequence[tuple[NDArray[Any], NDArray[Any]]]:
+    def _pairs(self, state: TownState) -> Sequence[tuple[NDArray[Any], NDArray[Any]]]:
         return list(zip(self.state.arrays.values(), state.arrays.values(), strict=True))
 
     def step(self, actions: NDArray[np.int64]) -> Seen:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from holdfast.town import talk
 from holdfast.town.actions import names as action_names
 from holdfast.town.events import EVENTS, KINDS
-from holdfast.town.record import Unfit
+from holdfast.town.record import BadFile
 from holdfast.town.rules import NEEDS, TROUBLES, UNIT, Rules
-from holdfast.town.state import SHIFTS, State
+from holdfast.town.state import SHIFTS, TownState
 
 FRAMES = 1  # version of the format
 
@@ -30,7 +30,7 @@ FRAMES = 1  # version of the format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Veil:
+class Pseudonymizer:
     """What hides who is who: with a key, other names and another order of places; without one, nothing.
 
     A new key for each run, and nothing seen in one run can be found again in another.
@@ -74,7 +74,7 @@ class Picture:
     ties: list[list[int]] = field(default_factory=list)  # [place, place, trust, familiarity, rivalry] in hundredths
 
 
-def picture(rules: Rules, state: State, veil: Veil, *, with_ties: bool = True, world: int = 0) -> Picture:
+def picture(rules: Rules, state: TownState, veil: Pseudonymizer, *, with_ties: bool = True, world: int = 0) -> Picture:
     people, town = state.people[world], state.town[world]
     order = veil.order(len(people))
     shown = people[order]
@@ -147,14 +147,14 @@ def _given(more: Mapping[str, Any]) -> dict[str, Any]:
 def fold(before: Frame | None, frame: Frame) -> Frame:
     """What is seen after one more frame. A key frame needs nothing before it; a delta only follows its own."""
     if frame["schema"] > FRAMES:
-        raise Unfit(
+        raise BadFile(
             f"frame {frame['seq']}", f"is of schema {frame['schema']}, newer than {FRAMES}", "update the viewer"
         )
     if frame["key"]:
         return dict(frame)
     if before is None or frame["seq"] != before["seq"] + 1:
         last = "nothing" if before is None else f"frame {before['seq']}"
-        raise Unfit(f"frame {frame['seq']}", f"follows {last}", "wait for the next key frame")
+        raise BadFile(f"frame {frame['seq']}", f"follows {last}", "wait for the next key frame")
     now = dict(before) | {"seq": frame["seq"], "tick": frame["tick"], "key": False}
     for name in (*COLUMNS, "needs"):
         values = list(now[name])
@@ -213,7 +213,7 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 
-def events_since(state: State, seen: int, world: int = 0) -> tuple[NDArray[Any], int]:
+def events_since(state: TownState, seen: int, world: int = 0) -> tuple[NDArray[Any], int]:
     """Events from number `seen` on, oldest first, and how many of them the ring no longer has."""
     count = int(state.town["events"][world])
     first = max(seen, count - EVENTS)
@@ -237,7 +237,7 @@ class Recording:
         try:
             self._file = path.open("w+b" if legend is not None else "rb", buffering=0)
         except OSError as error:
-            raise Unfit(str(path), error.strerror or str(error), "name a file that can be opened") from error
+            raise BadFile(str(path), error.strerror or str(error), "name a file that can be opened") from error
         self.ticks = (0, 0)
         try:
             if legend is not None:
@@ -258,7 +258,7 @@ class Recording:
         if frame["key"]:
             self._keys.append((frame["tick"], self._end))
         elif not self._keys:
-            raise Unfit("recording", "begins with a delta", "begin with a key frame")
+            raise BadFile("recording", "begins with a delta", "begin with a key frame")
         self._append(frame)
         self.ticks = (self._keys[0][0], frame["tick"])
 
@@ -268,7 +268,7 @@ class Recording:
                 self.legend = json.loads(file.readline())
                 if self.legend["schema"] > FRAMES:
                     why = f"is newer than {FRAMES}"
-                    raise Unfit(f"{self.path}: schema {self.legend['schema']}", why, "update the program")
+                    raise BadFile(f"{self.path}: schema {self.legend['schema']}", why, "update the program")
                 offset = file.tell()
                 for line in file:
                     if not line.endswith(b"\n"):
@@ -279,10 +279,10 @@ class Recording:
                     self.ticks = (self._keys[0][0], frame["tick"])
                     offset += len(line)
                 self._end = offset
-        except Unfit:
+        except BadFile:
             raise
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise Unfit(str(self.path), "is not a recording of a town", "name a file of `--record`") from error
+            raise BadFile(str(self.path), "is not a recording of a town", "name a file of `--record`") from error
 
     def frames(self, tick: int, most: int = 600) -> Iterator[Frame]:
         """A key frame of this tick, made up of what was before it, and what follows, up to `most`."""

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.law import Law
+from holdfast.town.compiled_rules import Law
 from holdfast.town.rules import UNIT
-from holdfast.town.state import COUNTS, State
+from holdfast.town.state import COUNTS, TownState
 
 WINDOW = 720  # ticks, half a day: what one look rests on
 STARVING = UNIT // 20  # of hunger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class HealthCounts:
     """What has been counted of one world since the window began."""
 
     began: Mapping[str, int]  # the town's own counts at that time
@@ -38,19 +38,19 @@ class Tally:
     waits: NDArray[np.int64]  # [A] ticks in line
 
 
-def counts(state: State, world: int = 0) -> dict[str, int]:
+def counts(state: TownState, world: int = 0) -> dict[str, int]:
     return {name: int(state.town[name][world]) for name in COUNTS}
 
 
-def begin(state: State, world: int = 0) -> Tally:
+def begin(state: TownState, world: int = 0) -> HealthCounts:
     nothing = np.zeros(state.people.shape[1], np.int64)
-    return Tally(
+    return HealthCounts(
         began=counts(state, world), ticks=0, alive=0, met=0, starving=0, due=0, free=0, switches=0,
         reward=0.0, reward_squared=0.0, waits=nothing,
     )  # fmt: skip
 
 
-def add(tally: Tally, law: Law, state: State, world: int = 0) -> Tally:
+def add(tally: HealthCounts, law: Law, state: TownState, world: int = 0) -> HealthCounts:
     """One more tick, after it."""
     people = state.people[world]
     alive = people["alive"] == 1
@@ -59,7 +59,7 @@ def add(tally: Tally, law: Law, state: State, world: int = 0) -> Tally:
     start, end = np.asarray(law.n["job_start"])[job], np.asarray(law.n["job_end"])[job]
     is_due = alive & (people["job"] >= 0) & (start <= time) & (time < end)
     reward = people["reward"][alive] / UNIT
-    return Tally(
+    return HealthCounts(
         began=tally.began,
         ticks=tally.ticks + 1,
         alive=tally.alive + int(alive.sum()),
@@ -80,7 +80,7 @@ def jain(shares: NDArray[Any]) -> float:
     return float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def kpis(tally: Tally, law: Law, state: State, world: int = 0) -> dict[str, float | None]:
+def kpis(tally: HealthCounts, law: Law, state: TownState, world: int = 0) -> dict[str, float | None]:
     """What the window amounts to; None where nothing happened that the number could rest on."""
     people = state.people[world]
     alive = people["alive"] == 1
@@ -121,7 +121,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class HealthLimit:
     """Where a number is no longer good; what is in between is neither. Per resident and day where it counts events."""
 
     alert: str
@@ -138,26 +138,29 @@ class Limit:
 
 
 LIMITS = (
-    Limit(alert="empty-town", kpi="residents", below=1, clear=1, is_critical=True,
-          remedy="see why all have left, or begin anew"),
-    Limit(alert="population", kpi="alive", below=0.80, clear=0.90, is_critical=True,
-          remedy="look at needs and at what residents left for"),
-    Limit(alert="starvation", kpi="starving", above=0.02, clear=0.01, is_critical=True,
-          remedy="look at stock, prices and wages"),
-    Limit(alert="unmet-needs", kpi="needs_met", below=0.55, clear=0.65, remedy="look at queues and at stock"),
-    Limit(alert="option-thrash", kpi="thrash", above=0.60, clear=0.50, remedy="let choices last longer"),
-    Limit(alert="reward-variance", kpi="reward_variance", above=0.05, clear=0.03, remedy="look at who has left"),
-    Limit(alert="lateness", kpi="lateness", above=0.60, clear=0.40, remedy="let residents set out earlier"),
-    Limit(alert="attendance", kpi="attendance", below=0.40, clear=0.50, remedy="look at who does not come, and why"),
-    Limit(alert="affordance-failures", kpi="failures", above=0.30, clear=0.20, remedy="look at power, water and stock"),
-    Limit(alert="queue-unfairness", kpi="queue_fairness", below=0.15, clear=0.20, remedy="add what is queued for"),
-    Limit(alert="rivalry", kpi="rivalry", above=1.0, clear=0.8, remedy="arrange meetings"),
-    Limit(alert="exits", kpi="exits", above=0.10, clear=0.05, remedy="look at what residents leave for"),
-    Limit(alert="embedding-reuse", kpi="slots_ready", below=0.05, clear=0.10, remedy="raise lifecycle.slots"),
+    HealthLimit(alert="empty-town", kpi="residents", below=1, clear=1, is_critical=True,
+                remedy="see why all have left, or begin anew"),
+    HealthLimit(alert="population", kpi="alive", below=0.80, clear=0.90, is_critical=True,
+                remedy="look at needs and at what residents left for"),
+    HealthLimit(alert="starvation", kpi="starving", above=0.02, clear=0.01, is_critical=True,
+                remedy="look at stock, prices and wages"),
+    HealthLimit(alert="unmet-needs", kpi="needs_met", below=0.55, clear=0.65, remedy="look at queues and at stock"),
+    HealthLimit(alert="option-thrash", kpi="thrash", above=0.60, clear=0.50, remedy="let choices last longer"),
+    HealthLimit(alert="reward-variance", kpi="reward_variance", above=0.05, clear=0.03, remedy="look at who has left"),
+    HealthLimit(alert="lateness", kpi="lateness", above=0.60, clear=0.40, remedy="let residents set out earlier"),
+    HealthLimit(alert="attendance", kpi="attendance", below=0.40, clear=0.50,
+                remedy="look at who does not come, and why"),
+    HealthLimit(alert="affordance-failures", kpi="failures", above=0.30, clear=0.20,
+                remedy="look at power, water and stock"),
+    HealthLimit(alert="queue-unfairness", kpi="queue_fairness", below=0.15, clear=0.20,
+                remedy="add what is queued for"),
+    HealthLimit(alert="rivalry", kpi="rivalry", above=1.0, clear=0.8, remedy="arrange meetings"),
+    HealthLimit(alert="exits", kpi="exits", above=0.10, clear=0.05, remedy="look at what residents leave for"),
+    HealthLimit(alert="embedding-reuse", kpi="slots_ready", below=0.05, clear=0.10, remedy="raise lifecycle.slots"),
 )  # fmt: skip
 
 
-def faults(numbers: Mapping[str, float | None], limits: Sequence[Limit] = LIMITS) -> tuple[str, ...]:
+def faults(numbers: Mapping[str, float | None], limits: Sequence[HealthLimit] = LIMITS) -> tuple[str, ...]:
     """Why the window is not green: what is beyond its limit, and what could not be measured in an empty town."""
     if not numbers.get("residents"):
         return ("empty-town: nobody lives here",)

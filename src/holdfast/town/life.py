@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.town.chance import SPAWN, START, below, draw
+from holdfast.town.compiled_rules import COLLAPSE, EVICTION, HUNGER, JOBLESS, N_ITEMS, N_NEEDS, NEGLECT
 from holdfast.town.events import ARRIVAL, EXIT, RENT_UNPAID, RESTOCK, tell
 from holdfast.town.jit import inlined, jit
-from holdfast.town.law import COLLAPSE, EVICTION, HUNGER, JOBLESS, N_ITEMS, N_NEEDS, NEGLECT
+from holdfast.town.perturbations import is_hard
 from holdfast.town.places import abort, leave_queue
+from holdfast.town.relationships import drop
 from holdfast.town.rewards import potential
+from holdfast.town.rng import SPAWN, START, below, draw
 from holdfast.town.state import OFF
-from holdfast.town.ties import drop
-from holdfast.town.trouble import is_hard
 from holdfast.town.work import hire
 
 IN_USE, NEVER = -2, -1  # of a slot

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.town.compiled_rules import BLACKOUT, N_ITEMS, N_NEEDS, OUTAGE, SPIKE
 from holdfast.town.conditions import holds
 from holdfast.town.events import ABORTED, FAILED, FINISHED, GHOST_STEP, HANDOVER, QUEUED, STARTED, tell
 from holdfast.town.jit import inlined, jit
-from holdfast.town.law import BLACKOUT, N_ITEMS, N_NEEDS, OUTAGE, SPIKE
+from holdfast.town.relationships import avoid, clash, rivalry, share_meal
 from holdfast.town.rules import UNIT
 from holdfast.town.state import ABSENT, ON_TIME
-from holdfast.town.ties import avoid, clash, rivalry, share_meal
 
 NO_CONDITION, NO_MONEY, NO_ITEMS, NO_STOCK, TOO_SOON, NOT_THERE, NO_PLACE = range(1, 8)  # why something failed
 REASONS = ("", "condition", "money", "items", "stock", "cooldown", "not_there", "no_place")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from holdfast.town import state as states
 from holdfast.town.rules import Rules
-from holdfast.town.state import State
+from holdfast.town.state import TownState
 
 SNAPSHOT, REPLAY = 1, 1  # versions of the two formats
 Arrays = dict[str, NDArray[Any]]
@@ -29,7 +29,7 @@ Migration = Callable[[Arrays], Arrays]
 MIGRATIONS: Mapping[int, Migration] = {}  # from this version of the state to the next
 
 
-class Unfit(ValueError):
+class BadFile(ValueError):
     """A file that does not fit; it says what of it, why, and what would."""
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
@@ -40,7 +40,7 @@ class Unfit(ValueError):
 # Snapshots ----------------------------------------------------------------------------------------------------------
 
 
-def save(path: Path, state: State, rules: Rules, notes: Mapping[str, Any] | None = None) -> str:
+def save(path: Path, state: TownState, rules: Rules, notes: Mapping[str, Any] | None = None) -> str:
     """Write everything, or nothing; the hash of the state."""
     name = state.sha256()
     about = {
@@ -71,28 +71,28 @@ def load(
     *,
     migrations: Mapping[int, Migration] = MIGRATIONS,
     schema: int = states.SCHEMA,
-) -> tuple[State, dict[str, Any]]:
+) -> tuple[TownState, dict[str, Any]]:
     """The state and the notes; refused by name where rules, schema, records or content do not fit."""
     about, arrays = _read(path)
     if about["rules"] != rules.sha256:
         why = f"is of a town with rules {about['rules'][:12]}, and these are {rules.sha256[:12]}"
-        raise Unfit(f"{path}: rules", why, "give the rules that it was made with")
+        raise BadFile(f"{path}: rules", why, "give the rules that it was made with")
     if about["schema"] > schema:
-        raise Unfit(f"{path}: schema {about['schema']}", f"is newer than {schema}", "update the program")
+        raise BadFile(f"{path}: schema {about['schema']}", f"is newer than {schema}", "update the program")
     for version in range(about["schema"], schema):
         if version not in migrations:
-            raise Unfit(f"{path}: schema {about['schema']}", f"nothing leads from {version} on", "make it anew")
+            raise BadFile(f"{path}: schema {about['schema']}", f"nothing leads from {version} on", "make it anew")
         arrays = migrations[version](arrays)
     blank = states.blank(1, 1, 1, 1, 1).arrays
     for name, like in blank.items():
         if name not in arrays:
-            raise Unfit(f"{path}: {name}", "is missing", "the file is not whole: take another")
+            raise BadFile(f"{path}: {name}", "is missing", "the file is not whole: take another")
         if arrays[name].dtype != like.dtype:
-            raise Unfit(f"{path}: {name}", _difference(arrays[name].dtype, like.dtype), "make it anew")
+            raise BadFile(f"{path}: {name}", _difference(arrays[name].dtype, like.dtype), "make it anew")
         arrays[name] = arrays[name].view(like.dtype)  # a file does not tell of alignment
-    state = State(**{name: arrays[name] for name in blank})
+    state = TownState(**{name: arrays[name] for name in blank})
     if about["schema"] == schema and state.sha256() != about["state"]:
-        raise Unfit(f"{path}: state", "its hash is not what it says", "the file is damaged: take another")
+        raise BadFile(f"{path}: state", "its hash is not what it says", "the file is damaged: take another")
     return state, dict(about["notes"])
 
 
@@ -110,19 +110,19 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
             raw = {name: file[name] for name in file.files}
         about = json.loads(raw.pop("about").tobytes())
         if about["format"] > SNAPSHOT:
-            raise Unfit(f"{path}: format {about['format']}", f"is newer than {SNAPSHOT}", "update the program")
+            raise BadFile(f"{path}: format {about['format']}", f"is newer than {SNAPSHOT}", "update the program")
         if not {"schema", "rules", "state", "tick", "notes", "arrays"} <= about.keys() or "people" not in raw:
             raise KeyError
         arrays = {}
         for name, data in raw.items():
             shape, fields = about["arrays"][name]
             arrays[name] = data.view(descr_to_dtype(_tuples(fields))).reshape(shape)
-    except Unfit:
+    except BadFile:
         raise
     except OSError as error:
-        raise Unfit(str(path), error.strerror or str(error), "name a snapshot that can be read") from error
+        raise BadFile(str(path), error.strerror or str(error), "name a snapshot that can be read") from error
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise Unfit(str(path), "is not a snapshot of a town", "name a file that `town run --save` wrote") from error
+        raise BadFile(str(path), "is not a snapshot of a town", "name a file that `town run --save` wrote") from error
     return about, arrays
 
 
@@ -145,7 +145,7 @@ def _difference(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class CommandAtTick:
     """A command that was carried out before the tick of this number."""
 
     tick: int
@@ -154,17 +154,17 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ReplayScript:
     """All that a run depends on besides its rules."""
 
     seed: int
     rules: str
-    commands: tuple[Given, ...] = ()
+    commands: tuple[CommandAtTick, ...] = ()
     ticks: int = 0
     state: str | None = None  # the hash after the last tick, where the run ended well
 
 
-def write_script(path: Path, script: Script) -> None:
+def write_script(path: Path, script: ReplayScript) -> None:
     lines: list[dict[str, Any]] = [{"replay": REPLAY, "seed": script.seed, "rules": script.rules}]
     lines += [{"tick": one.tick, "name": one.name, "args": dict(one.args)} for one in script.commands]
     lines.append({"ticks": script.ticks, "state": script.state})
@@ -173,18 +173,20 @@ def write_script(path: Path, script: Script) -> None:
     beside.replace(path)
 
 
-def read_script(path: Path) -> Script:
+def read_script(path: Path) -> ReplayScript:
     try:
         head, *middle, end = (json.loads(line) for line in path.read_text().splitlines())
         if head["replay"] > REPLAY:
-            raise Unfit(f"{path}: replay {head['replay']}", f"is newer than {REPLAY}", "update the program")
-        commands = tuple(Given(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
+            raise BadFile(f"{path}: replay {head['replay']}", f"is newer than {REPLAY}", "update the program")
+        commands = tuple(CommandAtTick(tick=one["tick"], name=one["name"], args=one["args"]) for one in middle)
         if [one.tick for one in commands] != sorted(one.tick for one in commands):
-            raise Unfit(str(path), "its commands are not in order", "write them by tick")
-        return Script(seed=head["seed"], rules=head["rules"], commands=commands, ticks=end["ticks"], state=end["state"])
-    except Unfit:
+            raise BadFile(str(path), "its commands are not in order", "write them by tick")
+        return ReplayScript(
+            seed=head["seed"], rules=head["rules"], commands=commands, ticks=end["ticks"], state=end["state"]
+        )
+    except BadFile:
         raise
     except OSError as error:
-        raise Unfit(str(path), error.strerror or str(error), "name a replay that can be read") from error
+        raise BadFile(str(path), error.strerror or str(error), "name a replay that can be read") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise Unfit(str(path), "is not a replay of a town", "name a file that `town run --replay` wrote") from error
+        raise BadFile(str(path), "is not a replay of a town", "name a file that `town run --replay` wrote") from error

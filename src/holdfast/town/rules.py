@@ -48,7 +48,7 @@ NAMES = {name: (place, unit) for place, (name, unit) in enumerate(ASKED.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class RuleFault:
     """One thing that is wrong with the rules."""
 
     where: str  # "affordance[2] cook: duration"
@@ -62,7 +62,7 @@ class Fault:
 class BadRules(ValueError):
     """Everything that is wrong with a rules file."""
 
-    def __init__(self, source: str, faults: Sequence[Fault]) -> None:
+    def __init__(self, source: str, faults: Sequence[RuleFault]) -> None:
         super().__init__(f"{source}: " + "\n".join(map(str, faults)))
         self.source, self.faults = source, tuple(faults)
 
@@ -94,9 +94,9 @@ def load(
             values = merged(values, tomllib.loads(path.read_text()))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise BadRules(source, [Fault(where="file", why=why, remedy="name a file that can be read")]) from error
+            raise BadRules(source, [RuleFault(where="file", why=why, remedy="name a file that can be read")]) from error
         except tomllib.TOMLDecodeError as error:
-            raise BadRules(source, [Fault(where="file", why=str(error), remedy="write it as TOML")]) from error
+            raise BadRules(source, [RuleFault(where="file", why=str(error), remedy="write it as TOML")]) from error
     return checked(merged(values, override or {}), source=source, unlocked=unlocked)
 
 
@@ -208,10 +208,10 @@ class _Check:
     """One walk over the rules that writes down every fault."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values, self.faults = values, []  # type: Mapping[str, Any], list[Fault]
+        self.values, self.faults = values, []  # type: Mapping[str, Any], list[RuleFault]
 
     def bad(self, where: str, why: str, remedy: str) -> None:
-        self.faults.append(Fault(where=where, why=why, remedy=remedy))
+        self.faults.append(RuleFault(where=where, why=why, remedy=remedy))
 
     def all(self, unlocked: Sequence[str] | None) -> Grid | None:
         for name in TOP:

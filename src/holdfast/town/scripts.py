@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.actions import CHAT, GO, HELP, LEAVE, WAIT, WORK, chat_partner, first_use, in_need
-from holdfast.town.chance import SCRIPT, below, draw
+from holdfast.town.compiled_rules import ENERGY, FESTIVAL, HUNGER, HYGIENE, MEAL, RAW, SOCIAL
 from holdfast.town.jit import inlined, jit
-from holdfast.town.law import ENERGY, FESTIVAL, HUNGER, HYGIENE, MEAL, RAW, SOCIAL
 from holdfast.town.places import (
     TO_HOME,
     TO_MEETING,
@@ -25,9 +24,10 @@ from holdfast.town.places import (
     water,
     within,
 )
+from holdfast.town.relationships import rivalry
+from holdfast.town.rng import SCRIPT, below, draw
 from holdfast.town.rules import UNIT
 from holdfast.town.state import ABSENT
-from holdfast.town.ties import rivalry
 from holdfast.town.work import is_at_work, is_on_shift
 
 SLEEP, SHOWER, COOK, EAT, BUY, CAFE, RELAX = range(7)  # in uses_of: the affordance, -1 where the rules have none

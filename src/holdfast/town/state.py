@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.town.compiled_rules import N_ITEMS, N_NEEDS, N_TROUBLES
 from holdfast.town.events import EVENTS
-from holdfast.town.law import N_ITEMS, N_NEEDS, N_TROUBLES
 from holdfast.town.rules import MOST_TIES, TRAITS
 
 SCHEMA = 1
@@ -80,7 +80,7 @@ EVENT = _record([("tick", i8), ("kind", i4), ("a", i4), ("b", i4), ("value", i4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class TownState:
     """B worlds. The arrays are changed in place by whoever steps them."""
 
     town: NDArray[Any]  # [B] of TOWN
@@ -94,12 +94,12 @@ class State:
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self, name) for name in ("town", "people", "things", "who", "slots", "events")}
 
-    def copy(self) -> State:
-        return State(**{name: array.copy() for name, array in self.arrays.items()})
+    def copy(self) -> TownState:
+        return TownState(**{name: array.copy() for name, array in self.arrays.items()})
 
-    def pick(self, world: int) -> State:
+    def pick(self, world: int) -> TownState:
         """One world of the batch, as a batch of one; it shares the arrays."""
-        return State(**{name: array[world : world + 1] for name, array in self.arrays.items()})
+        return TownState(**{name: array[world : world + 1] for name, array in self.arrays.items()})
 
     def sha256(self, world: int | None = None) -> str:
         """The name of this moment: equal names, equal futures."""
@@ -110,8 +110,8 @@ class State:
         return digest.hexdigest()
 
 
-def blank(worlds: int, residents: int, things: int, tiles: int, slots: int) -> State:
-    return State(
+def blank(worlds: int, residents: int, things: int, tiles: int, slots: int) -> TownState:
+    return TownState(
         town=np.zeros(worlds, TOWN),
         people=np.zeros((worlds, residents), PERSON),
         things=np.zeros((worlds, things), THING),

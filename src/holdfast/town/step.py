@@ -6,13 +6,13 @@ from typing import Any
 
 from holdfast.town.actions import WAIT, act
 from holdfast.town.body import wear
-from holdfast.town.chance import ORDER, below, draw
 from holdfast.town.jit import jit
 from holdfast.town.life import arrivals, dawn, deliver, exits, found
+from holdfast.town.perturbations import gather, refill, weather
 from holdfast.town.places import progress, queues
+from holdfast.town.relationships import fade
 from holdfast.town.rewards import pay
-from holdfast.town.ties import fade
-from holdfast.town.trouble import gather, refill, weather
+from holdfast.town.rng import ORDER, below, draw
 from holdfast.town.work import shifts
 
 

@@ -100,7 +100,7 @@ GRUMBLES = ("Is it my turn yet?", "I was here first.", "How much longer?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class NarrationLimits:
     """How much is told; all in ticks but the last."""
 
     cooldown: int = 30  # after any line
@@ -130,7 +130,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limiter:
+class NarrationState:
     """What was told lately: all that telling depends on."""
 
     last: int | None = None
@@ -144,9 +144,9 @@ class Limiter:
         return told | {"told": list(self.told)}
 
 
-def limiter(plain: Mapping[str, Any]) -> Limiter:
+def limiter(plain: Mapping[str, Any]) -> NarrationState:
     """One that was kept."""
-    return Limiter(**(dict(plain) | {"told": tuple(plain["told"])}))
+    return NarrationState(**(dict(plain) | {"told": tuple(plain["told"])}))
 
 
 def resident(slot: int) -> str:
@@ -155,10 +155,10 @@ def resident(slot: int) -> str:
 
 
 def narrate(
-    state: Limiter, events: Iterable[Any], name: Name, limits: Limits | None = None
-) -> tuple[Limiter, tuple[Line, ...]]:
+    state: NarrationState, events: Iterable[Any], name: Name, limits: NarrationLimits | None = None
+) -> tuple[NarrationState, tuple[Line, ...]]:
     """The lines that these events are worth, oldest first, and the limiter after them."""
-    limits, lines = limits or Limits(), []
+    limits, lines = limits or NarrationLimits(), []
     for event in events:
         kind = KINDS[int(event["kind"])]
         if kind not in TEMPLATES:
@@ -183,7 +183,7 @@ def narrate(
     return state, tuple(lines)
 
 
-def _may_tell(state: Limiter, limits: Limits, kind: str, key: str, tick: int) -> bool:
+def _may_tell(state: NarrationState, limits: NarrationLimits, kind: str, key: str, tick: int) -> bool:
     if key in state.recent and tick - state.recent[key] < limits.dedupe:
         return False
     if sum(tick - at < limits.window for at in state.told) >= limits.window_limit:

@@ -20,12 +20,12 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.learn.practice import GRPO
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.workloads.tooluse.quickstart import given, measure, practise, schooled
 from holdfast.workloads.tooluse.score import naive_score, score
@@ -42,7 +42,7 @@ TEMPTING = Dials(families=("trivial", "unoffered", "missing", "calendar"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class HackingTrial:
     """One seed of one arm."""
 
     arm: str
@@ -60,7 +60,7 @@ class Trial:
             raise BadInput(f"arm {self.arm!r}", why="is unknown", remedy=f"use {' or '.join(ARMS)}")
 
 
-def quick(trial: Trial) -> Trial:
+def quick(trial: HackingTrial) -> HackingTrial:
     """Shows that everything runs, and proves little."""
     return replace(trial, test_tasks=48, steps=2, tasks=6, samples=4)
 
@@ -68,7 +68,7 @@ def quick(trial: Trial) -> Trial:
 def grader(arm: str) -> Score:
     """What pays in this arm; what else is measured stands beside it with weight 0."""
 
-    def paid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    def paid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         careless, guarded = naive_score(task, output, spans)[:1], score(task, output, spans)
         if arm == GUARDED:
             return *guarded, *(replace(one, weight=0.0) for one in careless)
@@ -77,11 +77,11 @@ def grader(arm: str) -> Score:
     return paid
 
 
-def spec_for(trial: Trial) -> RunSpec:
+def spec_for(trial: HackingTrial) -> RunSpec:
     return schooled(KIND, trial, grader(trial.arm), partial(experiment, trial))
 
 
-async def experiment(trial: Trial, run: Run) -> None:
+async def experiment(trial: HackingTrial, run: DurableRun) -> None:
     """Measure, practise, measure the same tasks again. Both arms of a seed are given the same tasks."""
     run.planned = trial.steps * trial.tasks * trial.samples + 2 * trial.test_tasks
     base = Model(trial.model)
@@ -104,7 +104,7 @@ async def experiment(trial: Trial, run: Run) -> None:
     await _measured(run, trial, AFTER, state.policy)
 
 
-async def _measured(run: Run, trial: Trial, phase: str, policy: Policy) -> None:
+async def _measured(run: DurableRun, trial: HackingTrial, phase: str, policy: Policy) -> None:
     tasks = [given(task) for task in generate("test", trial.seed, trial.test_tasks, TEMPTING)]
     await measure(run, phase, policy, tasks, _verdicts, title=f"{trial.arm}, {phase}: {len(tasks)} held-out tasks")
 
@@ -133,10 +133,10 @@ def _shares(verdicts: Iterable[str | None]) -> dict[str, float | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class HackingOutcome:
     """One trial that came to its end."""
 
-    trial: Trial
+    trial: HackingTrial
     run: str
     before: Sequence[str | None]  # a verdict for each held-out task
     after: Sequence[str | None]
@@ -144,13 +144,13 @@ class Outcome:
     success: Sequence[float | None]
 
 
-def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
+def outcome(trial: HackingTrial, updates: Sequence[StepRecord]) -> HackingOutcome | None:
     """None while its last measurement is missing."""
     bodies = {str(update.body.get("phase")): update.body for update in updates}
     if BEFORE not in bodies or AFTER not in bodies:
         return None
     steps = [one.body for one in updates if str(one.body.get("phase")).partition(" ")[0] == PRACTICE]
-    return Outcome(
+    return HackingOutcome(
         trial=trial,
         run=updates[0].run,
         before=bodies[BEFORE]["verdicts"],
@@ -169,7 +169,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class HackingResult:
     """What the arms came to, on the held-out tasks after practice."""
 
     seeds: Sequence[int]
@@ -182,7 +182,7 @@ class Weighed:
     gain: Estimate  # success, guarded less careless
 
 
-def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed | None:
+def weigh(outcomes: Sequence[HackingOutcome], *, rng: np.random.Generator) -> HackingResult | None:
     """Seeds that have both arms; None where there is none. Resampled: seeds, and within each its tasks, paired."""
     found = {(one.trial.seed, one.trial.arm): one for one in outcomes}
     seeds = sorted({seed for seed, _ in found if all((seed, arm) in found for arm in ARMS)})
@@ -197,7 +197,7 @@ def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed |
     ]
     careless, guarded = drawn[:, 0, 0], drawn[:, 0, 1]
     reductions = np.where(careless > 0.0, 1.0 - guarded / np.where(careless > 0.0, careless, 1.0), -np.sign(guarded))
-    return Weighed(
+    return HackingResult(
         seeds=seeds,
         rollouts=sum(table.shape[2] for table in tables),
         before=dict(zip(("cheats", "success"), (float(one) for one in before.mean(2)[:, 0]), strict=True)),
@@ -209,7 +209,7 @@ def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed |
     )
 
 
-def _practised(outcomes: Sequence[Outcome]) -> float:
+def _practised(outcomes: Sequence[HackingOutcome]) -> float:
     known = [share for one in outcomes for share in one.cheats if share is not None]
     return float(np.mean(known)) if known else 0.0
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.envs import Bools, Observation, Spaces, State, StepResult, packed, unpacked
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.worlds import Bools, Observation, Spaces, State, StepResult, packed, unpacked
 
 Numbers = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class ProbeWorld:
     """One kind of tiny world; the functions work on all environments at once, [B] each."""
 
     spaces: Spaces
@@ -49,7 +49,7 @@ def _right(cue: Numbers, action: NDArray[Any]) -> Numbers:
 
 
 # The cue is seen once; when it is asked for, four steps later, only a memory has it. Without one the mean is 0.
-MEMORY = Probe(
+MEMORY = ProbeWorld(
     spaces=Spaces(observation=2, actions=2),
     steps=5,
     draw=_sign,
@@ -59,7 +59,7 @@ MEMORY = Probe(
 )
 
 # What is done in the first step is paid in the twelfth: advantages that run the wrong way in time, or stop, never tell.
-DELAYED = Probe(
+DELAYED = ProbeWorld(
     spaces=Spaces(observation=2, actions=2),
     steps=12,
     draw=_sign,
@@ -70,7 +70,7 @@ DELAYED = Probe(
 
 # Nothing is seen, and only the highest allowed action pays: the mask must reach the policy when it acts and when it
 # learns. A forbidden action is an error.
-MASKED = Probe(
+MASKED = ProbeWorld(
     spaces=Spaces(observation=1, actions=4),
     steps=1,
     draw=lambda rng, count: rng.integers(1, 16, count).astype(np.float64),
@@ -81,7 +81,7 @@ MASKED = Probe(
 )
 
 # The answer to x is a = −x/2: a log-prob with a wrong sign, scale or sum drifts away from it. The best is 0.
-CONTINUOUS = Probe(
+CONTINUOUS = ProbeWorld(
     spaces=Spaces(observation=1, actions=1, continuous=True),
     steps=1,
     draw=_uniform,
@@ -91,7 +91,7 @@ CONTINUOUS = Probe(
 )
 
 # Every step pays 1 and nothing ever ends, but it is cut after 8 steps: it is worth 1 / (1 − γ), if the cut is no end.
-ENDLESS = Probe(
+ENDLESS = ProbeWorld(
     spaces=Spaces(observation=1, actions=2),
     steps=8,
     draw=lambda rng, count: np.ones(count),
@@ -103,7 +103,7 @@ ENDLESS = Probe(
 
 # Taking pays x and costs 1. Without a budget everything is taken, for ½ in the mean. With a budget d the best is to
 # take where x > 1 − d, which pays (1 − (1 − d)²) / 2, and the price of cost is then exactly 1 − d.
-TEMPTING = Probe(
+TEMPTING = ProbeWorld(
     spaces=Spaces(observation=1, actions=2),
     steps=1,
     draw=lambda rng, count: rng.uniform(0.0, 1.0, count),
@@ -117,7 +117,7 @@ TEMPTING = Probe(
 class Probes:
     """`count` worlds of one kind, side by side, with one source of chance."""
 
-    def __init__(self, probe: Probe, count: int) -> None:
+    def __init__(self, probe: ProbeWorld, count: int) -> None:
         self.probe, self.count, self.spaces = probe, count, probe.spaces
         self._first: NDArray[Any] = np.zeros((count, probe.spaces.actions) if probe.spaces.continuous else count)
         self.reset(0)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.store.blobs import write_atomically
-from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Estimate, Outcome, Weighed
+from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Estimate, HackingOutcome, HackingResult
 
 INK, GREY = "#1b2a33", "#6f7c84"
 COLOURS = {CARELESS: "#c9803a", GUARDED: "#1f7a6d"}
 
 
-def course(outcomes: Sequence[Outcome], arm: str, what: str) -> list[float | None]:
+def course(outcomes: Sequence[HackingOutcome], arm: str, what: str) -> list[float | None]:
     """The mean over an arm's seeds, step by step; None where no seed has a value."""
     ways = [getattr(one, what) for one in outcomes if one.trial.arm == arm]
     steps = max((len(way) for way in ways), default=0)
@@ -22,7 +22,7 @@ def course(outcomes: Sequence[Outcome], arm: str, what: str) -> list[float | Non
     return [sum(column) / len(column) if column else None for column in columns]
 
 
-def draw(path: Path, outcomes: Sequence[Outcome], weighed: Weighed) -> None:
+def draw(path: Path, outcomes: Sequence[HackingOutcome], weighed: HackingResult) -> None:
     """Cheating and success while practising, a thin line a seed; on the right the held-out tasks with intervals."""
     from io import BytesIO
 
@@ -42,7 +42,7 @@ def draw(path: Path, outcomes: Sequence[Outcome], weighed: Weighed) -> None:
     write_atomically(path, picture.getvalue())
 
 
-def _way(axes: Any, outcomes: Sequence[Outcome], what: str, title: str) -> None:
+def _way(axes: Any, outcomes: Sequence[HackingOutcome], what: str, title: str) -> None:
     for arm in ARMS:
         for one in outcomes:
             if one.trial.arm == arm:
@@ -57,7 +57,7 @@ def _way(axes: Any, outcomes: Sequence[Outcome], what: str, title: str) -> None:
     _plain(axes, grid="y")
 
 
-def _held_out(axes: Any, weighed: Weighed) -> None:
+def _held_out(axes: Any, weighed: HackingResult) -> None:
     rows = (("cheat", weighed.cheats), ("solved", weighed.success))
     for place, (_, arms) in enumerate(rows):
         for offset, arm in ((-0.15, CARELESS), (0.15, GUARDED)):

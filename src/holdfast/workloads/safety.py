@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
@@ -23,16 +23,16 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.clone import portions, sequences
 from holdfast.learn.constrain import Constraint, cost_of
+from holdfast.learn.imitation import portions, sequences
 from holdfast.learn.practice import GRPO
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, measure, practise, schooled
-from holdfast.workloads.tooluse.tasks import Task
+from holdfast.workloads.tooluse.tasks import ToolTask
 from holdfast.workloads.tooluse.tempted import COST, SUCCESS, demonstrations, generate, given, score
 
 KIND = "safety"
@@ -43,7 +43,7 @@ WARM_UP, PRACTICE, AFTER = "warm-up", "grpo", "after"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class SafetyTrial:
     """One seed of one arm."""
 
     arm: str
@@ -73,20 +73,22 @@ class Trial:
         return Constraint(cost=COST, budget=self.budget) if self.arm == CONSTRAINED else None
 
 
-def quick(trial: Trial) -> Trial:
+def quick(trial: SafetyTrial) -> SafetyTrial:
     """Shows that everything runs, and proves little."""
     return replace(trial, warm_up_updates=2, steps=2, tasks=4, samples=4, test_tasks=24)
 
 
-def spec_for(trial: Trial) -> RunSpec:
+def spec_for(trial: SafetyTrial) -> RunSpec:
     return schooled(KIND, trial, partial(score, penalty=trial.penalty), partial(experiment, trial))
 
 
-async def experiment(trial: Trial, run: Run) -> None:
+async def experiment(trial: SafetyTrial, run: DurableRun) -> None:
     """Warm up by examples that mostly give in, practise, and measure held-out tasks."""
     run.planned = trial.steps * trial.tasks * trial.samples + trial.test_tasks
     title = f"{trial.arm}, seed {trial.seed}"
-    warm: State = await run.step(WARM_UP, partial(warm_up, trial), Model(trial.model), title=f"{title}: warm-up")
+    warm: AlgorithmState = await run.step(
+        WARM_UP, partial(warm_up, trial), Model(trial.model), title=f"{title}: warm-up"
+    )
     tasks = [
         asked(task)
         for step in range(trial.steps)
@@ -107,13 +109,13 @@ async def experiment(trial: Trial, run: Run) -> None:
     await measure(run, AFTER, state.policy, held_out, _rates, title=f"{title}: {len(held_out)} held-out tasks")
 
 
-def warm_up(trial: Trial, base: Policy, *, ctx: StepContext) -> State:
+def warm_up(trial: SafetyTrial, base: Policy, *, ctx: StepContext) -> AlgorithmState:
     """The same for every arm of a seed."""
     assert isinstance(base, Model)
     examples = sequences(zip(*demonstrations("train", 10**6 * (trial.seed + 1), 600, lured=trial.lured), strict=True))
     learner = Learner()
     learner.load(base, ctx.files)
-    pace = Pace(learning_rate=trial.warm_up_rate)
+    pace = OptimizerConfig(learning_rate=trial.warm_up_rate)
     trainer = learner.train(
         WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.files, is_new=True
     )
@@ -123,12 +125,12 @@ def warm_up(trial: Trial, base: Policy, *, ctx: StepContext) -> State:
         updates.append(trainer.step(batch))
     metrics: dict[str, Any] = {"phase": WARM_UP, "loss": updates[-1].loss if updates else None}
     if updates and all(update.restored is not None for update in updates):
-        return State(base=base).next(metrics={**metrics, "update": updates[-1].to_dict()})
+        return AlgorithmState(base=base).next(metrics={**metrics, "update": updates[-1].to_dict()})
     candidate = learner.save(ctx, algorithm="sft")
-    return State(base=base).next(candidate=candidate, metrics={**metrics, "checkpoint": candidate.checkpoint})
+    return AlgorithmState(base=base).next(candidate=candidate, metrics={**metrics, "checkpoint": candidate.checkpoint})
 
 
-def asked(task: Task) -> dict[str, Any]:
+def asked(task: ToolTask) -> dict[str, Any]:
     return {**given(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
 
 
@@ -149,10 +151,10 @@ def rates(experiences: Iterable[Experience]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SafetyOutcome:
     """One trial that came to its end: held-out tasks, and the way there."""
 
-    trial: Trial
+    trial: SafetyTrial
     run: str
     success: float
     cost: float  # unsafe calls an attempt
@@ -162,13 +164,13 @@ class Outcome:
     multipliers: Sequence[float]  # λ of each step; empty where nothing was constrained
 
 
-def outcome(trial: Trial, updates: Sequence[StepRecord]) -> Outcome | None:
+def outcome(trial: SafetyTrial, updates: Sequence[StepRecord]) -> SafetyOutcome | None:
     """None while its last measurement is missing."""
     last = next((update.body for update in updates if update.body.get("phase") == AFTER), None)
     if last is None or last["success"] is None or last["cost"] is None:
         return None
     steps = [one.body for one in updates if str(one.body.get("phase")).partition(" ")[0] == PRACTICE]
-    return Outcome(
+    return SafetyOutcome(
         trial=trial,
         run=updates[0].run,
         success=last["success"],
@@ -197,7 +199,7 @@ KEPT = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class SafetyResult:
     seeds: Sequence[int]
     budget: float
     attempts: int  # held-out ones, of each arm
@@ -209,7 +211,7 @@ class Weighed:
         return self.arms[CONSTRAINED].is_held and self.arms[CONSTRAINED].is_kept
 
 
-def weigh(outcomes: Sequence[Outcome]) -> Weighed | None:
+def weigh(outcomes: Sequence[SafetyOutcome]) -> SafetyResult | None:
     """Over the seeds that have every arm; None where there is none."""
     found = {(one.trial.seed, one.trial.arm): one for one in outcomes}
     arms = [arm for arm in ARMS if any(arm == known for _, known in found)]
@@ -218,7 +220,7 @@ def weigh(outcomes: Sequence[Outcome]) -> Weighed | None:
         return None
     free = float(np.mean([found[seed, UNCONSTRAINED].success for seed in seeds]))
     budget = found[seeds[0], CONSTRAINED].trial.budget
-    return Weighed(
+    return SafetyResult(
         seeds=seeds,
         budget=budget,
         attempts=sum(found[seed, CONSTRAINED].of for seed in seeds),
@@ -226,7 +228,7 @@ def weigh(outcomes: Sequence[Outcome]) -> Weighed | None:
     )
 
 
-def _arm(outcomes: Sequence[Outcome], free: float, budget: float) -> Arm:
+def _arm(outcomes: Sequence[SafetyOutcome], free: float, budget: float) -> Arm:
     success, cost = float(np.mean([one.success for one in outcomes])), float(np.mean([one.cost for one in outcomes]))
     right, of = sum(round(one.success * one.of) for one in outcomes), sum(one.of for one in outcomes)
     kept = success / free if free else 1.0

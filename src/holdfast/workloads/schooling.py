@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.store.blobs import write_atomically
 from holdfast.workloads.tooluse.curves import blocks
-from holdfast.workloads.townschool import Lesson
+from holdfast.workloads.townschool import TrainingRound
 
 INK, GREY = "#1b2a33", "#6f7c84"
 COLOURS = {"learnt": "#1f7a6d", "random": "#c9803a", "scripted": "#8e4585", "untaught": "#6f7c84"}
@@ -23,13 +23,13 @@ def check_picture(path: Path) -> str:
     return kind
 
 
-def line_of(lesson: Lesson) -> str:
+def line_of(lesson: TrainingRound) -> str:
     """The curve as blocks, from the pay of chance to the best that is known."""
     known = [score.value for score in lesson.scores.values()] + [point.mean_return for point in lesson.curve]
     return blocks([point.mean_return for point in lesson.curve], low=min(known), high=max(known))
 
 
-def draw(path: Path, lesson: Lesson) -> None:
+def draw(path: Path, lesson: TrainingRound) -> None:
     """The way on the left, with 95 % intervals; the end on the right."""
     from io import BytesIO
 
@@ -50,7 +50,7 @@ def draw(path: Path, lesson: Lesson) -> None:
     write_atomically(path, picture.getvalue())
 
 
-def _way(axes: Any, lesson: Lesson) -> None:
+def _way(axes: Any, lesson: TrainingRound) -> None:
     steps = [point.step / 1e6 for point in lesson.curve]
     colour = COLOURS["learnt"]
     lows, highs = [point.low for point in lesson.curve], [point.high for point in lesson.curve]
@@ -65,7 +65,7 @@ def _way(axes: Any, lesson: Lesson) -> None:
     _plain(axes, "y")
 
 
-def _end(axes: Any, lesson: Lesson) -> None:
+def _end(axes: Any, lesson: TrainingRound) -> None:
     names = sorted(lesson.scores, key=lambda name: lesson.scores[name].value)
     for place, name in enumerate(names):
         score, colour = lesson.scores[name], COLOURS[name]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.store.blobs import write_atomically
-from holdfast.workloads.safety import ARMS, CONSTRAINED, UNCONSTRAINED, Outcome, Weighed
+from holdfast.workloads.safety import ARMS, CONSTRAINED, UNCONSTRAINED, SafetyOutcome, SafetyResult
 
 INK, GREY = "#1b2a33", "#6f7c84"
 COLOURS = {UNCONSTRAINED: "#c9803a", CONSTRAINED: "#1f7a6d"}
 PENALTIES = ("#b9a8d0", "#8e6bb0", "#5d3b86")  # paler ones are of smaller weights
 
 
-def course(outcomes: Sequence[Outcome], arm: str, what: str) -> list[float | None]:
+def course(outcomes: Sequence[SafetyOutcome], arm: str, what: str) -> list[float | None]:
     """`successes`, `costs` or `multipliers` of each step, in the mean of the seeds; None where no seed has it."""
     ways = [getattr(one, what) for one in outcomes if one.trial.arm == arm]
     steps = max((len(way) for way in ways), default=0)
@@ -23,7 +23,7 @@ def course(outcomes: Sequence[Outcome], arm: str, what: str) -> list[float | Non
     return [sum(known) / len(known) if known else None for known in columns]
 
 
-def draw(path: Path, outcomes: Sequence[Outcome], weighed: Weighed) -> None:
+def draw(path: Path, outcomes: Sequence[SafetyOutcome], weighed: SafetyResult) -> None:
     """Cost with its budget on the left, success in the middle, the multiplier on the right."""
     from io import BytesIO
 

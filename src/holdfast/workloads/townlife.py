@@ -20,12 +20,12 @@ from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFoun
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
 from holdfast.town.events import KINDS
-from holdfast.town.frames import Recording, Veil
+from holdfast.town.frames import Pseudonymizer, Recording
 from holdfast.town.jit import is_cold
-from holdfast.town.record import Given, Script, Unfit
+from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, BadRules, Rules
 from holdfast.town.rules import load as load_rules
-from holdfast.town.state import State
+from holdfast.town.state import TownState
 from holdfast.workloads import vignettes
 
 KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
@@ -33,10 +33,41 @@ LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
-    "Life", "Moment", "Recording", "Rules", "Seen", "State", "Veil", "bench", "command_docs", "described", "faults",
-    "fold", "inspect_script", "inspect_snapshot", "is_cold", "new_recording", "open_recording", "read_rules", "replay",
-    "rounded", "rule_faults", "schema", "unlocked", "word",
+    "COMMANDS",
+    "KEY_EVERY",
+    "LEDGER",
+    "LIMITS",
+    "NEEDS",
+    "ROLES",
+    "STAGES",
+    "TROUBLES",
+    "WINDOW",
+    "Env",
+    "Left",
+    "Life",
+    "Pseudonymizer",
+    "Recording",
+    "Rules",
+    "Seen",
+    "TownMoment",
+    "TownState",
+    "bench",
+    "command_docs",
+    "described",
+    "faults",
+    "fold",
+    "inspect_script",
+    "inspect_snapshot",
+    "is_cold",
+    "new_recording",
+    "open_recording",
+    "read_rules",
+    "replay",
+    "rounded",
+    "rule_faults",
+    "schema",
+    "unlocked",
+    "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -55,7 +86,7 @@ def explained() -> Iterator[None]:
         told = BadInput(f"rules {error.source}", why=faults[0] + more if faults else "are not whole")
         told.add_note("\n".join(faults))
         raise told from error
-    except Unfit as error:
+    except BadFile as error:
         raise BadInput(error.what, why=error.why, remedy=error.remedy) from error
     except console.Wrong as error:
         kinds: Mapping[str, type[HoldfastError]] = {"not_found": NotFound, "conflict": Conflict}
@@ -128,7 +159,7 @@ def schema() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class TownMoment:
     """What the last tick brought."""
 
     tick: int
@@ -155,18 +186,18 @@ class Life:
         *,
         seed: int,
         mind: Mind = Env.scripted,
-        veil: Veil | None = None,
+        veil: Pseudonymizer | None = None,
         hear: Callable[[Mapping[str, float | None]], None] | None = None,
     ) -> None:
-        self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Veil(), hear
+        self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Pseudonymizer(), hear
         self.env = Env(rules)
         self.env.reset(seed)
         self._mind = mind
         self._order = self.veil.order(self.env.residents)
         self._places = {seat: shown for shown, seat in enumerate(self._order)} | {-1: -1}
-        self._limiter, self._seen = talk.Limiter(), 0
+        self._limiter, self._seen = talk.NarrationState(), 0
         self._tally = health.begin(self.env.state)
-        self.commands: list[Given] = []
+        self.commands: list[CommandAtTick] = []
         self.kpis: dict[str, float | None] = self._measure(self._tally)
         self._pending: dict[str, list[Any]] = {"events": [], "lines": [], "says": []}
         self._before: frames.Picture | None = None
@@ -182,7 +213,7 @@ class Life:
     def tick(self) -> int:
         return int(self.env.state.town["tick"][0])
 
-    def step(self) -> Moment:
+    def step(self) -> TownMoment:
         """One tick."""
         self.env.step(self._mind(self.env))
         lines = self._listen()
@@ -197,9 +228,9 @@ class Life:
                 self._hear(window)
         elif self._tally.ticks >= WINDOW // 12 and self.tick % KPI_EVERY == 0:
             self.kpis = self._measure(self._tally)
-        return Moment(tick=self.tick, lines=lines, window=window)
+        return TownMoment(tick=self.tick, lines=lines, window=window)
 
-    def _measure(self, tally: health.Tally) -> dict[str, float | None]:
+    def _measure(self, tally: health.HealthCounts) -> dict[str, float | None]:
         return health.kpis(tally, self.env.law, self.env.state)
 
     def _listen(self) -> tuple[talk.Line, ...]:
@@ -280,10 +311,10 @@ class Life:
 
     # Ordering --------------------------------------------------------------------------------------------------------
 
-    def _world(self) -> console.World:
-        return console.World(rules=self.rules, law=self.env.law, state=self.env.state)
+    def _world(self) -> console.TownView:
+        return console.TownView(rules=self.rules, law=self.env.law, state=self.env.state)
 
-    def plan(self, name: str, args: Mapping[str, Any]) -> console.Plan:
+    def plan(self, name: str, args: Mapping[str, Any]) -> console.CommandPlan:
         """What an order would come to, now. Residents are named by the place at which they are shown."""
         with self._refusing(name):
             return console.plan(self._world(), name, self._seats(name, args))
@@ -306,10 +337,10 @@ class Life:
             plan = console.plan(self._world(), name, seats)
             console.do(self._world(), plan.deeds)
         if plan.deeds:
-            self.commands.append(Given(tick=self.tick, name=name, args=seats))
+            self.commands.append(CommandAtTick(tick=self.tick, name=name, args=seats))
         return self.told(plan, name, args)
 
-    def told(self, plan: console.Plan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    def told(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """For a sink: with a veil, without a seat that is not the shown one."""
         if self.veil.key is None:
             return {"said": plan.said, "deeds": [asdict(deed) for deed in plan.deeds], "told": plan.told}
@@ -352,15 +383,15 @@ class Life:
         except ValueError as error:
             raise BadInput(str(path), why=str(error), remedy="give the rules that it was made with") from error
         self.seed, self._seen = notes["seed"], notes["seen"]
-        self.commands = [Given(**one) for one in notes["commands"]]
+        self.commands = [CommandAtTick(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
         self._playing = vignettes.playing(notes["vignettes"]) if "vignettes" in notes else vignettes.Playing()
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
 
-    def script(self) -> Script:
+    def script(self) -> ReplayScript:
         """How this came about: enough to live it again."""
-        return Script(
+        return ReplayScript(
             seed=self.seed,
             rules=self.rules.sha256,
             commands=tuple(self.commands),
@@ -390,7 +421,7 @@ def replay(
         script = record.read_script(path)
         if script.rules != rules.sha256:
             why = f"is of a town with rules {script.rules[:12]}, and these are {rules.sha256[:12]}"
-            raise Unfit(f"{path}: rules", why, "give the rules that it was made with")
+            raise BadFile(f"{path}: rules", why, "give the rules that it was made with")
     life, waiting = Life(rules, seed=script.seed, mind=mind), list(script.commands)
     end = script.ticks if upto is None else min(upto, script.ticks)
     for tick in range(end + 1):

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import LONGEST, Alert, Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
-from holdfast.contracts.orders import LONGEST, Alert, Severity
 from holdfast.operate import alerts
-from holdfast.operate.auth import Caller, Limiter
+from holdfast.operate.auth import Caller, RateLimiter
 from holdfast.workloads.townlife import LIMITS, unlocked
 
 REMEMBERED = 512  # orders whose answers are kept
@@ -36,7 +36,7 @@ TICK_S = 60.0  # a tick is a minute of the town's time, which is what alarms of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Badge:
+class StaticToken:
     """A token that was given on the command line, and the role that it gives."""
 
     role: str
@@ -51,7 +51,7 @@ class Badge:
                            remedy="use at least 8 letters and digits")  # fmt: skip
 
 
-def role_of(badges: Iterable[Badge], given: str | None) -> Caller | None:
+def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
     """Whose token this is; all are compared, each in the same time, for people make up tokens that can be guessed."""
     found = None
     for badge in badges:
@@ -63,7 +63,7 @@ def role_of(badges: Iterable[Badge], given: str | None) -> Caller | None:
 # The audit log ------------------------------------------------------------------------------------------------------
 
 
-class Audit:
+class AuditFile:
     """A file of JSON lines, each with a seal over itself and the seal before.
 
     Several processes may write to one: each looks, while it holds the file, what the others have added since. A line
@@ -179,7 +179,7 @@ def _entry(line: bytes, last: str, number: int) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class TownOrder:
     id: str
     name: str
     caller: Caller
@@ -187,7 +187,7 @@ class Order:
     is_dry: bool = False
 
 
-def read_order(body: Any, caller: Caller) -> Order:
+def read_order(body: Any, caller: Caller) -> TownOrder:
     """`{"id": "…", "name": "rain", "args": {…}, "dry_run": false}`: who and which role are the token's to say."""
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         raise BadInput("order: name", why="is missing", remedy="send name, args and id")
@@ -201,7 +201,7 @@ def read_order(body: Any, caller: Caller) -> Order:
         raise BadInput("order: id", why=f"must be a text of at most {LONGEST} letters")
     if not isinstance(body.get("dry_run", False), bool):
         raise BadInput("order: dry_run", why="must be true or false")
-    return Order(id=identity, name=body["name"], caller=caller, args=args, is_dry=body.get("dry_run", False))
+    return TownOrder(id=identity, name=body["name"], caller=caller, args=args, is_dry=body.get("dry_run", False))
 
 
 class TooMany(HoldfastError):
@@ -212,7 +212,7 @@ class TooMany(HoldfastError):
         self.wait_s = wait_s  # until the next may pass
 
 
-class Desk:
+class TownCommandService:
     """Takes orders: checks the role, does each id once, and writes down what was done or refused."""
 
     def __init__(
@@ -221,11 +221,11 @@ class Desk:
         needs: Callable[[str], str],  # the role that an order needs; refuses what is unknown
         look: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],  # what it would come to
         do: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
-        audit: Audit,
+        audit: AuditFile,
         clock: Callable[[], float],
     ) -> None:
         self._needs, self._look, self._do, self._audit, self._clock = needs, look, do, audit, clock
-        self._limit = Limiter(PER_S, BURST, clock)
+        self._limit = RateLimiter(PER_S, BURST, clock)
         self._answers: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
 
     def hear(self, body: Any, caller: Caller) -> dict[str, Any]:
@@ -236,11 +236,11 @@ class Desk:
         try:
             order = read_order(body, caller)
         except BadInput as error:
-            self._write(Order(id="", name="?", caller=caller), refused=str(error))
+            self._write(TownOrder(id="", name="?", caller=caller), refused=str(error))
             raise
         return self.take(order)
 
-    def take(self, order: Order) -> dict[str, Any]:
+    def take(self, order: TownOrder) -> dict[str, Any]:
         is_look = False
         try:
             wanted, role = Role(self._needs(order.name)), order.caller.role
@@ -261,7 +261,7 @@ class Desk:
             self._keep(order, answer)
         return answer
 
-    def _known(self, order: Order) -> dict[str, Any] | None:
+    def _known(self, order: TownOrder) -> dict[str, Any] | None:
         """What was answered when the order was given before."""
         if not order.id:
             raise BadInput(f"{order.name}: id", why="is missing", remedy="an order that changes something has an id")
@@ -270,13 +270,13 @@ class Desk:
             raise Conflict(f"order {order.id}", why="was another order", remedy="give each order its own id")
         return answer
 
-    def _keep(self, order: Order, answer: dict[str, Any]) -> None:
+    def _keep(self, order: TownOrder, answer: dict[str, Any]) -> None:
         self._answers[order.id] = (_asked(order), answer)
         while len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
         self._write(order, said=answer.get("said", ""))
 
-    def _write(self, order: Order, **more: str) -> None:
+    def _write(self, order: TownOrder, **more: str) -> None:
         args = dict(order.args)
         if "refused" in more and len(json.dumps(args)) > MOST_KEPT:
             args = {"…": f"{len(args)} that are not kept"}
@@ -284,14 +284,14 @@ class Desk:
         self._audit.add({"at": self._clock(), **told, "who": order.caller.label, "role": order.caller.role, **more})
 
 
-def _asked(order: Order) -> str:
+def _asked(order: TownOrder) -> str:
     return json.dumps([order.name, dict(order.args)], sort_keys=True)
 
 
 # Alarms of a town ---------------------------------------------------------------------------------------------------
 
-RULES: Mapping[str, alerts.Rule] = {
-    limit.kpi: alerts.Rule(
+RULES: Mapping[str, alerts.AlarmRule] = {
+    limit.kpi: alerts.AlarmRule(
         name=limit.alert,
         fires_above=limit.above,
         fires_below=limit.below,
@@ -303,7 +303,7 @@ RULES: Mapping[str, alerts.Rule] = {
 }
 
 
-class Watch:
+class TownAlarms:
     """The alarms of one town: what stands, and what has just been raised or cleared."""
 
     def __init__(self, run: str | None = None) -> None:
@@ -326,12 +326,12 @@ class Watch:
 # Stages ---------------------------------------------------------------------------------------------------------------
 
 
-def note_window(audit: Audit, *, stage: str, reasons: Sequence[str], at: float) -> None:
+def note_window(audit: AuditFile, *, stage: str, reasons: Sequence[str], at: float) -> None:
     """A window of a town whose last stage was this one: green where there is nothing against it."""
     audit.add({"at": at, "what": "window", "stage": stage, "green": not reasons, "reasons": list(reasons)})
 
 
-def override(audit: Audit, *, stage: str, who: str, why: str, order: Sequence[str], at: float) -> None:
+def override(audit: AuditFile, *, stage: str, who: str, why: str, order: Sequence[str], at: float) -> None:
     if stage not in order:
         raise BadInput(f"stage {stage!r}", why="is unknown", remedy=f"one of {', '.join(order)}")
     if not why.strip():

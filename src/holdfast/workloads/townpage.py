@@ -31,8 +31,8 @@ from holdfast.collect.endpoint import HOST, Events, is_loopback
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.operate.auth import Caller
-from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Moment, Recording, described, faults, rounded
-from holdfast.workloads.townobserver import Audit, Badge, Desk, TooMany, Watch, role_of
+from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Recording, TownMoment, described, faults, rounded
+from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, role_of
 
 FRAMES_S = 20  # frames a second at most: faster towns do more ticks in each
 FASTEST = 4096.0  # ticks a second
@@ -59,7 +59,7 @@ class Late(HoldfastError):
     """The town did not get to an order in time. Whether it will is known by its id: sent again, it is done once."""
 
 
-class Hub:
+class FrameHub:
     """What there is to send: the newest key frame and all since. It holds as much however many watch."""
 
     def __init__(self) -> None:
@@ -119,19 +119,19 @@ class Runner:
         life: Life,
         recording: Recording,
         *,
-        audit: Audit,
+        audit: AuditFile,
         speed: float = 8.0,
         clock: Callable[[], float] = time.time,
-        observe: Callable[[Moment], None] | None = None,
+        observe: Callable[[TownMoment], None] | None = None,
         answer_s: float = ANSWER_S,
     ) -> None:
-        self.life, self.recording, self.hub = life, recording, Hub()
+        self.life, self.recording, self.hub = life, recording, FrameHub()
         self.is_paused, self.speed = False, speed
-        self.alerts, self.lines, self.history = Watch(), deque[Any](maxlen=60), deque[Any](maxlen=240)
+        self.alerts, self.lines, self.history = TownAlarms(), deque[Any](maxlen=60), deque[Any](maxlen=240)
         self.error: BaseException | None = None
         self._observe, self._answer_s = observe, answer_s
         self._orders = queue.SimpleQueue[tuple[Any, Caller, Future[dict[str, Any]]] | None]()
-        self._desk = Desk(needs=self._needs, look=self._look, do=self._do, audit=audit, clock=clock)
+        self._desk = TownCommandService(needs=self._needs, look=self._look, do=self._do, audit=audit, clock=clock)
         self._thread = threading.Thread(target=self._live, name="town", daemon=True)
         self._is_over, self._is_up = False, False  # up: its rules are compiled, and the first tick was lived
 
@@ -271,7 +271,7 @@ def _speed(args: Mapping[str, Any]) -> float:
 # The app -------------------------------------------------------------------------------------------------------------
 
 
-def app(runner: Runner, badges: Sequence[Badge] = (), *, body_s: float = BODY_S) -> Starlette:
+def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = BODY_S) -> Starlette:
     """The page and what it asks for. With a viewer's badge nobody sees anything without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
 
@@ -348,7 +348,7 @@ def _is_us(host: str) -> bool:
     return named is not None and is_loopback((named[1] or named[2]).lower())
 
 
-async def _events(hub: Hub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
+async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
     """The frames as events, for as long as the viewer is known; a comment when all is quiet."""
     seen = sent = time.monotonic()
     async with aclosing(hub.follow()) as frames:

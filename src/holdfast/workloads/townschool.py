@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.contracts.envs import Bools, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.worlds import Bools, Observation, Spaces, State, StepResult
 from holdfast.learn.play import Player
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.nets import ActorCritic, Body
 from holdfast.prove.estimate import difference, interval
 from holdfast.workloads.townlife import Env, Rules, Seen
-from holdfast.workloads.townlife import State as Town
+from holdfast.workloads.townlife import TownState as Town
 
 HELD_OUT = 1 << 40  # seeds from here on are of towns that nobody learns in
 CHUNK = 64  # ticks that are played at a time where only the sum is of interest
@@ -133,7 +133,7 @@ LESSONS = Settings(steps=256, epochs=3, minibatch=4096, entropy_cost=0.005, lr=2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainingPlan:
     """How much is learnt, and on what it is examined."""
 
     worlds: int = 2  # learnt in at a time
@@ -173,7 +173,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class TrainingRound:
     """What came of it."""
 
     seed: int
@@ -199,7 +199,7 @@ class Lesson:
 class School:
     """One policy on its way: each `teach` is one update, `look` examines, `finish` compares."""
 
-    def __init__(self, rules: Rules, course: Course, *, seed: int) -> None:
+    def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
         self.rules, self.course, self.seed = rules, course, seed
         towns = Seats(rules, worlds=course.worlds, days=course.days)
         body = Body(observation=towns.spaces.observation, actions=towns.spaces.actions, width=course.width)
@@ -233,7 +233,7 @@ class School:
         self.curve.append(point)
         return point
 
-    def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> Lesson:
+    def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> TrainingRound:
         """Examined in more towns, beside chance, scripts and the network as it was before the first lesson.
 
         `each` is told who has been, one after another."""
@@ -249,7 +249,7 @@ class School:
         for name, exam in exams.items():
             paid[name] = exam()
             each(name)
-        return Lesson(
+        return TrainingRound(
             seed=self.seed,
             rules=self.rules.sha256,
             senses=self._senses,

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.workloads.townlife import Left, Life, faults
-from holdfast.workloads.townobserver import Watch
+from holdfast.workloads.townobserver import TownAlarms
 
 FRAME_EVERY = 60  # ticks: as if somebody looked now and then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SoakSample:
     """The process and the town at one tick."""
 
     tick: int
@@ -32,7 +32,7 @@ class Soak:
     rules: str  # hash
     ticks: int
     days: float
-    looks: tuple[Look, ...]
+    looks: tuple[SoakSample, ...]
     grown_mb: float  # since the second look: what is loaded and compiled comes before it
     lost_events: int
     windows: int
@@ -56,15 +56,15 @@ def soak(
     each: Callable[[], None] = lambda: None,
 ) -> Soak:
     """Live so many ticks, or until Ctrl-C: what there was is told all the same."""
-    began, watch = clock(), Watch()
-    seen: list[Look] = []
+    began, watch = clock(), TownAlarms()
+    seen: list[SoakSample] = []
     alerts: list[str] = []
     windows = green = 0
 
     def look() -> None:
         state, here = life.env.state, int((life.env.state.people["alive"][0] == 1).sum())
         seen.append(
-            Look(
+            SoakSample(
                 tick=life.tick,
                 seconds=round(clock() - began, 1),
                 memory_mb=memory_mb(),

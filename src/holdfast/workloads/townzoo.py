@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 Told = dict[str, dict[str, Any]]
 
 
-class Town(ParallelEnv):  # type: ignore[misc]
+class TownZoo(ParallelEnv):  # type: ignore[misc]
     """A town whose residents are moved from outside."""
 
     metadata = {"name": "town_v1", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012 (PettingZoo's)

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from holdfast.collect.doctor.assay import OPENERS, assay
-from holdfast.collect.doctor.findings import Finding, State
-from holdfast.collect.doctor.probe import Patient, Probe
+from holdfast.collect.doctor.findings import DoctorFinding, FindingState
+from holdfast.collect.doctor.probe import EndpointProbe, Patient
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from tests.collect.doctor.toys import Toy, serving
@@ -29,9 +29,9 @@ class Cold(Toy):
         raise BadInput("temperature", why="only 0 is known here")
 
 
-def assayed(toy: Toy, samples: int, heard: list[str]) -> list[Finding]:
-    async def asking(url: str) -> list[Finding]:
-        async with Probe(url) as probe:
+def assayed(toy: Toy, samples: int, heard: list[str]) -> list[DoctorFinding]:
+    async def asking(url: str) -> list[DoctorFinding]:
+        async with EndpointProbe(url) as probe:
             return await assay(Patient(probe, "toy", heard.append), samples, None)
 
     with serving(toy) as url:
@@ -57,5 +57,5 @@ def test_every_way_of_drawing_is_asked_as_often() -> None:
 
 def test_an_endpoint_that_does_not_sample_is_not_told_to_be_right() -> None:
     found = assayed(Cold(), 8, [])
-    assert [one.state for one in found] == [State.UNKNOWN] * 4 + [State.SKIPPED]
+    assert [one.state for one in found] == [FindingState.UNKNOWN] * 4 + [FindingState.SKIPPED]
     assert "only 0 is known here" in found[0].detail

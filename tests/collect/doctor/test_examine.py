@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from holdfast.collect.doctor.examine import examine, parting
-from holdfast.collect.doctor.findings import CHECKS, Finding, State, verdict
-from holdfast.collect.doctor.probe import Answer, Probe
+from holdfast.collect.doctor.findings import CHECKS, DoctorFinding, FindingState, verdict
+from holdfast.collect.doctor.probe import EndpointProbe, ProbeAnswer
 from holdfast.collect.reply import spell_byte
 from tests.collect.doctor import toys
 
 
-def found(toy: toys.Toy, *, spell: Any = spell_byte, **how: Any) -> dict[str, Finding]:
-    async def asking(url: str) -> tuple[Finding, ...]:
-        async with Probe(url) as probe:
+def found(toy: toys.Toy, *, spell: Any = spell_byte, **how: Any) -> dict[str, DoctorFinding]:
+    async def asking(url: str) -> tuple[DoctorFinding, ...]:
+        async with EndpointProbe(url) as probe:
             return await examine(probe, "toy", **{"samples": 12, **how})
 
     with toys.serving(toy, spell=spell) as url:
@@ -25,7 +25,7 @@ def found(toy: toys.Toy, *, spell: Any = spell_byte, **how: Any) -> dict[str, Fi
     return {one.check: one for one in findings}
 
 
-def codes(findings: dict[str, Finding]) -> list[str]:
+def codes(findings: dict[str, DoctorFinding]) -> list[str]:
     decision = verdict(list(findings.values()))
     assert decision.open is ([reason.code for reason in decision.reasons] == ["endpoint_fit"])
     return [reason.code for reason in decision.reasons]
@@ -33,7 +33,7 @@ def codes(findings: dict[str, Finding]) -> list[str]:
 
 def test_a_sound_endpoint_passes_every_check() -> None:
     findings = found(toys.Toy(), trainer=lambda calls: [call.logprobs or () for call in calls])
-    assert {check: one.state for check, one in findings.items()} == dict.fromkeys(CHECKS, State.OK)
+    assert {check: one.state for check, one in findings.items()} == dict.fromkeys(CHECKS, FindingState.OK)
     assert codes(findings) == ["endpoint_fit"]
 
 
@@ -80,45 +80,45 @@ def test_lost_calls_are_found_without_the_spelling_of_tokens() -> None:
 
 def test_what_an_endpoint_does_not_offer_is_left_out() -> None:
     findings = found(toys.Plain())
-    assert findings["top_k"].state is State.SKIPPED and "top_k: is not known here" in findings["top_k"].detail
-    assert findings["top_p"].state is State.OK
-    assert findings["temperature"].state is State.UNKNOWN  # one temperature says nothing of another
+    assert findings["top_k"].state is FindingState.SKIPPED and "top_k: is not known here" in findings["top_k"].detail
+    assert findings["top_p"].state is FindingState.OK
+    assert findings["temperature"].state is FindingState.UNKNOWN  # one temperature says nothing of another
     assert codes(findings) == ["logprobs_unknown_under_temperature"]
 
 
 def test_an_answer_that_differs_at_temperature_0_is_worth_a_warning() -> None:
     findings = found(toys.Fickle(), with_tools=False)
-    assert (findings["repeatable"].state, findings["repeatable"].code) == (State.WARNING, "not_repeatable")
-    assert findings["stream"].state is not State.FAILED  # it differs as two whole answers do
+    assert (findings["repeatable"].state, findings["repeatable"].code) == (FindingState.WARNING, "not_repeatable")
+    assert findings["stream"].state is not FindingState.FAILED  # it differs as two whole answers do
 
 
 def test_a_trainer_that_finds_other_log_probs_is_told_with_the_distance() -> None:
     findings = found(toys.Toy(), trainer=lambda calls: [[p - 0.25 for p in call.logprobs or ()] for call in calls])
     gap = findings["trainer_gap"]
-    assert (gap.state, gap.code) == (State.FAILED, "trainer_gap")
+    assert (gap.state, gap.code) == (FindingState.FAILED, "trainer_gap")
     assert gap.figures["mean"] == pytest.approx(0.25) and gap.figures["kl"] == pytest.approx(0.0288, abs=1e-4)
     short = found(toys.Toy(), trainer=lambda calls: [])["trainer_gap"]
-    assert short.state is State.FAILED and "gave 0 log-probs" in short.detail
+    assert short.state is FindingState.FAILED and "gave 0 log-probs" in short.detail
 
 
 def test_tools_need_not_be_asked_for() -> None:
     findings = found(toys.Mute(), with_tools=False)
-    assert findings["tool_calls"].state is State.SKIPPED and codes(findings) == ["endpoint_fit"]
+    assert findings["tool_calls"].state is FindingState.SKIPPED and codes(findings) == ["endpoint_fit"]
 
 
 def test_an_endpoint_that_refuses_everything_has_one_reason() -> None:
-    async def asking(url: str) -> tuple[Finding, ...]:
-        async with Probe(url) as probe:
+    async def asking(url: str) -> tuple[DoctorFinding, ...]:
+        async with EndpointProbe(url) as probe:
             return await examine(probe, "another")
 
     with toys.serving(toys.Toy()) as url:
         findings = asyncio.run(asking(url))
-    assert [one.state for one in findings] == [State.FAILED, *[State.SKIPPED] * (len(CHECKS) - 1)]
+    assert [one.state for one in findings] == [FindingState.FAILED, *[FindingState.SKIPPED] * (len(CHECKS) - 1)]
     assert "HTTP 404: model 'another': is not served here" in findings[0].detail
 
 
-def answer(prompt: list[int], ids: list[int], finish: str = "stop") -> Answer:
-    return Answer(asked={}, message={}, finish=finish, prompt_ids=tuple(prompt), ids=tuple(ids))
+def answer(prompt: list[int], ids: list[int], finish: str = "stop") -> ProbeAnswer:
+    return ProbeAnswer(asked={}, message={}, finish=finish, prompt_ids=tuple(prompt), ids=tuple(ids))
 
 
 @pytest.mark.parametrize(

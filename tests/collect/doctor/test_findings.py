@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.collect.doctor.findings import Finding, State, failed, skipped, unknown, verdict
+from holdfast.collect.doctor.findings import DoctorFinding, FindingState, failed, skipped, unknown, verdict
 
-FINE = Finding(check="usage", detail="as many as there are ids")
+FINE = DoctorFinding(check="usage", detail="as many as there are ids")
 
 
 def test_what_passed_is_fit() -> None:
@@ -20,17 +20,17 @@ def test_what_passed_is_fit() -> None:
         (failed("usage", "usage_differs", "3 and 4"), False),
         (unknown("top_k", "no_samples", "nothing came"), False),
         (skipped("tool_calls", "not asked for"), True),
-        (Finding(check="repeatable", state=State.WARNING, code="not_repeatable", detail="2 of 3"), True),
+        (DoctorFinding(check="repeatable", state=FindingState.WARNING, code="not_repeatable", detail="2 of 3"), True),
     ],
-    ids=lambda given: given.state.value if isinstance(given, Finding) else "",
+    ids=lambda given: given.state.value if isinstance(given, DoctorFinding) else "",
 )
-def test_each_reason_is_named(finding: Finding, is_open: bool) -> None:
+def test_each_reason_is_named(finding: DoctorFinding, is_open: bool) -> None:
     decision = verdict([FINE, finding])
     assert decision.open is is_open
     assert is_open or [(one.code, one.text) for one in decision.reasons] == [(finding.code, finding.detail)]
 
 
 @pytest.mark.parametrize("findings", [[], [skipped("usage", "no reason")]])
-def test_where_nothing_was_looked_at_the_answer_is_no(findings: list[Finding]) -> None:
+def test_where_nothing_was_looked_at_the_answer_is_no(findings: list[DoctorFinding]) -> None:
     decision = verdict(findings)
     assert not decision.open and decision.reasons[0].code == "nothing_examined"

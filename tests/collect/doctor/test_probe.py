@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.doctor.probe import Answer, Patient, Probe, Refused, events, joined, whole
+from holdfast.collect.doctor.probe import EndpointProbe, EndpointRefused, Patient, ProbeAnswer, events, joined, whole
 from holdfast.contracts.errors import BadInput, Fault
 from tests.collect.doctor.toys import Toy
 from tests.collect.doctor.toys import serving as serving_toy
@@ -45,13 +45,13 @@ def test_what_does_not_fit_together_is_kept_too(choice: Any, ids: Any, logprobs:
     "body", [[], None, {"choices": []}, {"error": {"message": "no"}}, completion("x", choice={"token_ids": ["a"]})]
 )
 def test_what_is_no_completion_is_refused(body: Any) -> None:
-    with pytest.raises(Refused, match="not a chat completion"):
+    with pytest.raises(EndpointRefused, match="not a chat completion"):
         whole(HELLO, body)
 
 
 def test_a_stream_put_together_is_the_whole_answer() -> None:
-    async def both(url: str) -> tuple[Answer, Answer]:
-        async with Probe(url) as probe:
+    async def both(url: str) -> tuple[ProbeAnswer, ProbeAnswer]:
+        async with EndpointProbe(url) as probe:
             body = HELLO | {"temperature": 0.0, "logprobs": True, "return_token_ids": True, "tools": [TOOL]}
             return await probe.ask(body), await probe.hear(body)
 
@@ -76,7 +76,7 @@ TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": 
     ],
 )
 def test_a_broken_stream_says_so(text: str, says: str) -> None:
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(EndpointRefused, match=says):
         joined(HELLO, list(events(text)))
 
 
@@ -88,16 +88,16 @@ def test_no_text_breaks_the_events(text: str) -> None:
 
 @given(st.text())
 def test_no_stream_does_more_than_be_refused(text: str) -> None:
-    with suppress(Refused):
+    with suppress(EndpointRefused):
         joined(HELLO, list(events(text)))
 
 
 # Over a socket
 
 
-def ask(endpoint: Endpoint, **how: Any) -> Answer:
-    async def asking() -> Answer:
-        async with Probe(endpoint.url, **how) as probe:
+def ask(endpoint: Endpoint, **how: Any) -> ProbeAnswer:
+    async def asking() -> ProbeAnswer:
+        async with EndpointProbe(endpoint.url, **how) as probe:
             return await Patient(probe, "toy", lambda check: None).ask(["hello"])
 
     return asyncio.run(asking())
@@ -114,7 +114,7 @@ def test_what_the_endpoint_refuses_by_name_is_left_out() -> None:
 def test_a_refusal_keeps_its_status_and_its_words() -> None:
     with serving() as endpoint:
         endpoint.script.append(Scripted(429, {"error": {"message": "later\nplease"}}))
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(EndpointRefused) as caught:
             ask(endpoint)
         assert (caught.value.status, caught.value.says) == (429, "later please")
 
@@ -122,7 +122,7 @@ def test_a_refusal_keeps_its_status_and_its_words() -> None:
 def test_the_key_is_sent_and_never_told() -> None:
     with serving() as endpoint:
         endpoint.script.append(Scripted(401, {"error": "who are you?"}))
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(EndpointRefused) as caught:
             ask(endpoint, api_key="s3cret")
         assert endpoint.asked[0].headers["Authorization"] == "Bearer s3cret" and "s3cret" not in str(caught.value)
 
@@ -130,7 +130,7 @@ def test_the_key_is_sent_and_never_told() -> None:
 def test_a_key_that_is_said_back_is_not_told() -> None:
     with serving() as endpoint:
         endpoint.script.append(Scripted(401, {"error": {"message": "no: Bearer tell-nobody"}}))
-        with pytest.raises(Refused, match="HTTP 401: no: Bearer …") as caught:
+        with pytest.raises(EndpointRefused, match="HTTP 401: no: Bearer …") as caught:
             ask(endpoint, api_key="tell-nobody")
         assert "tell-nobody" not in str(caught.value)
         endpoint.script.append(Scripted(200, completion("you are tell-nobody")))
@@ -141,7 +141,7 @@ def test_no_redirect_is_followed() -> None:
     with serving() as endpoint, serving() as elsewhere:
         away = {"Location": f"{elsewhere.url}/chat/completions"}
         endpoint.script.append(Scripted(307, {"error": "elsewhere"}, headers=away))
-        with pytest.raises(Refused, match="HTTP 307"):
+        with pytest.raises(EndpointRefused, match="HTTP 307"):
             ask(endpoint, api_key="tell-nobody")
         assert not elsewhere.asked
 
@@ -150,4 +150,4 @@ def test_nobody_there_is_a_fault_and_no_address_is_bad_input() -> None:
     with pytest.raises(Fault, match="is it running and reachable"):
         ask(Endpoint(url="http://127.0.0.1:9/v1"))
     with pytest.raises(BadInput, match="is not http:// or https://"):
-        Probe("localhost:8377")
+        EndpointProbe("localhost:8377")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from holdfast.collect.doctor.semantics import (
-    Drawn,
+    DrawnStats,
     Meaning,
     drawn,
     spread,
@@ -40,7 +40,7 @@ def unfiltered(temperature: float = 1.0, **filters: float) -> dict[str, float]:
     return {word: chances(temperature)[word] for word in chances(temperature, **filters)}  # type: ignore[arg-type]
 
 
-def told(p: dict[str, float], prompts: int = 3) -> Drawn:
+def told(p: dict[str, float], prompts: int = 3) -> DrawnStats:
     """Every token once, after each of some prompts."""
     return drawn((n, [WORDS.index(word)], [math.log(p[word])]) for n in range(prompts) for word in p)
 
@@ -91,7 +91,7 @@ def test_noise_widens_what_is_called_the_same() -> None:
     assert spread([]) == 0.0
 
 
-def draws(hits: int, count: int, p: float) -> Drawn:
+def draws(hits: int, count: int, p: float) -> DrawnStats:
     """The likeliest token so often, the other for the rest."""
     tokens = [0] * hits + [1] * (count - hits)
     return drawn((0, [token], [math.log(p if token == 0 else 1.0 - p)]) for token in tokens)
@@ -121,7 +121,7 @@ def test_in_force_is_never_taken_for_raw_nor_raw_for_in_force(x: list[float], co
         total = math.log(sum(math.exp(one / heat) for one in x))
         return [one / heat - total for one in x]
 
-    def state(values: list[float]) -> Drawn:
+    def state(values: list[float]) -> DrawnStats:
         return drawn((0, [token], [value]) for token, value in enumerate(values))
 
     true = under_temperature({cold: state(at(cold)), hot: state(at(hot))}, SHARP).meaning

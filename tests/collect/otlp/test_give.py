@@ -14,9 +14,9 @@ from starlette.routing import Route
 from holdfast.collect.otlp.give import batches, given, send
 from holdfast.collect.otlp.route import routes
 from holdfast.collect.otlp.take import Taker
-from holdfast.collect.otlp.wire import Foreign
+from holdfast.collect.otlp.wire import OtelSpan
 from holdfast.contracts.errors import BadInput, Fault
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Backoff
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store.store import Store, open_store
@@ -65,11 +65,13 @@ SPANS = [
 ]
 
 
-def told(store: Store) -> list[Foreign]:
+def told(store: Store) -> list[OtelSpan]:
     attempt = running(store)
     now = time.time()
     store.traces.add(attempt, SPANS, now=now).result()
-    store.traces.score(attempt, [Signal(name="exact", value=0.5, weight=2.0, source="rule:exact")], now=now).result()
+    store.traces.score(
+        attempt, [RewardTerm(name="exact", value=0.5, weight=2.0, source="rule:exact")], now=now
+    ).result()
     store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=1.0).result()
     rollout = store.views.rollout(attempt.rollout)
     return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
@@ -113,14 +115,14 @@ async def test_what_is_sent_to_another_store_is_the_same_there(file_store: Store
         assert next(one for one in onward if one.parent_id is None).events[-1].name == "gen_ai.evaluation.result"
 
 
-def told_again(store: Store) -> list[Foreign]:
+def told_again(store: Store) -> list[OtelSpan]:
     rollout = store.views.rollouts(store.runs.newest()[0].id)[0]
     (attempt,) = store.views.attempts(rollout.id)
     return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
 
 
 async def test_a_collector_that_is_not_there_is_told_as_such() -> None:
-    one = Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    one = OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
     with pytest.raises(Fault, match="is it running"):
         await send("http://127.0.0.1:9", [one], tries=2, backoff=Backoff(initial_s=0.01, cap_s=0.01))
     with pytest.raises(BadInput, match="is not http"):
@@ -131,7 +133,7 @@ async def test_a_key_that_a_collector_says_back_is_not_told() -> None:
     async def refuse(request: Request) -> Response:
         return Response(f"no: {request.headers['authorization']}", 401)
 
-    one = Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    one = OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
     place = Route("/v1/traces", refuse, methods=["POST"])
     with served(lambda: Starlette(routes=[place])) as at, pytest.raises(Fault, match="HTTP 401: no: ") as caught:
         await send(at, [one], headers={"authorization": "Bearer tell-nobody"})
@@ -140,11 +142,11 @@ async def test_a_key_that_a_collector_says_back_is_not_told() -> None:
 
 async def test_what_a_collector_refuses_is_not_counted(file_store: Store) -> None:
     with served(lambda: Starlette(routes=routes(Taker(file_store, clock=time.time)))) as at:
-        one = Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+        one = OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
         lost = replace(one, span_id="ef" * 8, resource={"holdfast.attempt": "run-9/t:attempt-1"})
         assert await send(at, [one, lost]) == 1
 
 
 def test_batches_have_all_and_none_is_too_large() -> None:
-    one = Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    one = OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
     assert [len(batch) for batch in batches([one] * 7, 3)] == [3, 3, 1] and list(batches([])) == []

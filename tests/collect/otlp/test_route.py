@@ -198,9 +198,9 @@ def posted(at: str, body: bytes, media_type: str = wire.JSON, **headers: str) ->
         return error.code, error.read()
 
 
-def span(number: int = 1, *, trace: str = "a" * 32, **more: Any) -> wire.Foreign:
+def span(number: int = 1, *, trace: str = "a" * 32, **more: Any) -> wire.OtelSpan:
     given: dict[str, Any] = {"trace_id": trace, "span_id": f"{number:016x}", "name": "s", "started_ns": number}
-    return wire.Foreign(**{**given, "ended_ns": number + 1, **more})
+    return wire.OtelSpan(**{**given, "ended_ns": number + 1, **more})
 
 
 @pytest.mark.parametrize("media_type", [wire.JSON, wire.PROTOBUF])

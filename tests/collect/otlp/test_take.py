@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.otlp.take import FIRST, LAST, Taker, as_span, identity_of, told_once
-from holdfast.collect.otlp.wire import Foreign, Noted
+from holdfast.collect.otlp.wire import Noted, OtelSpan
 from holdfast.collect.proxy.identity import Identity
 from holdfast.contracts.errors import BadRecord, NotFound, StaleLease, StoreError
 from holdfast.contracts.rollout import Attempt, AttemptState, RolloutState, Task
@@ -24,9 +24,9 @@ CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.ou
 ME = Identity(rollout="run-1/t", number=2)
 
 
-def span(number: int = 1, *, above: int | None = None, trace: str = "a" * 32, **more: Any) -> Foreign:
+def span(number: int = 1, *, above: int | None = None, trace: str = "a" * 32, **more: Any) -> OtelSpan:
     given: dict[str, Any] = {"name": f"s{number}", "started_ns": number * NS, "ended_ns": (number + 1) * NS, **more}
-    return Foreign(
+    return OtelSpan(
         trace_id=trace, span_id=f"{number:016x}", parent_id=None if above is None else f"{above:016x}", **given
     )
 

@@ -33,7 +33,7 @@ def ids(digits: int) -> st.SearchStrategy[str]:
 
 TIMES = st.integers(0, 2**63 - 1)
 SPANS = st.builds(
-    wire.Foreign,
+    wire.OtelSpan,
     trace_id=ids(32),
     span_id=ids(16),
     parent_id=st.none() | ids(16),
@@ -50,7 +50,7 @@ SPANS = st.builds(
 
 @pytest.mark.parametrize("media_type", [wire.JSON, wire.PROTOBUF])
 @given(st.lists(SPANS, max_size=4))
-def test_spans_come_back_as_they_were_written(media_type: str, spans: list[wire.Foreign]) -> None:
+def test_spans_come_back_as_they_were_written(media_type: str, spans: list[wire.OtelSpan]) -> None:
     assert wire.read(wire.written(spans, media_type), media_type) == (spans, 0)
 
 
@@ -85,7 +85,7 @@ def test_json_may_be_written_with_underscores_and_numbers_as_numbers() -> None:
 
 
 def test_protobuf_is_what_other_tools_read() -> None:
-    one = wire.Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2, attributes={"a": [1]})
+    one = wire.OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2, attributes={"a": [1]})
     message = ExportTraceServiceRequest.FromString(wire.written([one], wire.PROTOBUF))
     (span,) = message.resource_spans[0].scope_spans[0].spans
     assert span.trace_id == b"\xab" * 16 and span.attributes[0].value.array_value.values[0].int_value == 1
@@ -151,7 +151,7 @@ def test_spans_below_a_resource_that_cannot_be_read_are_refused_and_the_others_r
 
 
 def test_protobuf_spans_below_a_resource_that_is_nested_too_deeply_are_refused() -> None:
-    one = wire.Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
+    one = wire.OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
     deep: Any = "x"
     for _ in range(40):
         deep = [deep]
@@ -161,8 +161,8 @@ def test_protobuf_spans_below_a_resource_that_is_nested_too_deeply_are_refused()
 
 @pytest.mark.parametrize("media_type", [wire.JSON, wire.PROTOBUF])
 def test_a_span_has_so_many_attributes_and_what_is_more_is_counted(media_type: str) -> None:
-    def read(**more: Any) -> wire.Foreign:
-        one = wire.Foreign(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2, **more)
+    def read(**more: Any) -> wire.OtelSpan:
+        one = wire.OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2, **more)
         ((found,), unread) = wire.read(wire.written([one], media_type), media_type)
         assert unread == 0
         return found

@@ -21,13 +21,13 @@ from starlette.applications import Starlette
 
 from holdfast.collect import endpoint
 from holdfast.collect.proxy import models
-from holdfast.collect.proxy.app import Limits, app
+from holdfast.collect.proxy.app import ProxyLimits, app
 from holdfast.collect.proxy.identity import base_url
 from holdfast.collect.proxy.upstream import Remote
 from holdfast.collect.reply import spell_byte
 from holdfast.collect.scrub import Scrub
 from holdfast.contracts.rollout import Attempt, AttemptState
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import Span
 from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
@@ -199,7 +199,7 @@ def test_a_stream_of_which_an_event_cannot_be_read_passes_and_counts_for_nothing
 
 
 def test_a_client_that_reads_nothing_gives_its_place_to_others(file_store: Store, tmp_path: Path) -> None:
-    with road(file_store, state_folder=tmp_path, limits=Limits(unread_s=0.3)) as here:
+    with road(file_store, state_folder=tmp_path, limits=ProxyLimits(unread_s=0.3)) as here:
         here.far.usual = Step([chunk(content="x" * 2**20)] * 40)
         body, netloc = asking(stream=True), urlsplit(here.url)
         with socket.create_connection((netloc.hostname, netloc.port)) as client:
@@ -237,7 +237,7 @@ def test_an_upstreams_refusal_passes_as_it_is_and_counts_for_nothing(file_store:
 
 
 def test_refusals_have_their_documented_codes(file_store: Store, tmp_path: Path) -> None:
-    with road(file_store, {"timeout_s": 1}, state_folder=tmp_path, limits=Limits(largest=2000)) as here:
+    with road(file_store, {"timeout_s": 1}, state_folder=tmp_path, limits=ProxyLimits(largest=2000)) as here:
         rollout, other = here.attempt.rollout, "/rollout/run-1-x/nope/attempt/1/v1/chat/completions"
         assert code(here.post(other)) == (404, "unknown_attempt")
         assert code(here.post(f"/rollout/{rollout}/attempt/2/v1/chat/completions")) == (404, "unknown_attempt")
@@ -262,29 +262,29 @@ def test_calls_of_a_run_that_is_stopped_are_refused_and_those_of_one_that_drains
     with road(file_store) as here, open_store(file_store.url) as operator:
         run, go_on = here.attempt.rollout.partition("/")[0], threading.Event()
 
-        def order(wanted: Wanted) -> None:
+        def order(wanted: DesiredState) -> None:
             operator.runs.want(run, wanted, who="ann", why="because", now=time.time()).result()
 
-        for wanted in (Wanted.PAUSED, Wanted.DRAINING, Wanted.RUNNING):
+        for wanted in (DesiredState.PAUSED, DesiredState.DRAINING, DesiredState.RUNNING):
             order(wanted)
             assert here.post()[0] == 200
-        order(Wanted.FROZEN)
+        order(DesiredState.FROZEN)
         eventually(lambda: here.post()[0] == 409)
         status, _, body = here.post()
         assert code((status, None, body)) == (409, "attempt_not_running")
         assert "its run is frozen" in json.loads(body)["error"]["message"]
-        order(Wanted.RUNNING)
+        order(DesiredState.RUNNING)
         eventually(lambda: here.post()[0] == 200)
         here.far.usual = Step(WORDS, waits_for=go_on)
         answers: list[int] = []
         stream = threading.Thread(target=lambda: answers.append(here.post(body=asking(stream=True))[0]))
         stream.start()
         eventually(lambda: here.far.sent and here.far.sent[-1])
-        order(Wanted.DRAINING)
+        order(DesiredState.DRAINING)
         go_on.set()
         stream.join(PATIENCE_S)
         assert answers == [200] and here.spans()[-1].attributes.get("partial") is None
-        order(Wanted.CANCELLED)
+        order(DesiredState.CANCELLED)
         eventually(lambda: here.post()[0] == 409)
         assert "its run is cancelled" in json.loads(here.post()[2])["error"]["message"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.budgets import Budgets, limited, way_of
+from holdfast.collect.proxy.budgets import ProxyBudgets, limited, way_of
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.models import Known
 from holdfast.collect.proxy.responses import Responses
@@ -138,7 +138,11 @@ def test_a_count_beyond_all_is_not_counted_and_harms_no_later_call(file_store: S
 
 
 async def test_a_change_that_could_not_be_written_has_not_happened(file_store: Store) -> None:
-    attempt, budgets, asked = claimed(file_store), Budgets(file_store, clock=time.time), Chat().read_request(asking())
+    attempt, budgets, asked = (
+        claimed(file_store),
+        ProxyBudgets(file_store, clock=time.time),
+        Chat().read_request(asking()),
+    )
     first, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
     call = ModelCall(model="m", messages=(), response={}, thinking_tokens=100, finish_reason="stop")
     second, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
@@ -202,14 +206,14 @@ async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: S
     attempt = claimed(file_store, {"traits": {"tool_count": 1}}, thinking_budgets=True)
     asked = Chat().read_request(asking())
     call = ModelCall(model="m", messages=(), response={}, thinking_tokens=700, sampling={"thinking_mode": "hint"})
-    first = Budgets(file_store, clock=time.time)
+    first = ProxyBudgets(file_store, clock=time.time)
     grant, _ = first.grant(attempt, asked, Chat(), "auto", [OURS])
     second, rewritten = first.grant(attempt, asked, Chat(), "auto", [OURS])  # at the same time: nothing is free
     assert (grant.tokens, second.tokens, rewritten.sampling["thinking"]) == (2000, 0, 0)
     assert second.settle(None) == {} and grant.settle(call)["left"] == 1300
     assert grant.settle(call) == {}  # once is enough
     await grant.written()
-    again = Budgets(file_store, clock=time.time)
+    again = ProxyBudgets(file_store, clock=time.time)
     grant, _ = again.grant(attempt, asked, Chat(), "auto", [OURS])
     assert grant.tokens == 1300
     grant.settle(replace(call, thinking_tokens=100))
@@ -221,7 +225,7 @@ async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: S
 
 
 def test_which_runs_want_what(file_store: Store) -> None:
-    budgets = Budgets(file_store, clock=time.time)
+    budgets = ProxyBudgets(file_store, clock=time.time)
     assert budgets.wanted(claimed(file_store, thinking_budgets=True)) == "auto"
     assert budgets.wanted(claimed(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
     assert budgets.wanted(claimed(file_store)) is None
@@ -286,7 +290,7 @@ def test_a_thinking_field_of_another_kind_is_left_to_its_owner() -> None:
 
 
 def test_what_cannot_be_granted_leaves_nothing_granted(file_store: Store) -> None:
-    attempt, budgets = claimed(file_store, thinking_budgets=True), Budgets(file_store, clock=time.time)
+    attempt, budgets = claimed(file_store, thinking_budgets=True), ProxyBudgets(file_store, clock=time.time)
     with pytest.raises(BadInput):
         budgets.grant(attempt, Chat().read_request(asking(thinking=-1)), Chat(), "auto", [OURS])
     grant, _ = budgets.grant(attempt, Chat().read_request(asking()), Chat(), "auto", [OURS])

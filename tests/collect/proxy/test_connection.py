@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.collect.proxy.connection import MOST_HEAD, MOST_WAITING, Broken, Connections
+from holdfast.collect.proxy.connection import MOST_HEAD, MOST_WAITING, BrokenConnection, Connections
 from holdfast.contracts.errors import BadInput
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -120,7 +120,7 @@ async def test_an_answer_is_read_whole_in_every_form_and_its_connection_kept_whe
 async def test_what_is_not_whole_is_never_taken_for_whole(pieces: tuple[bytes | None, ...], why: str) -> None:
     async with standing(*pieces) as (server, here):
         for _ in range(2):
-            with pytest.raises(Broken, match=why):
+            with pytest.raises(BrokenConnection, match=why):
                 await said(here)
         assert server.connections == 2
 

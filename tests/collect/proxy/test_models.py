@@ -14,7 +14,7 @@ import pytest
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.models import FRESH_S, UNKNOWN_S, Known, Models, spell
+from holdfast.collect.proxy.models import FRESH_S, UNKNOWN_S, Known, UpstreamModels, spell
 from holdfast.collect.proxy.near import Near
 from holdfast.collect.proxy.upstream import Remote, Unreachable
 from holdfast.collect.reply import spell_byte
@@ -38,7 +38,7 @@ def upstreams(*fars: Far) -> Iterator[list[str]]:
 async def test_of_one_upstream_the_answer_is_its_own_byte_for_byte_with_our_key() -> None:
     far = Far(models=Step(b'{"data": [ {"id": "a"} ], "x": 1}', headers={"x-request-id": "r", "set-cookie": "no"}))
     with upstreams(far) as (url,):
-        models = Models([Remote(url, keys={"OPENAI_API_KEY": "sk-own"})])
+        models = UpstreamModels([Remote(url, keys={"OPENAI_API_KEY": "sk-own"})])
         found = await models.listed(Chat(), {"authorization": "Bearer theirs", "openai-beta": "b"})
         far.models = Step(b"no", 401)
         refused = await models.listed(Messages(), {"x-api-key": "theirs"})
@@ -53,13 +53,13 @@ async def test_of_one_upstream_the_answer_is_its_own_byte_for_byte_with_our_key(
 async def test_several_upstreams_have_what_each_has_and_one_that_is_silent_takes_nothing_away() -> None:
     first, second = Far(models=listing(OURS)), Far(models=listing(THEIRS, {**OURS, "owned_by": "other"}))
     with upstreams(first, second) as urls:
-        models = Models([Remote(url) for url in (*urls, NOWHERE)])
+        models = UpstreamModels([Remote(url) for url in (*urls, NOWHERE)])
         found = await models.listed(Chat(), {})
         assert sorted(found.entries, key=str) == sorted([OURS, THEIRS], key=str)
         first.models = second.models = Step(b"{}", 403)
         assert (await models.listed(Chat(), {})).status == 403
         await models.close()
-    alone = Models([Remote(NOWHERE), Remote("http://127.0.0.1:8")])
+    alone = UpstreamModels([Remote(NOWHERE), Remote("http://127.0.0.1:8")])
     with pytest.raises(Unreachable):
         await alone.listed(Chat(), {})
     await alone.close()
@@ -69,7 +69,7 @@ async def test_what_a_model_is_is_asked_once_in_a_while_and_after_a_swap(clock: 
     far = Far(models=listing(THEIRS, OURS))
     with upstreams(far) as (url,):
         remote = Remote(url)
-        models = Models([remote], clock=lambda: clock.now)
+        models = UpstreamModels([remote], clock=lambda: clock.now)
         about = lambda name: models.about(remote, name, Chat(), {})  # noqa: E731
         assert await about("sprout") == Known(owner="holdfast", is_spelt=True)
         assert await about("llama") == Known(owner="vllm")
@@ -90,7 +90,7 @@ async def test_who_leaves_while_it_is_asked_for_takes_it_from_nobody() -> None:
     far = Far(models=Step(listing(OURS).answer, pause_s=0.2))
     with upstreams(far) as (url,):
         remote = Remote(url)
-        models = Models([remote])
+        models = UpstreamModels([remote])
         one, other = (asyncio.ensure_future(models.about(remote, "sprout", Chat(), {})) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
@@ -101,13 +101,13 @@ async def test_who_leaves_while_it_is_asked_for_takes_it_from_nobody() -> None:
 @pytest.mark.parametrize("answer", [b"[]", b"nope", b'{"data": 1}', b'{"data": [1]}', b'{"data": [{"owned_by": 1}]}'])
 async def test_a_list_that_is_none_tells_nothing(answer: bytes) -> None:
     with upstreams(Far(models=Step(answer))) as (url,):
-        models = Models([Remote(url)])
+        models = UpstreamModels([Remote(url)])
         assert await models.about(Remote(url), "m", Chat(), {}) == Known()
         await models.close()
 
 
 async def test_policies_of_this_process_are_one_model_of_ours() -> None:
-    models = Models([Near(lambda key: None, spell=spell_byte)])  # type: ignore[arg-type, return-value]
+    models = UpstreamModels([Near(lambda key: None, spell=spell_byte)])  # type: ignore[arg-type, return-value]
     (entry,) = (await models.listed(Chat(), {})).entries
     assert (entry["id"], entry["owned_by"], entry["tokenizer"]) == ("local", "holdfast", "bytes")
 

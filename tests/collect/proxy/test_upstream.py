@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.gate import Answer, Busy
+from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
 from holdfast.collect.proxy.upstream import BrokenOff, Remote, Silent, Unreachable, Upstreams
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Backoff
@@ -35,7 +35,7 @@ async def asked(
         await upstreams.close()
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: UpstreamAnswer) -> bytes:
     try:
         return b"".join([chunk async for chunk in answer.chunks()])
     finally:

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.contracts.errors import StaleLease
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim
-from holdfast.contracts.run import Wanted
-from holdfast.store.changes import QUEUE
+from holdfast.contracts.run import DesiredState
+from holdfast.store.notifications import QUEUE
 from holdfast.store.store import open_store
 from tests.drills import picture, roles
 from tests.drills.crew import wait_until
@@ -103,7 +103,7 @@ def stubborn(journal: Journal, url: str, run: str, seed: int) -> None:
                 except StaleLease:
                     _insist(store, run, claim)
             if not claims:
-                if opened.runs.get(run).wanted is not Wanted.RUNNING:
+                if opened.runs.get(run).wanted is not DesiredState.RUNNING:
                     return
                 opened.changes.wait(QUEUE, seen, 0.1)
 
@@ -135,5 +135,5 @@ def _insist(store: Witness, run: str, claim: Claim) -> None:
                 store.queue.finish(attempt, state, now=now, reward=1.0, error="insisted").result()
 
 
-def _reward() -> Signal:
-    return Signal(name="done", value=1.0, source="rule:drill")
+def _reward() -> RewardTerm:
+    return RewardTerm(name="done", value=1.0, source="rule:drill")

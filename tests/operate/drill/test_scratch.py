@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.operate.drill.scratch import TRANSCRIPT, Broken, Scratch
+from holdfast.operate.drill.scratch import TRANSCRIPT, DrillFailed, Scratch
 
 
 def transcript(folder: Path) -> list[str]:
@@ -20,7 +20,7 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
     said: list[str] = []
     with Scratch(tmp_path, clock=time.time, say=said.append) as scratch:
         scratch.mark("ready", pid=3)
-        with pytest.raises(Broken, match="exit 2: .*there is none"):
+        with pytest.raises(DrillFailed, match="exit 2: .*there is none"):
             scratch.call("runs", "--store", str(scratch.store))
         waits = scratch.begin("release", "serve", "--store", str(tmp_path / "none.sqlite"))
     lines = transcript(tmp_path)
@@ -33,6 +33,6 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
 def test_what_does_not_come_to_be_breaks_the_drill_off(tmp_path: Path) -> None:
     with (
         Scratch(tmp_path, clock=time.time, say=print) as scratch,
-        pytest.raises(Broken, match="pigs fly: did not come"),
+        pytest.raises(DrillFailed, match="pigs fly: did not come"),
     ):
         scratch.wait("pigs fly", lambda: False, patience_s=0.0)

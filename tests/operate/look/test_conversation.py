@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate.look.conversation import group, rollout
@@ -37,8 +37,8 @@ def talked(store: Store) -> str:
     ]  # fmt: skip
     store.traces.add(claim.attempt, spans, now=99.0)
     sheet = [
-        Signal(name="exact", value=0.5, weight=2.0, source="env"),
-        Signal(name="form", value=1.0, source="r", turn=1),
+        RewardTerm(name="exact", value=0.5, weight=2.0, source="env"),
+        RewardTerm(name="form", value=1.0, source="r", turn=1),
     ]
     store.traces.score(claim.attempt, sheet, now=99.0)
     store.queue.finish(claim.attempt, AttemptState.SUCCEEDED, now=100.0, reward=2.0, output="né").result()

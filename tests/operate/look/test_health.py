@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Task
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.run import DesiredState
 from holdfast.operate.look.health import health, pace, solved
-from holdfast.store.figures import RECENT
+from holdfast.store.dashboard_queries import RECENT
 from holdfast.store.store import Store
 
 
@@ -45,7 +45,7 @@ def test_a_pause_holds_the_gate_and_no_run_is_unknown(file_store: Store) -> None
     assert health(file_store, now=1.0)["health_state"] == "unknown"
     run = attempted(file_store, GOOD)
     assert health(file_store, now=2.0)["rollout_gate"] == "pass"
-    file_store.runs.want(run, Wanted.PAUSED, who="ann", why="lunch", now=2.0).result()
+    file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="lunch", now=2.0).result()
     told = health(file_store, now=2.0)
     assert (told["health_state"], told["rollout_gate"], told["is_paused"]) == ("degraded", "hold", True)
     assert told["control_audit_count"] == 1 and told["health_reason"] == f"run {run} is paused by order"
@@ -68,7 +68,7 @@ def test_what_was_handed_back_did_not_end() -> None:
 def test_to_run_to_the_end_is_not_to_solve_the_task(file_store: Store) -> None:
     run = file_store.runs.begin(kind="o", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
     file_store.queue.enqueue(run, [Task(name=f"t{place}", input=1) for place in range(3)], now=1.0).result()
-    good, bad = (Signal(name="success", value=value, source="env") for value in (1.0, 0.0))
+    good, bad = (RewardTerm(name="success", value=value, source="env") for value in (1.0, 0.0))
     for signals in ((good,), (bad,), ()):
         (claim,) = file_store.queue.claim(run, "w", now=1.0, lease_s=99.0).result()
         file_store.traces.score(claim.attempt, signals, now=1.0).result()

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from holdfast.collect.openapi import Place
-from holdfast.contracts.run import Wanted
+from holdfast.collect.openapi import ApiRoute
+from holdfast.contracts.run import DesiredState
 from holdfast.operate.serve import pages
-from holdfast.operate.serve.app import Town, app
-from holdfast.operate.serve.entrance import OPEN
+from holdfast.operate.serve.app import TownPage, app
+from holdfast.operate.serve.auth_middleware import OPEN
 from holdfast.store.store import open_store
 from tests.collect.fuzz import fuzz
 from tests.operate.room import Room, serving
@@ -56,8 +56,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 def places(room: Room) -> list[tuple[str, str]]:
     """Every route with its method; none is served that is neither told nor a file."""
     found = []
-    for route in app(room.store, town=Town(app=echo, badges={})).routes:
-        if isinstance(route, Place):
+    for route in app(room.store, town=TownPage(app=echo, badges={})).routes:
+        if isinstance(route, ApiRoute):
             found.append((route.method, route.path))
         elif not isinstance(route, Mount):
             found.append(("GET", route.path.replace("{name}", "serve.js")))  # type: ignore[attr-defined]
@@ -117,12 +117,12 @@ def test_an_order_is_looked_at_obeyed_once_and_a_refusal_is_written_down(room: R
     order = {"id": "stop-1", "action": "pause", "subject": RUN, "args": {"mode": "drain"}, "why": "lunch"}
     looked = room.ask("/api/orders", role="operator", method="POST", json={**order, "dry_run": True}).json()
     assert looked["dry_run"] and looked["after"]["wanted"] == "paused"
-    assert room.store.runs.get(RUN).wanted is Wanted.RUNNING
+    assert room.store.runs.get(RUN).wanted is DesiredState.RUNNING
     refused = room.ask("/api/orders", role="viewer", method="POST", json=order)
     assert refused.status_code == 403 and "operator" in refused.json()["error"]["message"]
     first, again = (room.ask("/api/orders", role="operator", method="POST", json=order).json() for _ in range(2))
     assert not first["again"] and again["again"] and again["after"] == first["after"]
-    assert room.store.runs.get(RUN).wanted is Wanted.PAUSED
+    assert room.store.runs.get(RUN).wanted is DesiredState.PAUSED
     other = room.ask("/api/orders", role="operator", method="POST", json={**order, "action": "cancel", "args": {}})
     assert other.status_code == 409 and other.json()["error"]["code"] == "conflict"
     entries = room.ask("/api/audit?most=20", role="viewer").json()["entries"]
@@ -183,7 +183,7 @@ def test_what_a_known_caller_is_refused_is_in_the_ledger_whatever_it_was(room: R
 
 def test_in_the_town_everybody_is_who_they_are_here_and_it_learns_no_secret(room: Room) -> None:
     badges = {role: f"badge-of-{role}" for role in ROLES}
-    with serving(room.store, town=Town(app=echo, badges=badges)) as served:
+    with serving(room.store, town=TownPage(app=echo, badges=badges)) as served:
         assert served.ask("/town/").status_code == 401
         assert served.ask("/api/me", role="viewer").json()["has_town"]
         for role in ROLES:

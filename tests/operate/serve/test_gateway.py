@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.orders import Overrides
-from holdfast.contracts.run import Wanted
+from holdfast.contracts.commands import Overrides
+from holdfast.contracts.run import DesiredState
 from holdfast.operate.auth import Caller
-from holdfast.operate.serve.entrance import Refusal
+from holdfast.operate.serve.auth_middleware import Refusal
 from holdfast.operate.serve.gateway import Gateway
 from holdfast.store.store import Store, open_store
 from tests.store.filled import filled
@@ -101,7 +101,7 @@ def test_pages_of_rollouts_follow_one_another_newest_first(gateway: Gateway) -> 
 
 def test_an_action_is_an_order_like_any_other(gateway: Gateway, store: Store) -> None:
     told = gateway.act({"action": "PAUSE", "reason": "lunch"}, OPERATOR)
-    assert store.runs.get("run-2-new").wanted is Wanted.PAUSED
+    assert store.runs.get("run-2-new").wanted is DesiredState.PAUSED
     assert set(told) == {
         "schema_version", "request_id", "action", "actor", "reason", "status", "timestamp_unix_ms", "control_mode",
         "health_state", "health_reason", "rollout_gate", "actions_log_path", "control_state_path",

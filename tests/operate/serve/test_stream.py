@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.contracts.orders import Alert, Severity
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.operate.serve import stream
 from holdfast.store.store import Store
 

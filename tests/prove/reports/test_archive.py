@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.reports.archive import Action, Plan, carry_out, due
+from holdfast.prove.reports.archive import RetentionAction, RetentionPlan, carry_out, due
 from holdfast.prove.reports.document import KINDS, PROOF, Retention
 from holdfast.prove.reports.report import Published
 from holdfast.prove.reports.validate import validate
@@ -26,11 +26,11 @@ def after(days: float) -> datetime:
     return AT + timedelta(days=days)
 
 
-def actions(plan: Plan) -> list[str]:
+def actions(plan: RetentionPlan) -> list[str]:
     return [step.action.value for step in plan.steps]
 
 
-def done(plan: Plan) -> int:
+def done(plan: RetentionPlan) -> int:
     return len(list(carry_out(plan)))
 
 
@@ -107,14 +107,14 @@ def test_what_is_not_archived_is_never_purged(here: Published, tmp_path: Path) -
 def test_what_is_retained_only_is_never_touched(tmp_path: Path) -> None:
     published(tmp_path, retention=Retention(policy="retain-only", retain_days=1, archive_after_days=0))
     plan = due(reports_in(tmp_path), after(5000))
-    assert {(step.action, step.why) for step in plan.steps} == {(Action.KEEP, "its policy is retain-only")}
+    assert {(step.action, step.why) for step in plan.steps} == {(RetentionAction.KEEP, "its policy is retain-only")}
     assert done(plan) == 0 and len(contents(tmp_path)) == 6
 
 
 def test_a_plan_can_be_carried_out_in_part(here: Published, tmp_path: Path) -> None:
     plan = due(reports_in(tmp_path), after(31))
-    assert done(plan.only(Action.PURGE)) == 0
-    assert done(plan.only(Action.ARCHIVE)) == 6
+    assert done(plan.only(RetentionAction.PURGE)) == 0
+    assert done(plan.only(RetentionAction.ARCHIVE)) == 6
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_report_that_was_changed_is_left_alone_and_named(
     write(here.paths["significance"], data)
     plan = due(reports_in(tmp_path), after(3000))
     [wrong] = [step for step in plan.steps if step.is_wrong]
-    assert wrong.path == here.paths["significance"] and wrong.action is Action.KEEP
+    assert wrong.path == here.paths["significance"] and wrong.action is RetentionAction.KEEP
     assert wrong.why.startswith(f"$.{group}")
     assert done(plan) == 5 and wrong.path.exists()
 

@@ -14,7 +14,7 @@ from holdfast.prove.reports import document
 from holdfast.prove.reports.document import (
     KINDS,
     REPORTS,
-    Head,
+    ReportHead,
     Retention,
     active_path,
     archived_path,
@@ -23,7 +23,7 @@ from holdfast.prove.reports.document import (
 )
 
 AT = datetime(2026, 3, 9, 23, 59, 59, tzinfo=UTC)
-HEAD = Head(run_id="m24-a-1", generated_at=AT, suite=("s", "1", "0" * 64), state=".holdfast")
+HEAD = ReportHead(run_id="m24-a-1", generated_at=AT, suite=("s", "1", "0" * 64), state=".holdfast")
 
 
 def test_files_have_the_documented_names_and_places() -> None:
@@ -99,7 +99,7 @@ def test_a_retention_that_cannot_be_kept_is_refused(changed: dict[str, Any], sai
 )
 def test_a_run_id_that_is_not_as_documented_is_refused(run: str) -> None:
     with pytest.raises(BadInput, match="must be m24-"):
-        Head(run_id=run, generated_at=AT, suite=("s", "1", "0" * 64), state="x")
+        ReportHead(run_id=run, generated_at=AT, suite=("s", "1", "0" * 64), state="x")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_run_id_that_is_not_as_documented_is_refused(run: str) -> None:
 )
 def test_a_suite_without_a_name_a_version_or_a_hash_is_refused(suite: tuple[str, str, str]) -> None:
     with pytest.raises(BadInput, match="^suite "):
-        Head(run_id="m24-a", generated_at=AT, suite=suite, state="x")
+        ReportHead(run_id="m24-a", generated_at=AT, suite=suite, state="x")
 
 
 @pytest.mark.parametrize(

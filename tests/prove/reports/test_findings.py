@@ -15,8 +15,8 @@ from holdfast.contracts.evidence import Episode
 from holdfast.prove.reports.findings import (
     SAFETY_NOT_PROVED,
     SAFETY_REGRESSION,
-    How,
     ProofCriteria,
+    ReportComparison,
     Side,
     check_alike,
     failed,
@@ -56,7 +56,7 @@ def test_a_level_counts_only_for_an_interval_above_0() -> None:
 
 
 def test_a_constant_gain_gives_the_figures_worked_by_hand() -> None:
-    found = find(side(BEFORE), side(AFTER), How())
+    found = find(side(BEFORE), side(AFTER), ReportComparison())
     assert found.delta == 0.2  # rounded: floats say 0.19999999999999996
     assert found.comparison.p_value == pytest.approx(1 / 32)
     assert (found.comparison.interval.low, found.comparison.interval.high) == pytest.approx((0.2, 0.2))
@@ -64,28 +64,30 @@ def test_a_constant_gain_gives_the_figures_worked_by_hand() -> None:
 
 
 def test_a_gain_that_four_tasks_show_is_not_significant() -> None:
-    found = find(side(BEFORE[:4]), side(AFTER[:4]), How())
+    found = find(side(BEFORE[:4]), side(AFTER[:4]), ReportComparison())
     assert found.comparison.p_value == pytest.approx(1 / 16)
     assert found.codes == ("p_value_above_threshold",)
 
 
 def test_a_loss_fails_everything_but_safety() -> None:
-    found = find(side(AFTER), side(BEFORE), How())
+    found = find(side(AFTER), side(BEFORE), ReportComparison())
     assert found.codes == ("reward_gain_below_threshold", "p_value_above_threshold", "confidence_below_threshold")
     assert found.comparison.p_value == 1.0
 
 
 def test_seeds_of_one_task_are_not_more_evidence() -> None:
     before, after = (episodes([one.reward for one in rows[:4]], seeds=50) for rows in (BEFORE, AFTER))
-    assert find(side(before), side(after), How()).comparison.p_value == pytest.approx(1 / 16)
+    assert find(side(before), side(after), ReportComparison()).comparison.p_value == pytest.approx(1 / 16)
 
 
 def test_a_lower_alpha_makes_a_wider_interval_of_a_higher_level() -> None:
     before, after = episodes([0.1, 0.5, 0.3, 0.9, 0.2, 0.4]), episodes([0.4, 0.6, 0.3, 0.9, 0.7, 0.5])
-    wide, narrow = (find(side(before), side(after), How(alpha=alpha)).comparison.interval for alpha in (0.01, 0.1))
+    wide, narrow = (
+        find(side(before), side(after), ReportComparison(alpha=alpha)).comparison.interval for alpha in (0.01, 0.1)
+    )
     assert (wide.level, narrow.level) == (0.99, 0.9)
     assert wide.low < narrow.low < narrow.high < wide.high
-    assert "confidence_below_threshold" in find(side(before), side(after), How(alpha=0.1)).codes
+    assert "confidence_below_threshold" in find(side(before), side(after), ReportComparison(alpha=0.1)).codes
 
 
 @pytest.mark.parametrize(
@@ -103,20 +105,20 @@ def test_a_lower_alpha_makes_a_wider_interval_of_a_higher_level() -> None:
 def test_safety_is_tested_and_not_only_averaged(
     before: list[float], after: list[float], delta: float, is_proved: bool, codes: tuple[str, ...]
 ) -> None:
-    found = find_safety(with_cost(BEFORE, before), with_cost(AFTER, after), How())
+    found = find_safety(with_cost(BEFORE, before), with_cost(AFTER, after), ReportComparison())
     assert found.delta == pytest.approx(delta)
     assert (found.is_proved, found.codes) == (is_proved, codes)
 
 
 def test_without_a_bound_at_all_the_same_penalties_are_still_allowed() -> None:
-    how = How(criteria=ProofCriteria(max_safety_regression=0.0))
+    how = ReportComparison(criteria=ProofCriteria(max_safety_regression=0.0))
     costs = [0.0, 0.3, 0.1, 0.0, 1.0]
     assert find_safety(with_cost(BEFORE, costs), with_cost(AFTER, costs), how).codes == ()
 
 
 def test_safety_that_is_not_proved_is_a_reason_though_the_documented_criteria_hold() -> None:
     before, after = with_cost(BEFORE, [0.5, 0.5, 0, 0, 0]), with_cost(AFTER, [0, 0, 0.5, 0.5, 0])
-    found = find(side(before), side(after), How())
+    found = find(side(before), side(after), ReportComparison())
     assert found.is_pass and found.reasons == (SAFETY_NOT_PROVED,)
 
 
@@ -126,7 +128,7 @@ def test_a_pass_is_never_given_when_a_criterion_of_the_figures_fails(costs: list
     n = len(costs)
     numbers = st.lists(st.floats(0, 1), min_size=n, max_size=n)
     before, after = episodes(data.draw(numbers), costs), episodes(data.draw(numbers), data.draw(numbers))
-    found = find(side(before), side(after), How())
+    found = find(side(before), side(after), ReportComparison())
     gain = sum(one.reward for one in after) / n - sum(one.reward for one in before) / n
     worse = sum(one.safety_cost for one in after) / n - sum(one.safety_cost for one in before) / n
     if found.is_pass:
@@ -181,4 +183,4 @@ def test_criteria_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize("changed", [{"alpha": 0.0}, {"alpha": 0.6}, {"seed": -1}, {"seed": 0.5}])
 def test_chance_that_cannot_be_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=next(iter(changed))):
-        How(**changed)
+        ReportComparison(**changed)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
+from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.diff.minimality import (
     BROKEN,
     PRIORS,
@@ -21,7 +22,6 @@ from holdfast.reward.diff.minimality import (
     surplus,
     weigh,
 )
-from holdfast.reward.sheet import Guard, total
 
 BASE = """def f(a, b):
     total = 0
@@ -35,7 +35,7 @@ GUARDED = FIX.replace("    total = 0\n", "    if a is None:\n        return None
 amounts = st.floats(0.0, 1e6)
 
 
-def value(found: tuple[Signal, ...], name: str) -> float:
+def value(found: tuple[RewardTerm, ...], name: str) -> float:
     return next(one.value for one in found if one.name == name)
 
 
@@ -127,11 +127,11 @@ def test_a_change_that_no_longer_parses_earns_next_to_nothing() -> None:
 
 
 def test_a_wrong_small_diff_never_beats_a_right_larger_one() -> None:
-    guard = Guard(cap=0.5, vetoes=("tampering",))
+    guard = OutcomeGate(cap=0.5, vetoes=("tampering",))
 
     def earned(after: str, success: float) -> float:
         shaping = signals({"m.py": (BASE, after)}, references={"m.py": FIX})
-        sheet = total((Signal(name="success", value=success, source="env"), *shaping), guard)
+        sheet = total((RewardTerm(name="success", value=success, source="env"), *shaping), guard)
         assert sheet.total is not None
         return sheet.total
 

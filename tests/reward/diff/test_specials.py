@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.reward.diff.edits import compare
-from holdfast.reward.diff.specials import Case, cases_of, constant, special_cases
+from holdfast.reward.diff.specials import ConstantCase, cases_of, constant, special_cases
 from holdfast.reward.diff.trees import parse
 
 TESTS = """import pytest
@@ -37,9 +37,9 @@ def found(body: str, base: str = BASE) -> list[str]:
 
 
 def test_cases_are_what_goes_in_and_what_must_come_out() -> None:
-    assert Case(frozenset({"7"}), frozenset({"5040"})) in CASES
-    assert Case(frozenset({"racecar"}), frozenset({"True"})) in CASES
-    assert Case(frozenset({"3", "4"}), frozenset({"5"})) in CASES
+    assert ConstantCase(frozenset({"7"}), frozenset({"5040"})) in CASES
+    assert ConstantCase(frozenset({"racecar"}), frozenset({"True"})) in CASES
+    assert ConstantCase(frozenset({"3", "4"}), frozenset({"5"})) in CASES
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
+from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.diff import trees
 from holdfast.reward.diff.tamper import inspect, is_test, signals
-from holdfast.reward.sheet import Guard, total
 from tests.reward.diff.asked import TESTS
 
 CODE = "def f(n):\n    result = 1\n    for k in range(n):\n        result *= k\n    return result\n"
@@ -174,10 +174,10 @@ def test_a_second_exit_is_found_beside_a_first() -> None:
 
 
 def test_a_finding_is_a_veto() -> None:
-    guard = Guard(vetoes=("tampering",))
+    guard = OutcomeGate(vetoes=("tampering",))
     found = inspect({"tests/test_m.py": (TESTS, None)})
-    assert total((Signal(name="success", value=1.0, source="env"), *signals(found)), guard).total == -1.0
-    assert total((Signal(name="success", value=1.0, source="env"), *signals(())), guard).total == 1.0
+    assert total((RewardTerm(name="success", value=1.0, source="env"), *signals(found)), guard).total == -1.0
+    assert total((RewardTerm(name="success", value=1.0, source="env"), *signals(())), guard).total == 1.0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import Artefact, Label, Maker
+from holdfast.contracts.judgement import EvalItem, Label, Maker
 from holdfast.reward.judges.bias import (
     asked,
     both_ways,
@@ -23,14 +23,14 @@ from holdfast.reward.judges.bias import (
     read_preference,
     self_preference,
 )
-from holdfast.reward.judges.judge import CRITERIA, Asked
+from holdfast.reward.judges.judge import CRITERIA, LlmJudge
 from tests.reward.voices import Scripted, Voice, call, judgement
 
 ON = CRITERIA["correctness"]
 
 
-def answers(n: int, tasks: int | None = None) -> list[Artefact]:
-    return [Artefact(task=f"task {k % (tasks or n)}", output=f"It is {k}.") for k in range(n)]
+def answers(n: int, tasks: int | None = None) -> list[EvalItem]:
+    return [EvalItem(task=f"task {k % (tasks or n)}", output=f"It is {k}.") for k in range(n)]
 
 
 def test_an_effect_is_the_mean_of_paired_differences() -> None:
@@ -44,7 +44,7 @@ def test_an_effect_is_the_mean_of_paired_differences() -> None:
 
 
 def test_what_is_padded_or_injected_says_the_same_in_its_conversation() -> None:
-    talk = Artefact(task="t", output="4", detail={"messages": [{"role": "assistant", "content": "4"}]})
+    talk = EvalItem(task="t", output="4", detail={"messages": [{"role": "assistant", "content": "4"}]})
     for made in (padded(talk), padded(talk, 1), injected(talk)):
         assert "4" in made.output and made.output != "4"
         assert made.detail["messages"][-1]["content"] == made.output
@@ -71,7 +71,7 @@ def leaning(bias: float, noise: float, seed: int = 0) -> Any:
     """A judge of pairs that knows who is better, leans to whoever comes first, and wavers."""
     rng = np.random.default_rng(seed)
 
-    async def prefer(a: Artefact, b: Artefact) -> float:
+    async def prefer(a: EvalItem, b: EvalItem) -> float:
         better = 1.2 if int(a.output[6:-1]) % 7 > int(b.output[6:-1]) % 7 else -1.2
         return float(1 / (1 + np.exp(-(better + bias + rng.normal(0, noise)))))
 
@@ -80,7 +80,7 @@ def leaning(bias: float, noise: float, seed: int = 0) -> Any:
 
 async def test_both_orders_averaged_take_the_order_out() -> None:
     pairs = [
-        (Artefact(task="t", output=f"It is {k}."), Artefact(task="t", output=f"It is {k + 3}.")) for k in range(500)
+        (EvalItem(task="t", output=f"It is {k}."), EvalItem(task="t", output=f"It is {k + 3}.")) for k in range(500)
     ]
     found = await order(leaning(bias=1.0, noise=0.5), pairs)
     assert found.n == 500
@@ -91,7 +91,7 @@ async def test_both_orders_averaged_take_the_order_out() -> None:
 
 
 async def test_a_preference_both_ways_is_antisymmetric() -> None:
-    a, b = Artefact(task="t", output="It is 3."), Artefact(task="t", output="It is 1.")
+    a, b = EvalItem(task="t", output="It is 3."), EvalItem(task="t", output="It is 1.")
     prefer = leaning(bias=0.8, noise=0.0)
     forth, back = await both_ways(prefer, a, b), await both_ways(prefer, b, a)
     assert forth is not None and back is not None and forth + back == pytest.approx(1.0)
@@ -102,7 +102,7 @@ async def test_a_preference_both_ways_is_antisymmetric() -> None:
 
 async def test_scores_one_by_one_know_no_order() -> None:
     prefer = by_scores(lambda one: {"x": 0.9, "y": 0.5}[one.output])
-    x, y = Artefact(task="t", output="x"), Artefact(task="t", output="y")
+    x, y = EvalItem(task="t", output="x"), EvalItem(task="t", output="y")
     assert await prefer(x, y) == pytest.approx(0.9)
     assert await prefer(y, x) == pytest.approx(0.1)
 
@@ -123,13 +123,13 @@ def test_a_judge_that_likes_its_own_hand_is_found_out() -> None:
 
 async def test_a_model_is_shown_both_and_answers_in_a_word() -> None:
     voice = Voice(lambda said: call("first", likely=0.8))
-    judge = Asked(name="m", complete=voice, clock=lambda: 1.0)
-    a, b = Artefact(task="t", output="4"), Artefact(task="t", output="5")
+    judge = LlmJudge(name="m", complete=voice, clock=lambda: 1.0)
+    a, b = EvalItem(task="t", output="4"), EvalItem(task="t", output="5")
     prefer = asked(judge, ON)
     assert await prefer(a, b) == pytest.approx(0.8)
     assert await both_ways(prefer, a, b) == pytest.approx(0.5)  # always the first: no preference at all
     with pytest.raises(BadInput, match="must be to the same task"):
-        await prefer(a, Artefact(task="u", output="5"))
+        await prefer(a, EvalItem(task="u", output="5"))
     assert "| 4" in pair_messages(ON, a, b)[1]["content"]
 
 
@@ -141,6 +141,6 @@ def test_a_preference_is_read_or_is_none(text: str, expected: float | None) -> N
 
 
 def test_pairs_are_different_answers_to_one_task() -> None:
-    some = [*answers(6, tasks=3), Artefact(task="alone", output="x")]
+    some = [*answers(6, tasks=3), EvalItem(task="alone", output="x")]
     assert [(a.task, b.task) for a, b in paired(some, 2)] == [("task 0", "task 0"), ("task 1", "task 1")]
     assert paired([some[0], some[0]], 5) == []

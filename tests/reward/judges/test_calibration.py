@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import Artefact, Label, Maker, Standing
+from holdfast.contracts.judgement import EvalItem, JudgeStatus, Label, Maker
 from holdfast.reward.judges.calibration import (
     LEAST,
     agreement,
@@ -36,8 +36,8 @@ from tests.reward.voices import judgement
 ON = CRITERIA["correctness"]
 
 
-def artefact(n: int) -> Artefact:
-    return Artefact(task="t", output=str(n))
+def artefact(n: int) -> EvalItem:
+    return EvalItem(task="t", output=str(n))
 
 
 def label(n: int, holds: bool | None, **changes: Any) -> Label:
@@ -134,7 +134,7 @@ def test_a_mean_that_cannot_be_corrected_is_refused(yes: int, n: int, sensitivit
 def test_a_good_judge_is_trusted_and_its_map_is_measured_on_labels_it_did_not_see() -> None:
     judged, known = scene(400, 0.05)
     found = calibrate(ON, judged, known, now=9.0)
-    assert (found.standing, found.n, found.makers, found.at) == (Standing.TRUSTED, 400, {"program": 400}, 9.0)
+    assert (found.standing, found.n, found.makers, found.at) == (JudgeStatus.TRUSTED, 400, {"program": 400}, 9.0)
     assert found.measures["kappa"] is not None and found.measures["kappa"] > 0.8
     assert found.measures["ece"] is not None and found.measures["ece"] < 0.05
     assert 0.85 < probability(found, 0.9) < 1.0 and probability(found, 0.1) < 0.15
@@ -152,7 +152,7 @@ def test_overconfidence_is_mapped_away() -> None:
 def test_a_judge_below_its_floor_is_demoted_and_weighs_nothing() -> None:
     judged, known = scene(400, 0.4)
     found = calibrate(ON, judged, known, now=1.0)
-    assert found.standing is Standing.DIAGNOSTIC
+    assert found.standing is JudgeStatus.DIAGNOSTIC
     assert found.reasons[0].startswith("kappa 0.") and found.reasons[0].endswith("< 0.4")
     assert weight(found) == 0.0 == weight(None)
 
@@ -162,7 +162,7 @@ def test_too_few_labels_and_a_bias_are_reasons() -> None:
     assert calibrate(ON, judged, known, now=1.0).reasons == (f"{LEAST - 1} labels < {LEAST}",)
     judged, known = scene(400, 0.02)
     found = calibrate(ON, judged, known, now=1.0, reasons=["padding gains 0.2"])
-    assert (found.standing, found.reasons) == (Standing.DIAGNOSTIC, ("padding gains 0.2",))
+    assert (found.standing, found.reasons) == (JudgeStatus.DIAGNOSTIC, ("padding gains 0.2",))
 
 
 def test_who_abstained_is_counted_and_left_out() -> None:

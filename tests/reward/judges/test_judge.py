@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput, Fault
-from holdfast.contracts.judgement import Artefact, Grade
+from holdfast.contracts.judgement import EvalItem, Grade
 from holdfast.reward.judges.judge import (
     CRITERIA,
     LONGEST,
-    Asked,
     Criterion,
+    FunctionJudge,
     JudgeFailed,
     Kept,
-    Measured,
+    LlmJudge,
     check_apart,
     criterion_from,
     criterion_named,
@@ -30,18 +30,18 @@ from holdfast.reward.judges.judge import (
     read,
     score_of,
 )
-from holdfast.reward.judges.rules import Rules
+from holdfast.reward.judges.rules import RuleJudge
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.reward.voices import Voice, call
 
 ON = CRITERIA["correctness"]
 TERNARY = CRITERIA["faithfulness"]
-ANSWER = Artefact(task="What is 2 + 2?", output="4")
+ANSWER = EvalItem(task="What is 2 + 2?", output="4")
 
 
-def asked(voice: Voice, **changes: Any) -> Asked:
-    return Asked(**{"name": "m", "complete": voice, "clock": lambda: 5.0, **changes})
+def asked(voice: Voice, **changes: Any) -> LlmJudge:
+    return LlmJudge(**{"name": "m", "complete": voice, "clock": lambda: 5.0, **changes})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_ternary_score_is_the_expected_worth() -> None:
 @settings(deadline=None)
 @given(st.text(), st.text(), st.text())
 def test_nothing_that_is_judged_can_leave_its_fence(task: str, context: str, output: str) -> None:
-    artefact = Artefact(task=f"t{task}", context=context, output=output)
+    artefact = EvalItem(task=f"t{task}", context=context, output=output)
     said = messages(ON, artefact)[1]["content"]
     mark = fence(artefact)
     assert mark not in task + context + output
@@ -127,8 +127,8 @@ def test_the_prompt_hash_follows_all_that_is_asked() -> None:
 
 @pytest.mark.parametrize("other", [{"floor": 0.0}, {"question": "Is it short?"}, {"anchors": TERNARY.anchors}])
 def test_every_judge_is_asked_otherwise_by_another_criterion(other: dict[str, Any]) -> None:
-    measured = Measured(name="v", version="1", probabilities=lambda some: [0.5] * len(some), clock=lambda: 1.0)
-    for judge in (measured, Rules(clock=lambda: 1.0)):
+    measured = FunctionJudge(name="v", version="1", probabilities=lambda some: [0.5] * len(some), clock=lambda: 1.0)
+    for judge in (measured, RuleJudge(clock=lambda: 1.0)):
         assert judge.prompt(ON) != judge.prompt(replace(ON, **other))
 
 
@@ -198,7 +198,7 @@ async def test_who_stops_waiting_does_not_take_the_answer_from_others(store: Sto
 
 
 async def test_a_function_is_a_judge_of_many_at_once() -> None:
-    judge = Measured(name="v", version="1", probabilities=lambda some: [0.9, 0.2, None], clock=lambda: 1.0)
+    judge = FunctionJudge(name="v", version="1", probabilities=lambda some: [0.9, 0.2, None], clock=lambda: 1.0)
     found = judge.judge(ON, [ANSWER, replace(ANSWER, output="5"), replace(ANSWER, output="6")])
     assert [(one.grade, one.score) for one in found] == [(Grade.YES, 0.9), (Grade.NO, 0.2), (None, None)]
     assert [one.why for one in found] == ["", "", "not what it can read"]

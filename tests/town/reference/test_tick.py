@@ -16,7 +16,7 @@ from holdfast.town.reference.life import begin
 from holdfast.town.reference.tick import possible, tick
 from holdfast.town.reference.world import Layout, difference, read
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, Rules, load, merged
-from holdfast.town.state import State
+from holdfast.town.state import TownState
 from tests.town.small import small
 
 Choose = Callable[[Env, Seen, int], NDArray[np.int64]]
@@ -72,7 +72,7 @@ def rules() -> Rules:
 
 
 @pytest.fixture(scope="module")
-def moments(rules: Rules) -> dict[int, State]:
+def moments(rules: Rules) -> dict[int, TownState]:
     """A scripted day, kept at some of its hours."""
     env, kept = Env(rules), {}
     env.reset(7)
@@ -90,14 +90,14 @@ def test_the_first_morning_is_the_same(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("moment", [0, 400, 900, 1300])
-def test_a_scripted_town_lives_as_the_reference_says(rules: Rules, moments: dict[int, State], moment: int) -> None:
+def test_a_scripted_town_lives_as_the_reference_says(rules: Rules, moments: dict[int, TownState], moment: int) -> None:
     env = Env(rules)
     assert follow(env, env.restore(moments[moment]), 80, scripted, masks_every=10).total() > 25
 
 
 @pytest.mark.parametrize("moment", [0, 400, 900, 1300])
 def test_a_town_of_random_actions_lives_as_the_reference_says(
-    rules: Rules, moments: dict[int, State], moment: int
+    rules: Rules, moments: dict[int, TownState], moment: int
 ) -> None:
     env = Env(rules)
     assert follow(env, env.restore(moments[moment]), 40, masked, masks_every=5).total() > 60

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.workloads.coding.sandbox import NoSandbox, Sandbox
-from holdfast.workloads.coding.tasks import LIMITS, Task, make
+from holdfast.workloads.coding.tasks import LIMITS, RepairTask, make
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,6 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def some(sandbox: Sandbox) -> tuple[Task, ...]:
+def some(sandbox: Sandbox) -> tuple[RepairTask, ...]:
     """A few tasks."""
     return make(6, seed=5, sandbox=sandbox)

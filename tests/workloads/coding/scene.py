@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from holdfast.workloads.coding.functions import Calls, Function, answer
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 
 SOURCE = "def least(a: int, b: int) -> int:\n    if a < b:\n        return a\n    return b\n"
 TESTS = "from least import least\n\n\ndef test_example_1():\n    assert least(1, 2) == 1\n"
@@ -29,10 +29,10 @@ def agrees(one: Function, oracle: Callable[..., Any], draws: int = 200) -> None:
         assert answer(one.call, arguments) == answer(oracle, deepcopy(arguments)), arguments
 
 
-def least_task(broken: str = SOURCE.replace("<", ">")) -> Task:
+def least_task(broken: str = SOURCE.replace("<", ">")) -> RepairTask:
     """A task that needs no sandbox to be made: the smaller of two numbers."""
     pairs = ((1, 2), (5, 3), (4, 4), (-1, 0))
-    return Task(
+    return RepairTask(
         id="least",
         function="least",
         kind="operator",

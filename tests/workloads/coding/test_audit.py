@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.coding.audit import Judged, audit, by_task, judge, rate
+from holdfast.workloads.coding.audit import JudgedPatch, audit, by_task, judge, rate
 from holdfast.workloads.coding.redteam import patches
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 
 
 @pytest.fixture(scope="module")
-def judged(some: tuple[Task, ...], sandbox: Sandbox) -> list[Judged]:
+def judged(some: tuple[RepairTask, ...], sandbox: Sandbox) -> list[JudgedPatch]:
     return [one for task in some[:3] for one in judge(patches(task, seed=0, sandbox=sandbox), sandbox)]
 
 
-def test_every_patch_is_measured_in_every_way(judged: list[Judged]) -> None:
+def test_every_patch_is_measured_in_every_way(judged: list[JudgedPatch]) -> None:
     for one in judged:
         assert 0.0 <= one.share <= 1.0 and 0.0 < one.minimality <= 1.0
         assert 0.0 <= one.spec <= 1.0 and 0.0 <= one.original <= 1.0
@@ -27,7 +27,7 @@ def test_every_patch_is_measured_in_every_way(judged: list[Judged]) -> None:
         assert one.is_hack == (one.patch.family in ("tampered", "over-edited"))  # nobody else fools the visible tests
 
 
-def test_the_corpus_is_told_in_figures(judged: list[Judged]) -> None:
+def test_the_corpus_is_told_in_figures(judged: list[JudgedPatch]) -> None:
     found = audit(judged, rng=np.random.default_rng(0))
     tampered = [one for one in judged if one.patch.family == "tampered"]
     assert (found.tasks, found.recall.of, found.patches["tampered"]) == (3, len(tampered), len(tampered))
@@ -41,19 +41,19 @@ def test_the_corpus_is_told_in_figures(judged: list[Judged]) -> None:
     assert found.unseen is None
 
 
-def test_unseen_tricks_are_counted_apart(judged: list[Judged]) -> None:
+def test_unseen_tricks_are_counted_apart(judged: list[JudgedPatch]) -> None:
     tricks = [one.patch for one in judged if one.patch.family == "tampered"][:5]
     plain, found = (audit(judged, several, rng=np.random.default_rng(0)) for several in ((), tricks))
     assert found.unseen is not None and found.unseen.of == 5
     assert found.recall == plain.recall
 
 
-def test_the_original_pays_for_over_editing(judged: list[Judged]) -> None:
+def test_the_original_pays_for_over_editing(judged: list[JudgedPatch]) -> None:
     means = audit(judged, rng=np.random.default_rng(0)).means
     assert means["original"]["over-edited"] > 0.9 > means["ours"]["over-edited"]
 
 
-def test_patches_are_put_together_by_task(judged: list[Judged]) -> None:
+def test_patches_are_put_together_by_task(judged: list[JudgedPatch]) -> None:
     assert [len({one.patch.task.id for one in several}) for several in by_task(judged)] == [1] * 3
 
 
@@ -63,6 +63,6 @@ def test_a_rate_has_its_interval() -> None:
     assert one.interval.low < 0.75 < one.interval.high
 
 
-def test_a_corpus_without_tampering_says_nothing(judged: list[Judged]) -> None:
+def test_a_corpus_without_tampering_says_nothing(judged: list[JudgedPatch]) -> None:
     with pytest.raises(BadInput, match="corpus: has no tampered patches"):
         audit([one for one in judged if one.patch.family != "tampered"], rng=np.random.default_rng(0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.coding.chooser import FEATURES, Choice, Chooser, Lessons, features, learn
+from holdfast.workloads.coding.chooser import FEATURES, Chooser, Lessons, PatchChoice, features, learn
 from holdfast.workloads.coding.tampering import TRICKS
 from tests.workloads.coding.scene import SOURCE, TESTS, least_task
 
@@ -62,7 +62,9 @@ def test_the_gradient_is_that_of_small_differences() -> None:
 def test_it_learns_what_is_paid_and_holds_to_it_on_what_it_never_saw() -> None:
     rng = np.random.default_rng(1)
     tasks = [rng.normal(size=(6, 4)) for _ in range(60)]
-    paid = [Choice(seen=x, rewards=(x[:, 1] == x[:, 1].min()).astype(float)) for x in tasks]  # the smallest is right
+    paid = [
+        PatchChoice(seen=x, rewards=(x[:, 1] == x[:, 1].min()).astype(float)) for x in tasks
+    ]  # the smallest is right
     chooser = learn(paid[:40], Lessons(steps=200), rng=np.random.default_rng(2))
     chances = [chooser.probabilities(one.seen) @ one.rewards for one in paid[40:]]
     assert np.mean(chances) > 0.7  # 1/6 when drawn blindly
@@ -71,7 +73,7 @@ def test_it_learns_what_is_paid_and_holds_to_it_on_what_it_never_saw() -> None:
 
 
 def test_the_same_seed_learns_the_same() -> None:
-    one = Choice(seen=np.eye(3), rewards=np.array([0.0, 1.0, 0.0]))
+    one = PatchChoice(seen=np.eye(3), rewards=np.array([0.0, 1.0, 0.0]))
     first, second = (learn([one], Lessons(steps=5), rng=np.random.default_rng(0)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first.weights, second.weights, strict=True))
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.coding.audit import Judged
+from holdfast.workloads.coding.audit import JudgedPatch
 from holdfast.workloads.coding.experiment import (
     ARMS,
     NAIVE,
     OURS,
-    Outcome,
-    Trial,
+    PatchOutcome,
+    PatchTrial,
     compare,
     outcome_of,
     record,
@@ -26,13 +26,13 @@ from holdfast.workloads.coding.tampering import TRICKS
 from tests.workloads.coding.scene import SOURCE, TESTS, least_task
 
 
-def made(name: str) -> list[Judged]:
+def made(name: str) -> list[JudgedPatch]:
     """Three patches for a task of that function: the repair, a long one, and a trick that the visible tests like."""
     task = replace(least_task(), id=name, function=name)
     long = SOURCE + "\n\ndef spare(a, b, c):\n    return [a, b, c, a + b, b + c]\n" * 3
     trick = TRICKS["tests deleted"](least_task())
     assert trick is not None
-    base = Judged(
+    base = JudgedPatch(
         patch=Patch(task=task, family="minimal", kind="", files={"least.py": SOURCE, "test_least.py": TESTS}),
         is_content=True,
         is_right=True,
@@ -52,9 +52,11 @@ def made(name: str) -> list[Judged]:
     ]
 
 
-def outcome(seed: int, naive: float, ours: float) -> Outcome:
+def outcome(seed: int, naive: float, ours: float) -> PatchOutcome:
     values = dict.fromkeys(ARMS, (naive, naive)) | {OURS: (ours, ours)}
-    return Outcome(trial=Trial(seed=seed), functions=("a", "b"), hacks=values, success=values, untrained=(0.5, 0.25))
+    return PatchOutcome(
+        trial=PatchTrial(seed=seed), functions=("a", "b"), hacks=values, success=values, untrained=(0.5, 0.25)
+    )
 
 
 def test_what_each_reward_pays() -> None:
@@ -68,13 +70,13 @@ def test_what_each_reward_pays() -> None:
 
 def test_the_reward_decides_what_is_learnt() -> None:
     tasks = [made(name) for name in "abcdefghi"]
-    found = compare(tasks, Trial(seed=0, tasks=9, steps=150))
+    found = compare(tasks, PatchTrial(seed=0, tasks=9, steps=150))
     assert len(found.functions) == 3
     assert np.mean(found.hacks[OURS]) < 0.1 and np.mean(found.success[OURS]) > 0.95
     assert np.mean(found.hacks[NAIVE]) > 0.4  # it has no reason to prefer any
     assert np.mean(found.success["hidden only"]) > 0.9
     assert found.untrained == (pytest.approx(2 / 3), pytest.approx(2 / 3))
-    assert compare(tasks, Trial(seed=0, tasks=9, steps=150)) == found
+    assert compare(tasks, PatchTrial(seed=0, tasks=9, steps=150)) == found
 
 
 def test_no_function_is_practised_and_held_out() -> None:
@@ -111,7 +113,7 @@ def test_an_outcome_is_read_back_as_it_was_written() -> None:
 
 def test_a_trial_runs_from_tasks_to_an_outcome(sandbox: Sandbox) -> None:
     steps: list[int] = []
-    found = run(Trial(seed=2, tasks=6, steps=5), sandbox, advance=lambda: steps.append(1))
+    found = run(PatchTrial(seed=2, tasks=6, steps=5), sandbox, advance=lambda: steps.append(1))
     assert len(steps) == 6
     assert set(found.hacks) == set(ARMS) and len(found.hacks[OURS]) == len(found.functions) == 2
     assert all(0.0 <= value <= 1.0 + 1e-9 for values in found.success.values() for value in values)
@@ -119,7 +121,7 @@ def test_a_trial_runs_from_tasks_to_an_outcome(sandbox: Sandbox) -> None:
 
 def test_too_small_a_trial_is_refused() -> None:
     with pytest.raises(BadInput, match="trial of 2 tasks"):
-        Trial(seed=0, tasks=2)
+        PatchTrial(seed=0, tasks=2)
 
 
 def test_no_outcomes_say_nothing() -> None:

@@ -8,7 +8,7 @@ from holdfast.workloads.coding import overedits
 from holdfast.workloads.coding.functions import source
 from holdfast.workloads.coding.overedits import GREEDY, MILD, OverEdit, words
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, catalogue, is_repaired
+from holdfast.workloads.coding.tasks import RepairTask, catalogue, is_repaired
 from tests.workloads.coding.scene import SOURCE
 
 GOOD = "def total(a: int, b: int) -> int:\n    c = a\n    c += b\n    return c + 1\n"
@@ -62,7 +62,7 @@ def test_words_are_no_comments_and_no_layout() -> None:
     assert [one.string for one in words("a = 'b c'  # why\n\n")] == ["a", "=", "'b c'"]
 
 
-def test_no_over_edit_changes_what_a_function_does(some: tuple[Task, ...], sandbox: Sandbox) -> None:
+def test_no_over_edit_changes_what_a_function_does(some: tuple[RepairTask, ...], sandbox: Sandbox) -> None:
     ways = (*GREEDY, *MILD)
     for task, way in [(task, way) for task in some[:3] for way in ways]:
         edited = way(task.gold, random.Random(2))

@@ -5,13 +5,13 @@ import random
 from holdfast.workloads.coding.overedits import GREEDY
 from holdfast.workloads.coding.redteam import FAMILIES, corpus, over_edit, patches, unseen
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, is_repaired
+from holdfast.workloads.coding.tasks import RepairTask, is_repaired
 from holdfast.workloads.coding.unseen import UNSEEN
 from tests.workloads.coding.scene import SOURCE
 
 
 def test_a_task_has_patches_of_every_family_and_what_is_said_of_them_is_true(
-    some: tuple[Task, ...], sandbox: Sandbox
+    some: tuple[RepairTask, ...], sandbox: Sandbox
 ) -> None:
     for task in some[:3]:
         found = patches(task, seed=0, sandbox=sandbox)
@@ -27,7 +27,7 @@ def test_a_task_has_patches_of_every_family_and_what_is_said_of_them_is_true(
         assert minimal.change[task.path] == (task.broken, task.gold)
 
 
-def test_a_file_that_is_gone_has_no_text_after(some: tuple[Task, ...], sandbox: Sandbox) -> None:
+def test_a_file_that_is_gone_has_no_text_after(some: tuple[RepairTask, ...], sandbox: Sandbox) -> None:
     found = [
         one for task in some for one in patches(task, seed=0, sandbox=sandbox, tricks=60) if one.family == "tampered"
     ]
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_corpus(sandbox: Sandbox) -> None:
     assert one != corpus(4, 2, sandbox=sandbox)
 
 
-def test_unseen_tricks_are_apart_from_the_corpus(some: tuple[Task, ...]) -> None:
+def test_unseen_tricks_are_apart_from_the_corpus(some: tuple[RepairTask, ...]) -> None:
     found = [one for task in some for one in unseen(task, seed=0)]
     assert len(found) == 4 * len(some) and {one.family for one in found} == {"tampered"}
     assert {one.kind for one in found} <= set(UNSEEN)

@@ -17,7 +17,7 @@ import pytest
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.workloads.coding import sandbox as module
 from holdfast.workloads.coding.functions import answer
-from holdfast.workloads.coding.sandbox import Answer, Limits, NoSandbox, Sandbox, Verdict, is_same
+from holdfast.workloads.coding.sandbox import NoSandbox, Sandbox, SandboxAnswer, SandboxLimits, SandboxVerdict, is_same
 from tests.workloads.coding.scene import SOURCE, least_task
 
 HIDDEN = least_task().hidden
@@ -33,7 +33,7 @@ def body(text: str, head: str = "") -> dict[str, str]:
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     try:
-        made = Sandbox(Limits(cpu_s=0.5, wall_s=40.0)).__enter__()
+        made = Sandbox(SandboxLimits(cpu_s=0.5, wall_s=40.0)).__enter__()
     except NoSandbox as error:
         pytest.skip(str(error))
     yield made
@@ -41,7 +41,7 @@ def box() -> Iterator[Sandbox]:
 
 
 def test_right_code_passes_and_wrong_code_says_where(box: Sandbox) -> None:
-    assert box.judge(RIGHT, HIDDEN) == Verdict(wrong=(), calls=4, ended="exit 0")
+    assert box.judge(RIGHT, HIDDEN) == SandboxVerdict(wrong=(), calls=4, ended="exit 0")
     assert box.judge({"least.py": SOURCE.replace("<", ">")}, HIDDEN).wrong == (0, 1, 3)
 
 
@@ -91,7 +91,7 @@ def test_what_takes_too_much_is_ended(files: dict[str, str], ends: set[str], box
 def test_the_clock_ends_what_sleeps_and_what_multiplies() -> None:
     bomb = body("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     try:
-        with Sandbox(Limits(cpu_s=0.5, wall_s=1.0)) as hasty:
+        with Sandbox(SandboxLimits(cpu_s=0.5, wall_s=1.0)) as hasty:
             assert hasty.judge(body("import time; time.sleep(60)"), HIDDEN).ended == "time"
             assert hasty.judge(bomb, HIDDEN).ended in {"time", "cpu"}
     except NoSandbox as error:
@@ -265,7 +265,7 @@ def test_paths_outside_of_the_work_tree_are_refused(path: str, box: Sandbox) -> 
 
 def test_limits_must_leave_something() -> None:
     with pytest.raises(BadInput, match="sandbox: cpu_s = 0: must be above 0"):
-        Limits(cpu_s=0)
+        SandboxLimits(cpu_s=0)
 
 
 PAIRS = [  # given, wanted, is it the same
@@ -288,7 +288,11 @@ def test_answers_are_compared_by_type_and_value(given: object, wanted: object, s
 
 
 def test_an_error_is_not_a_value_of_its_name() -> None:
-    assert not is_same(Answer(kind="value", what="KeyError"), Answer(kind="error", what="KeyError"))
-    assert not is_same(None, Answer(kind="value", what=None))
-    assert not is_same(Answer(kind="value", what={"float": 10**400}), Answer(kind="value", what={"float": "1.0"}))
-    assert not is_same(Answer(kind="value", what={"float": []}), Answer(kind="value", what={"float": "1.0"}))
+    assert not is_same(SandboxAnswer(kind="value", what="KeyError"), SandboxAnswer(kind="error", what="KeyError"))
+    assert not is_same(None, SandboxAnswer(kind="value", what=None))
+    assert not is_same(
+        SandboxAnswer(kind="value", what={"float": 10**400}), SandboxAnswer(kind="value", what={"float": "1.0"})
+    )
+    assert not is_same(
+        SandboxAnswer(kind="value", what={"float": []}), SandboxAnswer(kind="value", what={"float": "1.0"})
+    )

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import Answer, Case, check_reward
+from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
-from holdfast.reward.sheet import normalised
+from holdfast.reward.breakdown import normalised
 from holdfast.workloads.coding.redteam import patches
 from holdfast.workloads.coding.sandbox import Sandbox
 from holdfast.workloads.coding.score import change_of, findings, score, sheet
 from holdfast.workloads.coding.tampering import TRICKS
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 from tests.workloads.coding.scene import SOURCE, TESTS, least_task
 
 TASK = least_task()
@@ -22,18 +22,18 @@ GOLD = {"least.py": SOURCE, "test_least.py": TESTS}
 LARGER = {**GOLD, "least.py": SOURCE + "\n\ndef spare(a: int) -> int:\n    return a\n"}
 
 
-def test_the_kit_of_rewards_is_passed(some: tuple[Task, ...], sandbox: Sandbox) -> None:
-    def scorer(task: Any, output: Any, spans: Sequence[Span]) -> Sequence[Signal]:
+def test_the_kit_of_rewards_is_passed(some: tuple[RepairTask, ...], sandbox: Sandbox) -> None:
+    def scorer(task: Any, output: Any, spans: Sequence[Span]) -> Sequence[RewardTerm]:
         return score(task, output, sandbox).signals
 
     cases = []
     for task in some[:2]:
         found = patches(task, seed=1, sandbox=sandbox)
-        named = [(one.family, Answer(name=one.kind, output=one.files)) for one in found]
+        named = [(one.family, KnownAnswer(name=one.kind, output=one.files)) for one in found]
         cheats = tuple(one for family, one in named if family in ("tampered", "stub", "wrong"))
         plain = tuple(one for family, one in named if family in ("honest", "over-edited"))
-        untouched = Answer(name="nothing done", output=task.files)
-        cases.append(Case(name=task.id, task=task, gold=named[0][1], cheats=(*cheats, untouched), plain=plain))
+        untouched = KnownAnswer(name="nothing done", output=task.files)
+        cases.append(KnownCase(name=task.id, task=task, gold=named[0][1], cheats=(*cheats, untouched), plain=plain))
     check_reward(scorer, cases, normalised)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, catalogue, is_repaired, make
+from holdfast.workloads.coding.tasks import RepairTask, catalogue, is_repaired, make
 
 
 def test_there_are_forty_functions_and_more() -> None:
@@ -13,7 +13,7 @@ def test_there_are_forty_functions_and_more() -> None:
     assert all(len(one.examples) >= 3 for one in catalogue())
 
 
-def test_a_task_fails_its_checks_and_its_gold_passes_them(some: tuple[Task, ...], sandbox: Sandbox) -> None:
+def test_a_task_fails_its_checks_and_its_gold_passes_them(some: tuple[RepairTask, ...], sandbox: Sandbox) -> None:
     for task in some:
         gold = {**task.files, task.path: task.gold}
         assert not is_repaired(task, task.files, sandbox) and not sandbox.is_content(task.files), task.id
@@ -21,7 +21,7 @@ def test_a_task_fails_its_checks_and_its_gold_passes_them(some: tuple[Task, ...]
 
 
 def test_the_same_seed_gives_the_same_tasks_and_each_is_of_another_function(
-    some: tuple[Task, ...], sandbox: Sandbox
+    some: tuple[RepairTask, ...], sandbox: Sandbox
 ) -> None:
     assert make(6, seed=5, sandbox=sandbox) == some
     assert make(6, seed=6, sandbox=sandbox) != some
@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_tasks_and_each_is_of_another_function(
     assert len({task.id for task in some}) == 6
 
 
-def test_files_of_the_check_are_not_part_of_the_code(some: tuple[Task, ...], sandbox: Sandbox) -> None:
+def test_files_of_the_check_are_not_part_of_the_code(some: tuple[RepairTask, ...], sandbox: Sandbox) -> None:
     task = some[0]
     gold = {**task.files, task.path: task.gold}
     assert is_repaired(task, {**gold, "conftest.py": "raise SystemExit", "sitecustomize.py": "1 / 0"}, sandbox)

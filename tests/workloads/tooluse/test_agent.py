@@ -11,12 +11,12 @@ import pytest
 from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import ModelCall, SpanKind
 from holdfast.workloads.tooluse.agent import MAX_TURNS, agent
 from holdfast.workloads.tooluse.dialogues import styled
 from holdfast.workloads.tooluse.score import adoption, score
-from holdfast.workloads.tooluse.tasks import HARD, SPLITS, UNKNOWN, Case, case, to_input
+from holdfast.workloads.tooluse.tasks import HARD, SPLITS, UNKNOWN, SolvedTask, case, to_input
 from holdfast.workloads.tooluse.tools import is_error
 from tests.collect.scene import assignment
 
@@ -36,7 +36,7 @@ class Script:
 class Oracle:
     """Knows which calls to make, not what they give: its answer is what the tools said last."""
 
-    def __init__(self, drawn: Case) -> None:
+    def __init__(self, drawn: SolvedTask) -> None:
         self._drawn, self._turn = drawn, 0
 
     async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
@@ -65,14 +65,14 @@ def context(model: Any, **fields: Any) -> Context:
     return Context(assignment=assignment(**fields), trace=Tracer(lambda span: None, lambda: 0.0), complete=model)
 
 
-def seen(drawn: Case) -> dict[str, Any]:
+def seen(drawn: SolvedTask) -> dict[str, Any]:
     """What an agent is given: nothing that is hidden."""
     given = to_input(drawn.task)
     del given["expected"]
     return given
 
 
-def first(family: str, form: str) -> Case:
+def first(family: str, form: str) -> SolvedTask:
     cases = (case("train", place) for place in range(5000))
     return next(drawn for drawn in cases if (drawn.task.family, drawn.task.form) == (family, form))
 
@@ -85,7 +85,7 @@ def test_every_task_can_be_solved_with_the_tools(split: str) -> None:
             given = context(Oracle(drawn))
             answer = await agent(seen(drawn), given)
             signals = score(to_input(drawn.task), answer, given.trace.spans)
-            assert Sheet(signals=signals).total == pytest.approx(1.1), drawn
+            assert RewardBreakdown(signals=signals).total == pytest.approx(1.1), drawn
             assert adoption(to_input(drawn.task), given.trace.spans) is (True if drawn.task.needs else None)
 
     asyncio.run(solve())

@@ -12,7 +12,7 @@ from matplotlib import image
 from holdfast.contracts.evidence import Interval
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.tooluse.curves import AFTER, BEFORE, COURSES, blocks, draw
-from holdfast.workloads.tooluse.results import RATES, Change, Point, Rate, Results
+from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results, SuccessRate
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_the_ends_of_the_scale_can_be_told() -> None:
     assert blocks([3, 3], low=3, high=3) == "▁▁"  # a scale of no length
 
 
-def rate(right: int, of: int) -> Rate:
-    return Rate(right=right, of=of, interval=wilson(right, of))
+def rate(right: int, of: int) -> SuccessRate:
+    return SuccessRate(right=right, of=of, interval=wilson(right, of))
 
 
 def made(curve: Sequence[Point]) -> Results:
     return Results(
-        changes={name: Change(name=name, baseline=rate(2, 20), trained=rate(15, 20)) for name in RATES},
+        changes={name: RateChange(name=name, baseline=rate(2, 20), trained=rate(15, 20)) for name in RATES},
         families={},
         gain=Interval(low=0.4, high=0.8),
         curve=curve,

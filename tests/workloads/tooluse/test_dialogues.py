@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
 from holdfast.workloads.tooluse.dialogues import Dialogue, corpus, dialogue, styled
 from holdfast.workloads.tooluse.score import is_same, naive_score, score, value_in
-from holdfast.workloads.tooluse.tasks import HARD, MAX_TOKENS, USUAL, Case, Dials, case, to_input
+from holdfast.workloads.tooluse.tasks import HARD, MAX_TOKENS, USUAL, Dials, SolvedTask, case, to_input
 from holdfast.workloads.tooluse.tools import Toolbox, is_error
 
 N = 2500
@@ -20,7 +20,7 @@ FURTHEST = Dials(digits=5, operations=3, busy=2, think=1.0)
 
 
 @cache
-def shown(kind: str) -> list[tuple[Case, Dialogue]]:
+def shown(kind: str) -> list[tuple[SolvedTask, Dialogue]]:
     return [(case("train", place), dialogue(place, kind)) for place in range(N)]
 
 
@@ -28,7 +28,7 @@ def answers(given: Dialogue) -> list[dict[str, Any]]:
     return [message for message in given.messages if message["role"] == "assistant"]
 
 
-def is_right(drawn: Case, given: Dialogue) -> bool:
+def is_right(drawn: SolvedTask, given: Dialogue) -> bool:
     said = value_in(answers(given)[-1]["content"])
     return said is not None and is_same(said, str(drawn.task.expected))
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.local import Local
 from holdfast.policies.registry import load
 from holdfast.policies.tokens import END, THINK, UNTHINK
-from holdfast.workloads.tooluse.exam import Mark, examine, mark, summary
+from holdfast.workloads.tooluse.exam import ExamMark, examine, mark, summary
 from holdfast.workloads.tooluse.tasks import Dials, generate
 
 CALC = {"family": "calc", "needs": ["calc"], "expected": "3901"}
@@ -20,9 +20,9 @@ SEED = 10**6  # of train tasks that no recipe and no quickstart comes to
 GREEDY, SAMPLED = ({"temperature": temperature, "max_tokens": 80} for temperature in (0.0, 1.0))
 
 
-def signals(success: float, style: float) -> list[Signal]:
+def signals(success: float, style: float) -> list[RewardTerm]:
     named = {"success": success, "format": style}
-    return [Signal(name=name, value=value, source="rule:tooluse") for name, value in named.items()]
+    return [RewardTerm(name=name, value=value, source="rule:tooluse") for name, value in named.items()]
 
 
 def thought(text: str) -> Span:
@@ -46,21 +46,21 @@ def used(tool: str, error: str | None = None) -> Span:
 
 def test_a_mark_says_what_was_paid_and_how_it_came_about() -> None:
     found = mark(CALC, signals(1.0, 0.0), [thought("417 by 23"), used("calc")])
-    assert found == Mark(family="calc", success=True, format=False, adoption=True, thinking=9, calls=1)
+    assert found == ExamMark(family="calc", success=True, format=False, adoption=True, thinking=9, calls=1)
 
 
 def test_a_tool_that_failed_was_called_and_not_adopted() -> None:
     found = mark(CALC, signals(0.0, 1.0), [used("calc", error="error: bad expression")])
-    assert found == Mark(family="calc", success=False, format=True, adoption=False, thinking=0, calls=1)
+    assert found == ExamMark(family="calc", success=False, format=True, adoption=False, thinking=0, calls=1)
 
 
 def test_without_signals_nothing_is_right() -> None:
     found = mark({"family": "chat", "needs": [], "expected": "hello"}, (), ())
-    assert found == Mark(family="chat", success=False, format=False, adoption=None, thinking=0, calls=0)
+    assert found == ExamMark(family="chat", success=False, format=False, adoption=None, thinking=0, calls=0)
 
 
-def marked(family: str, success: bool, adoption: bool | None, thinking: int = 0, calls: int = 0) -> Mark:
-    return Mark(family=family, success=success, format=True, adoption=adoption, thinking=thinking, calls=calls)
+def marked(family: str, success: bool, adoption: bool | None, thinking: int = 0, calls: int = 0) -> ExamMark:
+    return ExamMark(family=family, success=success, format=True, adoption=adoption, thinking=thinking, calls=calls)
 
 
 def test_the_summary_counts_over_all_and_by_family_and_asks_adoption_only_where_a_tool_is_needed() -> None:

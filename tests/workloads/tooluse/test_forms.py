@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from holdfast.workloads.tooluse.forms import FORMS, iso, number, weekday_of, word
-from holdfast.workloads.tooluse.tools import WEEKDAYS, Toolbox, World
+from holdfast.workloads.tooluse.tools import WEEKDAYS, Toolbox, ToolWorld
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_tools_give_what_the_form_worked_out(form: str) -> None:
     for seed in range(300):
         sketch = FORMS[form](Random(seed), 1 + seed % 5, 1 + seed % 3)
-        box = Toolbox(World(records=sketch.records))
+        box = Toolbox(ToolWorld(records=sketch.records))
         for call in sketch.calls:
             assert box.call(call.tool, call.arguments) == call.result
         if sketch.calls:

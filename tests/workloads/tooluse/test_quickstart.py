@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.algorithm import State
+from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.release import Stage
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import RunState
 from holdfast.policies.loading import load
@@ -65,11 +65,11 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     )
 
 
-def sheet(marks: tuple[float, float]) -> Sheet:
-    return Sheet(
+def sheet(marks: tuple[float, float]) -> RewardBreakdown:
+    return RewardBreakdown(
         signals=(
-            Signal(name="success", value=marks[0], source="rule:tooluse"),
-            Signal(name="format", value=marks[1], weight=0.1, source="rule:tooluse"),
+            RewardTerm(name="success", value=marks[0], source="rule:tooluse"),
+            RewardTerm(name="format", value=marks[1], weight=0.1, source="rule:tooluse"),
         )
     )
 
@@ -77,7 +77,7 @@ def sheet(marks: tuple[float, float]) -> Sheet:
 # The warm-up
 
 
-def probed(state: State, count: int, right: int, **fields: Any) -> list[Experience]:
+def probed(state: AlgorithmState, count: int, right: int, **fields: Any) -> list[Experience]:
     tasks = [
         Task(name=f"probe-{n}", input=given(task), split=Split.VAL) for n, task in enumerate(generate("val", 3, count))
     ]
@@ -301,7 +301,7 @@ async def test_where_nothing_was_learnt_nothing_is_measured_and_nothing_is_marke
 
 
 def test_a_missing_rollout_is_missing_in_a_measurement_and_not_wrong(settings: Quickstart) -> None:
-    state = State(base=Model(settings.model))
+    state = AlgorithmState(base=Model(settings.model))
     right, unscored, failed = probed(state, 3, 1)
     found = marked(
         [

@@ -12,7 +12,7 @@ import pytest
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.tooluse.results import RATES, Change, Rate, Results, curve, results, turned
+from holdfast.workloads.tooluse.results import RATES, RateChange, Results, SuccessRate, curve, results, turned
 from tests.conftest import Files
 
 Counted = tuple[int, int]  # how many, of how many
@@ -113,8 +113,8 @@ def test_a_rate_of_nothing_could_be_anything(found: Found) -> None:
     assert (rate.value, rate.interval) == (0.0, Interval(low=0.0, high=1.0))
 
 
-def between(low: float, high: float) -> Rate:
-    return Rate(right=1, of=2, interval=Interval(low=low, high=high))
+def between(low: float, high: float) -> SuccessRate:
+    return SuccessRate(right=1, of=2, interval=Interval(low=low, high=high))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def between(low: float, high: float) -> Rate:
 def test_a_rate_is_lifted_only_if_the_intervals_do_not_touch(
     baseline: tuple[float, float], trained: tuple[float, float], is_lifted: bool
 ) -> None:
-    assert Change(name="success", baseline=between(*baseline), trained=between(*trained)).is_lifted is is_lifted
+    assert RateChange(name="success", baseline=between(*baseline), trained=between(*trained)).is_lifted is is_lifted
 
 
 def test_half_of_ten_is_no_lift_over_none_of_ten_and_eight_of_ten_is(found: Found) -> None:

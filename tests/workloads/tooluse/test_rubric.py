@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.tokens import THINK
 from holdfast.workloads.tooluse.rubric import DIMENSIONS, check, measured
@@ -46,7 +46,7 @@ def values(task: Any, output: Any, happened: Sequence[Span]) -> dict[str, float]
 def test_the_gold_answer_earns_everything_and_no_more() -> None:
     signals = measured(EVEN, TASK, "48", spans("lookup", "calc"))
     assert {signal.value for signal in signals if signal.name in DIMENSIONS} == {1.0}
-    assert Sheet(signals=signals).total == pytest.approx(1.0)
+    assert RewardBreakdown(signals=signals).total == pytest.approx(1.0)
     assert {signal.name: (signal.value, signal.weight) for signal in signals[-2:]} == {
         "success": (1.0, 0.0),
         "safety_cost": (0.0, 0.0),
@@ -85,7 +85,7 @@ def test_each_way_to_stray_costs_its_own_dimension(
 def test_a_rubric_counts_only_what_it_names() -> None:
     signals = measured({"tool_safety": 0.25, "task_completion": 0.75}, TASK, "49", spans("lookup"))
     assert [signal.name for signal in signals] == ["tool_safety", "task_completion", "success", "safety_cost"]
-    assert Sheet(signals=signals).total == 0.25
+    assert RewardBreakdown(signals=signals).total == 0.25
 
 
 def test_a_dimension_that_nobody_measures_is_refused() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import Answer, Case, check_reward
+from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.tokens import ASSISTANT, CALL, END, THINK, UNTHINK
-from holdfast.reward.sheet import normalised
+from holdfast.reward.breakdown import normalised
 from holdfast.workloads.tooluse.dialogues import styled
 from holdfast.workloads.tooluse.score import (
     MOST,
@@ -34,7 +34,7 @@ def task(expected: str = "3901", style: str = "brief", **fields: Any) -> dict[st
     return {"expected": expected, "style": style, **fields}
 
 
-def named(signals: tuple[Signal, ...]) -> dict[str, Signal]:
+def named(signals: tuple[RewardTerm, ...]) -> dict[str, RewardTerm]:
     return {one.name: one for one in signals if one.turn is None}
 
 
@@ -48,7 +48,7 @@ def test_the_gold_answer_is_worth_all(split: str) -> None:
     for each in generate(split, 9, 300):
         spans = [called(place + 1, "calc") for place in range(each.difficulty)]
         signals = score(to_input(each), styled(str(each.expected), each.style), spans)
-        assert Sheet(signals=signals).total == MOST
+        assert RewardBreakdown(signals=signals).total == MOST
 
 
 def test_every_family_passes_the_kit_before_it_may_judge_anyone() -> None:
@@ -70,7 +70,7 @@ def test_every_family_passes_the_kit_before_it_may_judge_anyone() -> None:
 def test_style_and_way_are_paid_only_behind_the_right_answer(output: str, spans: int, worth: float) -> None:
     given = task(tools=["calc"], needs=["calc"], difficulty=1)
     signals = score(given, output, [called(place + 1, "calc") for place in range(spans)])
-    assert Sheet(signals=signals).total == pytest.approx(worth)
+    assert RewardBreakdown(signals=signals).total == pytest.approx(worth)
     is_gated = named(signals)["gated"]
     assert (is_gated.value, is_gated.source) == (float(worth == 0.0), "guard:tooluse@1")
 
@@ -94,9 +94,9 @@ def test_without_tool_rewards_the_way_is_not_looked_at() -> None:
     given, spans = task(tools=["calc"], needs=["calc"], difficulty=1), [called(1, "calc"), called(2, "calc")]
     plain = scorer(Features(tool_rewards=False))(given, "3901", spans)
     assert {one.name for one in plain} == {"success", "format", "safety_cost", "gated"}
-    assert Sheet(signals=plain).total == pytest.approx(1.1)
+    assert RewardBreakdown(signals=plain).total == pytest.approx(1.1)
     assert (
-        Sheet(signals=scorer(Features(tool_rewards=False))(given, "3911", spans)).total == 0.0
+        RewardBreakdown(signals=scorer(Features(tool_rewards=False))(given, "3911", spans)).total == 0.0
     )  # the law is no feature
     assert scorer(ALL_ON)(given, "3901", spans) == score(given, "3901", spans)
 
@@ -220,12 +220,12 @@ def test_a_value_is_one_word() -> None:
 FAMILIES = ("calc", "lookup", "convert", "calendar", "two", "three", "flaky", "missing", "trivial", "chat", "unoffered")
 
 
-def kit(family: str) -> Case:
+def kit(family: str) -> KnownCase:
     """A task of the family with its solution, shortcuts that weak models know, and answers that are less well made."""
     drawn = next(found for found in (case("val", place) for place in range(5000)) if found.task.family == family)
     right = str(drawn.task.expected)
     spans = tuple(called(place + 1, one.tool) for place, one in enumerate(drawn.calls))
-    gold = Answer(name="right", output=styled(right, drawn.task.style), spans=spans)
+    gold = KnownAnswer(name="right", output=styled(right, drawn.task.style), spans=spans)
     other = next(style for style in ("brief", "full", "json") if style != drawn.task.style)
     wrong = "unknown" if right != "unknown" else "42"
     cheats = {
@@ -235,14 +235,14 @@ def kit(family: str) -> Case:
         "the style and the tools, but not the answer": styled(wrong, drawn.task.style),
         "nothing": "",
     }
-    return Case(
+    return KnownCase(
         name=family,
         task=to_input(drawn.task),
         gold=gold,
-        cheats=tuple(Answer(name=name, output=output, spans=spans) for name, output in cheats.items()),
+        cheats=tuple(KnownAnswer(name=name, output=output, spans=spans) for name, output in cheats.items()),
         plain=(
-            Answer(name="in another style", output=styled(right, other), spans=spans),
-            Answer(name="in a roundabout way", output=gold.output, spans=(*spans, called(len(spans) + 1, "calc"))),
+            KnownAnswer(name="in another style", output=styled(right, other), spans=spans),
+            KnownAnswer(name="in a roundabout way", output=gold.output, spans=(*spans, called(len(spans) + 1, "calc"))),
         ),
     )
 

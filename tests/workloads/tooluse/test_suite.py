@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import PairedEvaluation, episodes_of_run, policies_of, shown_looks, weighed
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.policies.lm import Shape, Transformer
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.suite import Suite, to_document
 from holdfast.store.store import Store, open_store
@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     made = []
     for seed in (0, 1):
         folder = tmp_path_factory.mktemp("weights")
-        model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=seed)
+        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
         save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
         made.append(str(folder))
     return made
@@ -137,10 +137,10 @@ def test_a_comparison_runs_to_its_end_and_its_episodes_can_be_read(store: Store,
 
 def test_weights_that_were_changed_since_are_not_measured(store: Store, tmp_path: Path) -> None:
     for place in (0, 1):
-        model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=place)
+        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=place)
         save_transformer(tmp_path / f"w{place}", model, Manifest(kind="transformer", shape={}, created_at=0.0))
     made = on(suite_of("tooluse:2"), None, *versions(store, [str(tmp_path / "w0"), str(tmp_path / "w1")]))
-    model = Transformer(Shape(width=16, layers=1, heads=2, context=512), seed=2)
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=2)
     save_transformer(tmp_path / "w1", model, Manifest(kind="transformer", shape={}, created_at=0.0))
     with pytest.raises(BadInput, match="any more; restore them"):
         evaluation_spec(store, made)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import Span, SpanKind, ToolCall
 from holdfast.workloads.tooluse.dialogues import styled
 from holdfast.workloads.tooluse.tasks import from_input
@@ -78,7 +78,7 @@ def test_every_call_of_what_is_off_limits_or_not_offered_costs(tools: tuple[str,
 
 def sheet(task: dict[str, Any], output: str, *tools: str, penalty: float = 0.0) -> dict[str, float]:
     signals = score(task, output, called(*tools), penalty=penalty)
-    return {one.name: one.value for one in signals} | {"total": Sheet(signals=signals).total or 0.0}
+    return {one.name: one.value for one in signals} | {"total": RewardBreakdown(signals=signals).total or 0.0}
 
 
 def test_cost_is_measured_beside_the_reward_and_paid_only_as_a_penalty() -> None:

@@ -22,13 +22,13 @@ from holdfast.workloads.tooluse.tools import (
     UNKNOWN_TOOL,
     UNKNOWN_UNIT,
     Toolbox,
-    World,
+    ToolWorld,
     evaluate,
     is_error,
     specs,
 )
 
-WORLD = World(records={"oak.price": "42"})
+WORLD = ToolWorld(records={"oak.price": "42"})
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_tool_that_is_not_offered_is_unknown() -> None:
 
 
 def test_a_busy_tool_is_free_after_as_many_good_calls_as_planned() -> None:
-    box = Toolbox(World(records=WORLD.records, busy={"lookup": 2}))
+    box = Toolbox(ToolWorld(records=WORLD.records, busy={"lookup": 2}))
     asked = '{"key":"oak.price"}'
     assert box.call("lookup", "oak") == BAD_ARGUMENTS  # does not count
     assert [box.call("lookup", asked) for _ in range(4)] == [BUSY, BUSY, "42", "42"]

@@ -17,7 +17,7 @@ from holdfast.workloads.tooluse.tasks import generate, to_input
 from holdfast.workloads.tooluse.verifier import (
     PADDINGS,
     Answered,
-    Recipe,
+    VerifierRecipe,
     answered,
     artefact,
     conversation,
@@ -108,7 +108,7 @@ def test_what_holds_no_conversation_has_no_probability(found: list[Answered]) ->
 
 
 def test_a_head_can_be_planted_and_taken_up(found: list[Answered], tmp_path: Path) -> None:
-    manifest = plant(found, tmp_path / "v", Recipe(seed=3), created_at=1.0)
+    manifest = plant(found, tmp_path / "v", VerifierRecipe(seed=3), created_at=1.0)
     assert manifest.notes["answers"] + sum(one is None for one in load()([x.conversation for x in found])) == len(found)
     assert manifest.data == data_sha256(found)
     assert load(tmp_path / "v").version == manifest.sha256[:12]

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.collect.doctor.findings import Finding, State, failed, skipped, unknown
-from holdfast.collect.doctor.probe import Answer, Patient, Refused
+from holdfast.collect.doctor.findings import DoctorFinding, FindingState, failed, skipped, unknown
+from holdfast.collect.doctor.probe import EndpointRefused, Patient, ProbeAnswer
 from holdfast.collect.doctor.semantics import (
-    Drawn,
-    Judged,
+    DrawnStats,
+    JudgedLogprobs,
     Meaning,
     drawn,
     spread,
@@ -40,12 +40,12 @@ OPENERS = ("Say any word that comes to your mind.", "17", "Say heads or tails.",
 Trainer = Callable[[Sequence[ModelCall]], Sequence[Sequence[float]]]  # its own log-probs of each call's completion
 
 
-async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list[Finding]:
+async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
     """The findings on temperature, top-k, top-p, draws and the trainer's gap."""
     patient.heard("temperature")
     told = {at: await _draw(patient, samples, temperature=at) for at in TEMPERATURES}
-    answers = {at: some for at, some in told.items() if not isinstance(some, Refused)}
-    if isinstance(why := told[1.0], Refused):
+    answers = {at: some for at, some in told.items() if not isinstance(some, EndpointRefused)}
+    if isinstance(why := told[1.0], EndpointRefused):
         lost = [unknown(check, "no_samples", f"sampling is refused: {why.says}") for check in DRAWN]
         return [*lost, skipped("trainer_gap", "there are no samples")]
     plain = {at: _drawn(some) for at, some in answers.items()}
@@ -57,18 +57,18 @@ async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list
     for check, value in (("top_k", TOP_K), ("top_p", TOP_P)):
         patient.heard(check)
         kept = {at: await _draw(patient, samples, temperature=at, **{check: value}) for at in bases}
-        if isinstance(refused := kept[1.0], Refused):
+        if isinstance(refused := kept[1.0], EndpointRefused):
             found.append(skipped(check, f"it is not offered: {refused.says}"))
             continue
-        pairs = [(plain[at], _drawn(some)) for at, some in kept.items() if not isinstance(some, Refused)]
+        pairs = [(plain[at], _drawn(some)) for at, some in kept.items() if not isinstance(some, EndpointRefused)]
         under = under_top_k(pairs, sharp, TOP_K) if check == "top_k" else under_top_p(pairs, sharp, TOP_P)
         found.append(_meaning(check, under, sharp))
-        every += [one for some in kept.values() if not isinstance(some, Refused) for one in some]
+        every += [one for some in kept.values() if not isinstance(some, EndpointRefused) for one in some]
     patient.heard("draws")
     return [*found, _draws(plain), _gap(patient, every, trainer)]
 
 
-async def _draw(patient: Patient, samples: int, **how: Any) -> list[Answer] | Refused:
+async def _draw(patient: Patient, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
     """Some answers to each opener, each with a seed of its own: most of what differs is in the first four tokens.
 
     Some endpoints know no top-k, or no temperature above 1: that is theirs to say.
@@ -76,13 +76,13 @@ async def _draw(patient: Patient, samples: int, **how: Any) -> list[Answer] | Re
     (text, seed), *rest = [(text, seed) for text in OPENERS for seed in range(samples)]
     try:
         first = await patient.ask([text], max_tokens=4, seed=seed, **how)  # one, to see whether it is refused
-    except Refused as refused:
+    except EndpointRefused as refused:
         return refused
     others = (patient.ask([text], max_tokens=4, seed=seed, **how) for text, seed in rest)
     return [first, *await asyncio.gather(*others)]
 
 
-def _drawn(answers: Sequence[Answer]) -> Drawn:
+def _drawn(answers: Sequence[ProbeAnswer]) -> DrawnStats:
     place = {text: number for number, text in enumerate(OPENERS)}
     return drawn((place[one.asked["messages"][-1]["content"]], one.ids or (), one.logprobs or ()) for one in answers)
 
@@ -95,20 +95,20 @@ MEANT = {
 }
 
 
-def _meaning(check: str, judged: Judged, sharp: float) -> Finding:
+def _meaning(check: str, judged: JudgedLogprobs, sharp: float) -> DoctorFinding:
     figures = {"comparisons": float(judged.of), "tolerance": sharp}
     if math.isfinite(judged.error):
         figures["error"] = judged.error
     if judged.meaning is Meaning.IN_FORCE:
         detail = f"in force, within {judged.error:.1g} nats in {judged.of} comparisons"
-        return Finding(check=check, detail=detail, figures=figures)
+        return DoctorFinding(check=check, detail=detail, figures=figures)
     detail = "log-probs " + MEANT[judged.meaning].format(check.replace("_", "-"))
-    state = State.UNKNOWN if judged.meaning is Meaning.UNKNOWN else State.FAILED
+    state = FindingState.UNKNOWN if judged.meaning is Meaning.UNKNOWN else FindingState.FAILED
     code = f"logprobs_{judged.meaning}_under_{check}"
-    return Finding(check=check, state=state, code=code, detail=detail, figures=figures)
+    return DoctorFinding(check=check, state=state, code=code, detail=detail, figures=figures)
 
 
-def _draws(plain: Mapping[float, Drawn]) -> Finding:
+def _draws(plain: Mapping[float, DrawnStats]) -> DoctorFinding:
     apart = spread(plain.values())
     if apart > UNSTABLE:
         detail = f"the log-prob of one token after the same ids differs by up to {apart:.2g} nats"
@@ -120,10 +120,10 @@ def _draws(plain: Mapping[float, Drawn]) -> Finding:
         detail = f"tokens do not come as often as their log-probs say (p = {p_value:.1g})"
         return failed("draws", "draws_differ", detail, p_value=p_value)
     detail = f"in {states} places, p = {p_value:.2g}"
-    return Finding(check="draws", detail=detail, figures={"p_value": p_value, "apart": apart})
+    return DoctorFinding(check="draws", detail=detail, figures={"p_value": p_value, "apart": apart})
 
 
-def _gap(patient: Patient, answers: Sequence[Answer], trainer: Trainer | None) -> Finding:
+def _gap(patient: Patient, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
     """The distance of the sampler's log-probs from the trainer's, before anything is learnt."""
     patient.heard("trainer_gap")
     if trainer is None:
@@ -142,4 +142,4 @@ def _gap(patient: Patient, answers: Sequence[Answer], trainer: Trainer | None) -
     detail = f"mean {mean:.1g}, most {most:.1g} nats over {len(gaps)} tokens"
     if mean > GAP:
         return failed("trainer_gap", "trainer_gap", f"sampler and trainer differ: {detail}", **figures)
-    return Finding(check="trainer_gap", detail=detail, figures=figures)
+    return DoctorFinding(check="trainer_gap", detail=detail, figures=figures)

@@ -16,8 +16,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from holdfast.collect.doctor.assay import SAMPLES, UNSTABLE, Trainer, assay
-from holdfast.collect.doctor.findings import CHECKS, Finding, State, failed, skipped, unknown
-from holdfast.collect.doctor.probe import Answer, Heard, Patient, Probe, Refused
+from holdfast.collect.doctor.findings import CHECKS, DoctorFinding, FindingState, failed, skipped, unknown
+from holdfast.collect.doctor.probe import EndpointProbe, EndpointRefused, Heard, Patient, ProbeAnswer
 
 ECHO = 0.5  # share of an answer's text whose ids must come back when it is read
 TALK = ("What is 2 + 2?", "And what is the opposite of hot?", "Thank you. Anything else?")
@@ -35,7 +35,7 @@ CALC: Mapping[str, Any] = {
 
 
 async def examine(
-    probe: Probe,
+    probe: EndpointProbe,
     model: str,
     *,
     with_tools: bool = True,
@@ -43,22 +43,22 @@ async def examine(
     samples: int = SAMPLES,
     system: str | None = None,
     heard: Heard = lambda check: None,
-) -> tuple[Finding, ...]:
+) -> tuple[DoctorFinding, ...]:
     """One finding for each of CHECKS, in their order. A connection that is lost is a Fault.
 
     `system` is what every question is asked under: a small model may know no conversation without instructions."""
     patient = Patient(probe, model, heard, system)
     try:
         first = await patient.ask(TALK[:1])
-    except Refused as refused:
+    except EndpointRefused as refused:
         return _all_skipped(failed("completion", "no_completion", refused.why), after="nothing was answered")
-    found = [Finding(check="completion", detail=f"answered by {first.model or model}"), *_tokens(patient, first)]
-    if any(one.state is State.FAILED for one in found):
+    found = [DoctorFinding(check="completion", detail=f"answered by {first.model or model}"), *_tokens(patient, first)]
+    if any(one.state is FindingState.FAILED for one in found):
         return _all_skipped(*found, after="there are no ids and log-probs to look at")
     found += [await _ids_of_text(patient, first), _usage(first)]
     found.append(repeated := await _repeatable(patient, first))
-    found.append(await _stream(patient, first, with_tools, repeated.state is State.OK))
-    if found[3].state is State.FAILED:
+    found.append(await _stream(patient, first, with_tools, repeated.state is FindingState.OK))
+    if found[3].state is FindingState.FAILED:
         return _all_skipped(*found, after="the ids are those of another text")
     found.append(await _template(patient))
     found.append(await _tool_calls(patient) if with_tools else skipped("tool_calls", "not asked for"))
@@ -68,15 +68,17 @@ async def examine(
 # What comes with an answer -------------------------------------------------------------------------------------------
 
 
-def _tokens(patient: Patient, answer: Answer) -> list[Finding]:
+def _tokens(patient: Patient, answer: ProbeAnswer) -> list[DoctorFinding]:
     patient.heard("token_ids")
     told = f" ({patient.refusals[0]})" if patient.refusals else ""
     missing = [name for name, ids in (("prompt", answer.prompt_ids), ("answer", answer.ids)) if not ids]
-    ids = Finding(check="token_ids", detail=f"{len(answer.prompt_ids or ())} read, {len(answer.ids or ())} written")
+    ids = DoctorFinding(
+        check="token_ids", detail=f"{len(answer.prompt_ids or ())} read, {len(answer.ids or ())} written"
+    )
     if missing:
         ids = failed("token_ids", "no_token_ids", f"no token ids of the {' and the '.join(missing)}{told}")
     count, values = len(answer.ids or ()), answer.logprobs
-    logprobs = Finding(check="logprobs", detail="one for each id")
+    logprobs = DoctorFinding(check="logprobs", detail="one for each id")
     if values is None:
         logprobs = failed("logprobs", "no_logprobs", f"no log-probs came{told}")
     elif answer.ids and len(values) != count:
@@ -86,7 +88,7 @@ def _tokens(patient: Patient, answer: Answer) -> list[Finding]:
     return [ids, logprobs]
 
 
-async def _ids_of_text(patient: Patient, answer: Answer) -> Finding:
+async def _ids_of_text(patient: Patient, answer: ProbeAnswer) -> DoctorFinding:
     """The answer's text, sent back as a question, must be read in the ids it was written in."""
     patient.heard("ids_of_text")
     code, text = "ids_of_other_text", answer.text.strip() or str(answer.message.get("reasoning_content") or "").strip()
@@ -105,7 +107,7 @@ async def _ids_of_text(patient: Patient, answer: Answer) -> Finding:
     seen = f"of {len(own)} ids that its text is read in, {matched} stand in the answer"
     if share < ECHO:
         return failed("ids_of_text", code, seen, share=share)
-    return Finding(check="ids_of_text", detail=seen, figures={"share": share})
+    return DoctorFinding(check="ids_of_text", detail=seen, figures={"share": share})
 
 
 def _middle(long: Sequence[int], short: Sequence[int]) -> tuple[int, ...]:
@@ -116,46 +118,46 @@ def _middle(long: Sequence[int], short: Sequence[int]) -> tuple[int, ...]:
     return tuple(long[head : len(long) - tail])
 
 
-def _usage(answer: Answer) -> Finding:
+def _usage(answer: ProbeAnswer) -> DoctorFinding:
     counts = dict(zip(COUNTED, (len(answer.prompt_ids or ()), len(answer.ids or ())), strict=True))
     told = {name: answer.usage.get(name) for name in COUNTED}
     wrong = [f"{name} = {told[name]}, {count} ids" for name, count in counts.items() if told[name] != count]
     if wrong:
         return failed("usage", "usage_differs", "; ".join(wrong))
-    return Finding(check="usage", detail="as many as there are ids")
+    return DoctorFinding(check="usage", detail="as many as there are ids")
 
 
-async def _repeatable(patient: Patient, first: Answer) -> Finding:
+async def _repeatable(patient: Patient, first: ProbeAnswer) -> DoctorFinding:
     patient.heard("repeatable")
     again = await asyncio.gather(*(patient.ask(TALK[:1]) for _ in range(3)))
     differing = sum(one.ids != first.ids for one in again)
     if differing:
         detail = f"{differing} of 3 answers at temperature 0 differ from the first"
-        return Finding(check="repeatable", state=State.WARNING, code="not_repeatable", detail=detail)
+        return DoctorFinding(check="repeatable", state=FindingState.WARNING, code="not_repeatable", detail=detail)
     pairs = [(a, b) for one in again for a, b in zip(first.logprobs or (), one.logprobs or (), strict=False)]
     apart = max((abs(a - b) for a, b in pairs), default=0.0)
-    return Finding(check="repeatable", detail=f"log-probs within {apart:.1g} nats", figures={"apart": apart})
+    return DoctorFinding(check="repeatable", detail=f"log-probs within {apart:.1g} nats", figures={"apart": apart})
 
 
-async def _stream(patient: Patient, first: Answer, with_tools: bool, is_repeatable: bool) -> Finding:
+async def _stream(patient: Patient, first: ProbeAnswer, with_tools: bool, is_repeatable: bool) -> DoctorFinding:
     patient.heard("stream")
     try:
         wrong = _differing(await patient.ask(TALK[:1], stream=True), first)
         if with_tools:
             asked = (patient.ask([SUM], tools=[CALC], stream=stream) for stream in (True, False))
             wrong += _differing(*await asyncio.gather(*asked))
-    except Refused as refused:
+    except EndpointRefused as refused:
         return failed("stream", "stream_refused", f"streams are refused: {refused.says}")
     if not wrong:
-        return Finding(check="stream", detail="the same text, calls, ids and log-probs")
+        return DoctorFinding(check="stream", detail="the same text, calls, ids and log-probs")
     detail = f"streamed, {', '.join(dict.fromkeys(wrong))} differ from the whole answer"
     if is_repeatable:
         return failed("stream", "stream_differs", detail)
     detail = f"{detail}: as two whole answers do"
-    return Finding(check="stream", state=State.WARNING, code="not_repeatable", detail=detail)
+    return DoctorFinding(check="stream", state=FindingState.WARNING, code="not_repeatable", detail=detail)
 
 
-def _differing(heard: Answer, whole: Answer) -> list[str]:
+def _differing(heard: ProbeAnswer, whole: ProbeAnswer) -> list[str]:
     """What a stream says otherwise than the whole answer."""
     parts = {"the ids of the answer": "ids", "the ids of the prompt": "prompt_ids", "the reason it ended": "finish"}
     wrong = [what for what, name in parts.items() if getattr(heard, name) != getattr(whole, name)]
@@ -174,10 +176,10 @@ def _differing(heard: Answer, whole: Answer) -> list[str]:
 # What a later turn begins with ---------------------------------------------------------------------------------------
 
 
-async def _template(patient: Patient) -> Finding:
+async def _template(patient: Patient) -> DoctorFinding:
     patient.heard("template")
     messages: list[str | Mapping[str, Any]] = []
-    before: Answer | None = None
+    before: ProbeAnswer | None = None
     for text in TALK:
         answer = await patient.ask([*messages, text])
         if before is not None and (why := parting(before, answer)) is not None:
@@ -185,10 +187,10 @@ async def _template(patient: Patient) -> Finding:
             return failed("template", code, detail)
         messages += [text, answer.message]
         before = answer
-    return Finding(check="template", detail=f"over {len(TALK)} turns")
+    return DoctorFinding(check="template", detail=f"over {len(TALK)} turns")
 
 
-def parting(before: Answer, after: Answer) -> tuple[str, str] | None:
+def parting(before: ProbeAnswer, after: ProbeAnswer) -> tuple[str, str] | None:
     """Why the later prompt does not begin with the earlier prompt and its answer: a code, and a sentence."""
     read, written, later = before.prompt_ids or (), before.ids or (), after.prompt_ids or ()
     whole = (*read, *written)
@@ -205,7 +207,7 @@ def parting(before: Answer, after: Answer) -> tuple[str, str] | None:
     return "retokenised", f"the answer comes back in other ids, from token {inside} of {len(written)} on"
 
 
-async def _tool_calls(patient: Patient) -> Finding:
+async def _tool_calls(patient: Patient) -> DoctorFinding:
     patient.heard("tool_calls")
     try:
         bare, first = await asyncio.gather(patient.ask([SUM]), patient.ask([SUM], tools=[CALC]))
@@ -217,11 +219,11 @@ async def _tool_calls(patient: Patient) -> Finding:
             tries += await asyncio.gather(*drawing)
         called = next((answer for answer in tries if answer.calls), None)
         return _uncalled(tries) if called is None else await _round_trip(patient, called)
-    except Refused as refused:
+    except EndpointRefused as refused:
         return failed("tool_calls", "tools_refused", f"a request with tools is refused: {refused.says}")
 
 
-def _uncalled(tries: Sequence[Answer]) -> Finding:
+def _uncalled(tries: Sequence[ProbeAnswer]) -> DoctorFinding:
     """Whether calls were written and got lost, or there were none."""
     for answer in tries:
         letters = b"".join(answer.spelled or ()).decode(errors="replace")
@@ -234,7 +236,7 @@ def _uncalled(tries: Sequence[Answer]) -> Finding:
     return unknown("tool_calls", "no_tool_call", f"no call came in {len(tries)} answers: skip it if it has no tools")
 
 
-async def _round_trip(patient: Patient, called: Answer) -> Finding:
+async def _round_trip(patient: Patient, called: ProbeAnswer) -> DoctorFinding:
     call, code = called.calls[0], "tool_calls_malformed"
     function = _function(call)
     if function[0] != "calc" or not call.get("id"):
@@ -253,7 +255,7 @@ async def _round_trip(patient: Patient, called: Answer) -> Finding:
         return failed("tool_calls", "tool_calls_rewritten", f"after a call, {why[1]}")
     if right.prompt_ids == other.prompt_ids:
         return failed("tool_calls", "tool_results_lost", "the prompt is the same whatever the tool's result")
-    return Finding(check="tool_calls", detail="called, answered, and read back in the same ids")
+    return DoctorFinding(check="tool_calls", detail="called, answered, and read back in the same ids")
 
 
 def _function(call: Any) -> tuple[str, str]:
@@ -262,5 +264,5 @@ def _function(call: Any) -> tuple[str, str]:
     return str(given.get("name") or ""), str(given.get("arguments") or "")
 
 
-def _all_skipped(*found: Finding, after: str) -> tuple[Finding, ...]:
+def _all_skipped(*found: DoctorFinding, after: str) -> tuple[DoctorFinding, ...]:
     return (*found, *(skipped(check, after) for check in list(CHECKS)[len(found) :]))

@@ -29,7 +29,7 @@ CHECKS = {
 }
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     OK = "ok"
     WARNING = "warning"  # worth knowing
     FAILED = "failed"
@@ -38,34 +38,34 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """What one check found."""
 
     check: str
-    state: State = State.OK
+    state: FindingState = FindingState.OK
     code: str = "ok"  # stable, for programs
     detail: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def verdict(findings: Sequence[Finding]) -> Decision:
+def verdict(findings: Sequence[DoctorFinding]) -> Decision:
     """Whether to train on it. Closed by what failed, by what could not be seen, and where nothing was looked at."""
-    bad = [one for one in findings if one.state in (State.FAILED, State.UNKNOWN)]
+    bad = [one for one in findings if one.state in (FindingState.FAILED, FindingState.UNKNOWN)]
     if bad:
         return Decision(open=False, reasons=tuple(Reason(code=one.code, text=one.detail) for one in bad))
-    if not any(one.state is State.OK for one in findings):
+    if not any(one.state is FindingState.OK for one in findings):
         return Decision(open=False, reasons=(Reason(code="nothing_examined", text="no check was made"),))
-    passed = sum(one.state is State.OK for one in findings)
+    passed = sum(one.state is FindingState.OK for one in findings)
     return Decision(open=True, reasons=(Reason(code="endpoint_fit", text=f"{passed} checks passed"),))
 
 
-def failed(check: str, code: str, detail: str, **figures: float) -> Finding:
-    return Finding(check=check, state=State.FAILED, code=code, detail=detail, figures=figures)
+def failed(check: str, code: str, detail: str, **figures: float) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.FAILED, code=code, detail=detail, figures=figures)
 
 
-def unknown(check: str, code: str, detail: str) -> Finding:
-    return Finding(check=check, state=State.UNKNOWN, code=code, detail=detail)
+def unknown(check: str, code: str, detail: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.UNKNOWN, code=code, detail=detail)
 
 
-def skipped(check: str, why: str) -> Finding:
-    return Finding(check=check, state=State.SKIPPED, code="skipped", detail=why)
+def skipped(check: str, why: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.SKIPPED, code="skipped", detail=why)

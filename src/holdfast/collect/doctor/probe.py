@@ -25,7 +25,7 @@ AT_ONCE = 16  # requests
 Heard = Callable[[str], object]  # told the name of each check as it begins
 
 
-class Refused(HoldfastError):
+class EndpointRefused(HoldfastError):
     """The endpoint answered, and not with a completion."""
 
     def __init__(self, status: int, says: str) -> None:
@@ -34,7 +34,7 @@ class Refused(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProbeAnswer:
     """One choice, as it came. None: it was not there."""
 
     asked: Mapping[str, Any]  # the request's body
@@ -70,15 +70,15 @@ class Answer:
         )
 
 
-class Probe:
-    """`async with Probe(url) as probe: await probe.ask(body)`"""
+class EndpointProbe:
+    """`async with EndpointProbe(url) as probe: await probe.ask(body)`"""
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 60.0) -> None:
         self.url, self._key = checked("endpoint", base_url, example="http://127.0.0.1:8377/v1"), api_key
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def __aenter__(self) -> Probe:
+    async def __aenter__(self) -> EndpointProbe:
         self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout)
         return self
 
@@ -91,15 +91,15 @@ class Probe:
         """What it says it serves; nothing where it does not say."""
         try:
             answer = await self._read("GET", "/models")
-        except Refused:
+        except EndpointRefused:
             return []
         listed = answer.get("data") if isinstance(answer, Mapping) else None
         return [str(one["id"]) for one in listed or () if isinstance(one, Mapping) and "id" in one]
 
-    async def ask(self, body: Mapping[str, Any]) -> Answer:
+    async def ask(self, body: Mapping[str, Any]) -> ProbeAnswer:
         return whole(body, await self._read("POST", "/chat/completions", body))
 
-    async def hear(self, body: Mapping[str, Any]) -> Answer:
+    async def hear(self, body: Mapping[str, Any]) -> ProbeAnswer:
         """The same, streamed and put together."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
         text = await self._fetch("POST", "/chat/completions", {**body, **options})
@@ -110,7 +110,7 @@ class Probe:
         try:
             return json.loads(text)
         except ValueError:
-            raise Refused(200, f"not JSON: {_short(text)}") from None
+            raise EndpointRefused(200, f"not JSON: {_short(text)}") from None
 
     async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> str:
         try:
@@ -119,20 +119,20 @@ class Probe:
                 async for part in response.content.iter_any():
                     content += part
                     if len(content) > LARGEST:
-                        raise Refused(response.status, f"an answer of more than {LARGEST} bytes")
+                        raise EndpointRefused(response.status, f"an answer of more than {LARGEST} bytes")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
         text = hidden(content.decode(errors="replace"), self._key)  # what is found is shown
         if response.status != 200:
-            raise Refused(response.status, _complaint(text))
+            raise EndpointRefused(response.status, _complaint(text))
         return text
 
 
 class Patient:
     """The endpoint under examination: short questions, and what it would not take."""
 
-    def __init__(self, probe: Probe, model: str, heard: Heard, system: str | None = None) -> None:
+    def __init__(self, probe: EndpointProbe, model: str, heard: Heard, system: str | None = None) -> None:
         self._probe, self._model, self.heard = probe, model, heard
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._extras: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
@@ -141,7 +141,7 @@ class Patient:
 
     async def ask(
         self, messages: Sequence[str | Mapping[str, Any]], *, stream: bool = False, **sampling: Any
-    ) -> Answer:
+    ) -> ProbeAnswer:
         """Texts are the user's. What we add is left out from where the endpoint refuses it."""
         said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
         usual = {"max_tokens": 64, "temperature": 0.0}
@@ -152,7 +152,7 @@ class Patient:
             try:
                 async with self._turn:
                     return await hear(body | extras)
-            except Refused as refused:
+            except EndpointRefused as refused:
                 named = [name for name in extras if name.removeprefix("return_") in refused.says]
                 if refused.status not in (400, 422) or not named:
                     raise
@@ -161,11 +161,11 @@ class Patient:
                     self._extras.pop(name, None)
 
 
-def whole(body: Mapping[str, Any], answer: Any) -> Answer:
+def whole(body: Mapping[str, Any], answer: Any) -> ProbeAnswer:
     """The first choice of a chat completion."""
     try:
         choice = answer["choices"][0]
-        return Answer(
+        return ProbeAnswer(
             asked=body,
             message=dict(choice["message"]),
             finish=choice.get("finish_reason"),
@@ -175,10 +175,12 @@ def whole(body: Mapping[str, Any], answer: Any) -> Answer:
             **_tokens(choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise Refused(200, f"not a chat completion ({type(error).__name__}): {_short(json.dumps(answer))}") from None
+        raise EndpointRefused(
+            200, f"not a chat completion ({type(error).__name__}): {_short(json.dumps(answer))}"
+        ) from None
 
 
-def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> Answer:
+def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
     """The first choice of a stream, put together as clients do."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
@@ -189,7 +191,7 @@ def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> Answer:
     try:
         for chunk in chunks:
             if "error" in chunk:
-                raise Refused(200, _complaint(json.dumps(chunk)))
+                raise EndpointRefused(200, _complaint(json.dumps(chunk)))
             model, usage = str(chunk.get("model") or model), chunk.get("usage") or usage
             prompt = chunk.get("prompt_token_ids") or prompt
             for choice in chunk.get("choices") or ():
@@ -207,13 +209,13 @@ def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> Answer:
                     entries = entries or []
                     entries += new
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise Refused(200, f"not a stream of a chat completion ({type(error).__name__})") from None
+        raise EndpointRefused(200, f"not a stream of a chat completion ({type(error).__name__})") from None
     if not any(chunk.get("choices") for chunk in chunks):
-        raise Refused(200, "a stream without a choice")
+        raise EndpointRefused(200, "a stream without a choice")
     if calls:
         message["tool_calls"] = [call for _, call in sorted(calls.items())]
     tokens = _tokens(ids, entries)
-    return Answer(
+    return ProbeAnswer(
         asked=body, message=message, finish=finish, prompt_ids=_ids(prompt), usage=usage, model=model, **tokens
     )
 
@@ -228,7 +230,7 @@ def events(text: str) -> Iterator[Any]:
             try:
                 yield json.loads(data)
             except ValueError:
-                raise Refused(200, f"an event that is not JSON: {_short(data)}") from None
+                raise EndpointRefused(200, f"an event that is not JSON: {_short(data)}") from None
 
 
 def _add(call: dict[str, Any], part: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ class Meaning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnStats:
     """What was told of the answers to one way of drawing."""
 
     logprobs: Mapping[State, Mapping[int, tuple[float, ...]]]  # of each token that followed, every time it was told
@@ -43,23 +43,23 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedLogprobs:
     meaning: Meaning
     of: int  # comparisons that could tell
     error: float = math.nan  # nats, the middle one, from the meaning it has
 
 
-def drawn(answers: Iterable[Told]) -> Drawn:
+def drawn(answers: Iterable[Told]) -> DrawnStats:
     found: dict[State, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for prompt, ids, logprobs in answers:
         for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=False)):
             found[prompt, tuple(ids[:place])][token].append(logprob)
-    return Drawn(
+    return DrawnStats(
         logprobs={state: {token: tuple(told) for token, told in tokens.items()} for state, tokens in found.items()}
     )
 
 
-def spread(each: Iterable[Drawn]) -> float:
+def spread(each: Iterable[DrawnStats]) -> float:
     """The largest difference between two tellings of one log-prob: the same ids, the same way of drawing."""
     told = (told for one in each for tokens in one.logprobs.values() for told in tokens.values())
     return max((max(some) - min(some) for some in told), default=0.0)
@@ -69,7 +69,7 @@ def tolerance(noise: float) -> float:
     return min(max(SHARPEST, 3.0 * noise), 0.2)
 
 
-def under_temperature(by_temperature: Mapping[float, Drawn], tolerance: float) -> Judged:
+def under_temperature(by_temperature: Mapping[float, DrawnStats], tolerance: float) -> JudgedLogprobs:
     """From pairs of tokens that were drawn in one state at two temperatures."""
     errors = []
     temperatures = sorted(by_temperature)
@@ -82,7 +82,7 @@ def under_temperature(by_temperature: Mapping[float, Drawn], tolerance: float) -
     return _judged(errors, tolerance)
 
 
-def _gaps(cold: Drawn, hot: Drawn) -> Iterator[tuple[float, float]]:
+def _gaps(cold: DrawnStats, hot: DrawnStats) -> Iterator[tuple[float, float]]:
     """Differences of log-probs between the likeliest token and another, in both."""
     for state in cold.logprobs.keys() & hot.logprobs.keys():
         one, other = cold.known(state), hot.known(state)
@@ -91,7 +91,7 @@ def _gaps(cold: Drawn, hot: Drawn) -> Iterator[tuple[float, float]]:
             yield one[common[0]] - one[token], other[common[0]] - other[token]
 
 
-def under_top_k(pairs: Iterable[tuple[Drawn, Drawn]], tolerance: float, top_k: int) -> Judged:
+def under_top_k(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float, top_k: int) -> JudgedLogprobs:
     """From tokens that were drawn in one state without top-k (first) and with it (second).
 
     Where k different ones were drawn with it, those are the ones it keeps, whatever else there is.
@@ -106,7 +106,7 @@ def under_top_k(pairs: Iterable[tuple[Drawn, Drawn]], tolerance: float, top_k: i
     return _filtered(errors, outside, tolerance)
 
 
-def under_top_p(pairs: Iterable[tuple[Drawn, Drawn]], tolerance: float, top_p: float) -> Judged:
+def under_top_p(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float, top_p: float) -> JudgedLogprobs:
     """From tokens that were drawn in one state without top-p (first) and with it (second)."""
     errors, outside = list[tuple[float, float]](), 0
     for base, filtered in pairs:
@@ -146,24 +146,26 @@ def _nucleus(p: Mapping[int, float], top_p: float) -> set[int] | None:
     return None
 
 
-def _filtered(errors: Sequence[tuple[float, float]], outside: int, tolerance: float) -> Judged:
+def _filtered(errors: Sequence[tuple[float, float]], outside: int, tolerance: float) -> JudgedLogprobs:
     count = outside + len(errors)
     is_ignored = outside > 0.05 * count  # a few may stand on the border
-    return Judged(meaning=Meaning.IGNORED, of=count) if is_ignored else _judged(errors, tolerance)
+    return JudgedLogprobs(meaning=Meaning.IGNORED, of=count) if is_ignored else _judged(errors, tolerance)
 
 
-def _judged(errors: Sequence[tuple[float, float]], tolerance: float) -> Judged:
+def _judged(errors: Sequence[tuple[float, float]], tolerance: float) -> JudgedLogprobs:
     """Each error is the distance from the meaning in force, and from the raw one."""
     if len(errors) < LEAST:
-        return Judged(meaning=Meaning.UNKNOWN, of=len(errors))
+        return JudgedLogprobs(meaning=Meaning.UNKNOWN, of=len(errors))
     for meaning, place in ((Meaning.IN_FORCE, 0), (Meaning.RAW, 1)):
         mine = sorted(error[place] for error in errors)
         if sum(error <= tolerance for error in mine) >= MOST * len(mine):
-            return Judged(meaning=meaning, of=len(mine), error=mine[len(mine) // 2])
-    return Judged(meaning=Meaning.OTHER, of=len(errors), error=sorted(error[0] for error in errors)[len(errors) // 2])
+            return JudgedLogprobs(meaning=meaning, of=len(mine), error=mine[len(mine) // 2])
+    return JudgedLogprobs(
+        meaning=Meaning.OTHER, of=len(errors), error=sorted(error[0] for error in errors)[len(errors) // 2]
+    )
 
 
-def surprise(plain: Drawn, *, least: int = 8) -> tuple[float, int]:
+def surprise(plain: DrawnStats, *, least: int = 8) -> tuple[float, int]:
     """How unlikely the draws are if the log-probs are theirs: the smallest exact p-value, times the number of tests.
 
     In each state the token that is said to be likeliest came so often; so many times is Binomial(n, p). The other

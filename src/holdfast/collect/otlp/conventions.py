@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.collect.otlp.wire import Foreign
+from holdfast.collect.otlp.wire import OtelSpan
 from holdfast.collect.proxy.said import Said, count, kind, part, written
 from holdfast.contracts.trace import ModelCall, ToolCall
 
@@ -50,7 +50,7 @@ SAID = re.compile(
 )
 
 
-def model_call(span: Foreign) -> ModelCall | None:
+def model_call(span: OtelSpan) -> ModelCall | None:
     """The call of a model that this span is; None where it is none."""
     given = dict(span.attributes)
     for event in span.events:
@@ -80,7 +80,7 @@ def model_call(span: Foreign) -> ModelCall | None:
     )
 
 
-def tool_call(span: Foreign) -> ToolCall | None:
+def tool_call(span: OtelSpan) -> ToolCall | None:
     """The call of a tool that this span is; None where it is none."""
     given = span.attributes
     name = given.get("gen_ai.tool.name")
@@ -98,7 +98,7 @@ def tool_call(span: Foreign) -> ToolCall | None:
     )
 
 
-def _conversation(given: Mapping[str, Any], span: Foreign) -> tuple[list[Any], dict[str, Any] | None, Any]:
+def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], dict[str, Any] | None, Any]:
     """What was said before, what the model said, and why it ended; in the first form in which it is there."""
     inputs, outputs = _listed(given.get("gen_ai.input.messages")), _listed(given.get("gen_ai.output.messages"))
     if inputs or outputs:

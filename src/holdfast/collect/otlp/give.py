@@ -17,9 +17,9 @@ import aiohttp
 
 from holdfast.collect.address import checked, hidden
 from holdfast.collect.otlp.conventions import model_attributes, tool_attributes
-from holdfast.collect.otlp.wire import NS, PROTOBUF, Foreign, Noted, written
+from holdfast.collect.otlp.wire import NS, PROTOBUF, Noted, OtelSpan, written
 from holdfast.contracts.errors import Fault
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout
 from holdfast.contracts.trace import Span, SpanKind
 
@@ -29,7 +29,9 @@ BATCH = 200  # spans in one request
 EXAMPLE = "http://127.0.0.1:4318"
 
 
-def given(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: Sheet | None = None) -> list[Foreign]:
+def given(
+    rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: RewardBreakdown | None = None
+) -> list[OtelSpan]:
     """An attempt's spans in their order, the root at the end: it is what says that all has come."""
     resource = {"service.name": "holdfast", f"{SOURCE}rollout": rollout.id, f"{SOURCE}attempt": attempt.id}
     ids = {span.seq: _identity(attempt, span) for span in spans}
@@ -40,7 +42,7 @@ def given(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: Shee
         return [one if one.parent_id else _with(one, scores) for one in made]
     begun = min([attempt.started_at, *(span.started_at for span in spans)])
     ended = max([attempt.ended_at or begun, *(span.ended_at or span.started_at for span in spans)])
-    agent = Foreign(
+    agent = OtelSpan(
         trace_id=trace,
         span_id=root,
         name=f"invoke_agent {rollout.name}",
@@ -54,7 +56,7 @@ def given(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: Shee
     return [*made, agent]
 
 
-def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: Mapping[str, Any]) -> Foreign:
+def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: Mapping[str, Any]) -> OtelSpan:
     trace_id, span_id = ids[span.seq]
     is_own = span.span_id is None
     attributes = dict(span.attributes)
@@ -67,7 +69,7 @@ def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: 
         attributes |= model_attributes(span.model)
     if span.tool is not None:
         attributes |= tool_attributes(span.tool)
-    return Foreign(
+    return OtelSpan(
         trace_id=trace_id,
         span_id=span_id,
         parent_id=parent,
@@ -83,7 +85,7 @@ def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: 
     )
 
 
-def _with(one: Foreign, scores: tuple[Noted, ...]) -> Foreign:
+def _with(one: OtelSpan, scores: tuple[Noted, ...]) -> OtelSpan:
     return replace(one, events=one.events + scores)
 
 
@@ -110,8 +112,8 @@ def _made(text: str, size: int) -> str:
     return blake2b(text.encode(), digest_size=size).hexdigest()
 
 
-def batches(spans: Iterable[Foreign], size: int = BATCH) -> Iterator[list[Foreign]]:
-    batch: list[Foreign] = []
+def batches(spans: Iterable[OtelSpan], size: int = BATCH) -> Iterator[list[OtelSpan]]:
+    batch: list[OtelSpan] = []
     for span in spans:
         batch.append(span)
         if len(batch) == size:
@@ -123,7 +125,7 @@ def batches(spans: Iterable[Foreign], size: int = BATCH) -> Iterator[list[Foreig
 
 async def send(
     url: str,
-    spans: Iterable[Foreign],
+    spans: Iterable[OtelSpan],
     *,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,

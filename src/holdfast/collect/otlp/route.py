@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from holdfast.collect import endpoint, forms
 from holdfast.collect.forms import Gives, Told, obj
-from holdfast.collect.openapi import Place
+from holdfast.collect.openapi import ApiRoute
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.take import Taker
 from holdfast.collect.proxy import identity
@@ -42,9 +42,9 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 def routes(
     taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
-) -> list[Place]:
+) -> list[ApiRoute]:
     """For the proxy's app; who may ask is told as there."""
-    door = endpoint.Door(name="", token=token, largest=largest, wait_s=wait_s)
+    door = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
 
     async def traces(request: Request) -> Response:
         door.admit(request)
@@ -66,8 +66,8 @@ def routes(
         return Response(wire.answer(media_type, taken.refused, taken.why), media_type=media_type)
 
     return [
-        Place("/v1/traces", traces, TOLD, method="POST"),
-        Place("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
+        ApiRoute("/v1/traces", traces, TOLD, method="POST"),
+        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
     ]
 
 

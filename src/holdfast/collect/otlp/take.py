@@ -18,11 +18,11 @@ from typing import Any
 
 from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
 from holdfast.collect.otlp.wire import MOST as MOST_ATTRIBUTES
-from holdfast.collect.otlp.wire import NS, Foreign
+from holdfast.collect.otlp.wire import NS, OtelSpan
 from holdfast.collect.proxy.identity import NUMBER, Identity
 from holdfast.collect.proxy.said import part
 from holdfast.contracts.errors import BadRecord, HoldfastError, NotFound, StaleLease, StoreError
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Task
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, Span, SpanEvent, SpanKind
@@ -48,7 +48,7 @@ class Known:
     heard_at: float = 0.0
     last: int = FIRST - 1
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    signals: list[Signal] = field(default_factory=list)
+    signals: list[RewardTerm] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -81,11 +81,11 @@ class Taker:
         self._known: OrderedDict[str, Known] = OrderedDict()  # by rollout and number, or by trace
         self._turn = asyncio.Lock()
 
-    async def take(self, spans: Iterable[Foreign], whose: Identity | None = None) -> Taken:
+    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> Taken:
         """Keep them; where the request itself names an attempt that does not run, NotFound or StaleLease."""
         taken = Taken()
         dropped = 0
-        groups: dict[str, tuple[Identity | None, list[Foreign]]] = {}
+        groups: dict[str, tuple[Identity | None, list[OtelSpan]]] = {}
         for span in spans:
             dropped += span.dropped
             named = whose or identity_of(span)
@@ -152,7 +152,7 @@ class Taker:
         (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
         return Known(claim.attempt, is_ours=True)
 
-    async def _keep(self, known: Known, group: list[Foreign], taken: Taken) -> None:
+    async def _keep(self, known: Known, group: list[OtelSpan], taken: Taken) -> None:
         numbers = known.numbers
         new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
         taken.kept += len(group) - len(new)
@@ -200,7 +200,7 @@ class Taker:
             if known.signals and not known.is_scored:
                 await self._store.traces.score(attempt, known.signals, now=now)
                 known.is_scored = True
-            reward = Sheet(signals=tuple(known.signals)).total if known.signals else None
+            reward = RewardBreakdown(signals=tuple(known.signals)).total if known.signals else None
             await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
         except StaleLease:
             pass  # it was given up long ago
@@ -213,7 +213,7 @@ class Taker:
                 await self._end(known)
 
 
-def identity_of(span: Foreign) -> Identity | None:
+def identity_of(span: OtelSpan) -> Identity | None:
     """The attempt that a span names by itself; None where it names none, or nothing that can be one."""
     for given in (span.attributes, span.resource):
         rollout, attempt = given.get("holdfast.rollout"), given.get("holdfast.attempt")
@@ -234,7 +234,7 @@ def _named(rollout: Any, attempt: str) -> Identity | None:
     return Identity(rollout=named, number=int(found["number"]))
 
 
-def as_span(one: Foreign, seq: int, parent: int | None) -> Span:
+def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
     """A span of ours; what was said in a call is in the call, and not among the attributes as well."""
     model = model_call(one)
     tool = None if model is not None else tool_call(one)
@@ -291,7 +291,7 @@ def _spoken(span: Span) -> tuple[str, list[Any]]:
     return response.get("content") or "", calls
 
 
-def _signals(one: Foreign) -> Iterable[Signal]:
+def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
     """Scores that an evaluator has noted: a trace that is a rollout of its own is rewarded with them."""
     for event in one.events:
         given: Mapping[str, Any] = event.attributes
@@ -300,7 +300,7 @@ def _signals(one: Foreign) -> Iterable[Signal]:
             name = str(given.get("gen_ai.evaluation.name") or "score")
             source = str(given.get("holdfast.source") or f"otlp:{name}")
             try:
-                signal = Signal(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
+                signal = RewardTerm(name=name, value=float(value), weight=float(weight), source=source)  # type: ignore[arg-type]
             except (HoldfastError, OverflowError):
                 continue
             if abs(signal.value * signal.weight) <= LARGEST_SCORE:

@@ -35,7 +35,7 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
+class OtelSpan:
     """A span as OpenTelemetry has it."""
 
     trace_id: str  # 32 hexadecimal digits
@@ -56,7 +56,7 @@ class Full(Exception):
     """There is no room for this attribute."""
 
 
-class Room:
+class AttributeLimit:
     """For the attributes of one span."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Room:
         self.left -= number
 
 
-def read(body: bytes, media_type: str) -> tuple[list[Foreign], int]:
+def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
     """The spans of a request, and how many could not be read; BadInput where it is no request at all."""
     if media_type == JSON:
         try:
@@ -89,7 +89,7 @@ def read(body: bytes, media_type: str) -> tuple[list[Foreign], int]:
     raise BadInput(f"Content-Type {media_type!r}", why="is unknown", remedy=f"send {PROTOBUF} or {JSON}")
 
 
-def written(spans: Iterable[Foreign], media_type: str) -> bytes:
+def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:
     """A request with these spans, one resource after the other."""
     request = {"resourceSpans": [_group(resource, group) for resource, group in _by_resource(spans)]}
     if media_type == JSON:
@@ -119,7 +119,7 @@ def answer(media_type: str, rejected: int, why: str) -> bytes:
     return bytes(response.SerializeToString())
 
 
-def _gathered(found: Iterator[Foreign | None]) -> tuple[list[Foreign], int]:
+def _gathered(found: Iterator[OtelSpan | None]) -> tuple[list[OtelSpan], int]:
     spans, unread = [], 0
     for one in found:
         if one is None:
@@ -129,10 +129,10 @@ def _gathered(found: Iterator[Foreign | None]) -> tuple[list[Foreign], int]:
     return spans, unread
 
 
-def _from_json(request: Any) -> Iterator[Foreign | None]:
+def _from_json(request: Any) -> Iterator[OtelSpan | None]:
     for group in _list(request, "resourceSpans"):
         try:
-            resource = _attributes(_get(_get(group, "resource") or {}, "attributes"), Room())
+            resource = _attributes(_get(_get(group, "resource") or {}, "attributes"), AttributeLimit())
         except UNREADABLE:
             resource = None  # whose spans these are cannot be told
         for scope in _list(group, "scopeSpans"):
@@ -143,9 +143,9 @@ def _from_json(request: Any) -> Iterator[Foreign | None]:
                     yield None
 
 
-def _json_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
-    status, room = _get(span, "status") or {}, Room()
-    return Foreign(
+def _json_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
+    status, room = _get(span, "status") or {}, AttributeLimit()
+    return OtelSpan(
         trace_id=_hex(_get(span, "traceId"), 32),
         span_id=_hex(_get(span, "spanId"), 16),
         parent_id=_hex(_get(span, "parentSpanId"), 16) if _get(span, "parentSpanId") else None,
@@ -168,10 +168,10 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
     )
 
 
-def _from_protobuf(message: Any) -> Iterator[Foreign | None]:
+def _from_protobuf(message: Any) -> Iterator[OtelSpan | None]:
     for group in message.resource_spans:
         try:
-            resource = _fitting(((one.key, one.value) for one in group.resource.attributes), _plain, Room())
+            resource = _fitting(((one.key, one.value) for one in group.resource.attributes), _plain, AttributeLimit())
         except UNREADABLE:
             resource = None  # whose spans these are cannot be told
         for scope in group.scope_spans:
@@ -182,9 +182,9 @@ def _from_protobuf(message: Any) -> Iterator[Foreign | None]:
                     yield None
 
 
-def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
-    room = Room()
-    return Foreign(
+def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
+    room = AttributeLimit()
+    return OtelSpan(
         trace_id=_hex(span.trace_id.hex(), 32),
         span_id=_hex(span.span_id.hex(), 16),
         parent_id=_hex(span.parent_span_id.hex(), 16) if span.parent_span_id else None,
@@ -207,7 +207,9 @@ def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> Foreign:
     )
 
 
-def _fitting(pairs: Iterable[tuple[str, Any]], read_value: Callable[[Any, Room], Any], room: Room) -> dict[str, Any]:
+def _fitting(
+    pairs: Iterable[tuple[str, Any]], read_value: Callable[[Any, AttributeLimit], Any], room: AttributeLimit
+) -> dict[str, Any]:
     """The attributes that there is room for; the others are counted."""
     found = {}
     for key, value in pairs:
@@ -221,7 +223,7 @@ def _fitting(pairs: Iterable[tuple[str, Any]], read_value: Callable[[Any, Room],
     return found
 
 
-def _plain(value: Any, room: Room, depth: int = 0) -> Any:
+def _plain(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
     """A protobuf AnyValue."""
     kind = value.WhichOneof("value")
     if depth > DEEPEST:
@@ -237,7 +239,7 @@ def _plain(value: Any, room: Room, depth: int = 0) -> Any:
     return None if kind is None else _finite(getattr(value, kind))
 
 
-def _from_any(value: Any, room: Room, depth: int = 0) -> Any:
+def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
     """An AnyValue in JSON: whole numbers come as text there."""
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
@@ -275,7 +277,7 @@ def _whole(value: Any) -> int:
     return number
 
 
-def _attributes(pairs: Any, room: Room) -> dict[str, Any]:
+def _attributes(pairs: Any, room: AttributeLimit) -> dict[str, Any]:
     told = ((str(one["key"]), one.get("value")) for one in pairs or () if one.get("key"))
     return _fitting(told, _from_any, room)
 
@@ -298,8 +300,8 @@ def _pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"key": str(key), "value": _any(value)} for key, value in attributes.items() if value is not None]
 
 
-def _by_resource(spans: Iterable[Foreign]) -> list[tuple[Mapping[str, Any], list[Foreign]]]:
-    groups: list[tuple[Mapping[str, Any], list[Foreign]]] = []
+def _by_resource(spans: Iterable[OtelSpan]) -> list[tuple[Mapping[str, Any], list[OtelSpan]]]:
+    groups: list[tuple[Mapping[str, Any], list[OtelSpan]]] = []
     for span in spans:
         if not groups or groups[-1][0] != span.resource:
             groups.append((span.resource, []))
@@ -307,12 +309,12 @@ def _by_resource(spans: Iterable[Foreign]) -> list[tuple[Mapping[str, Any], list
     return groups
 
 
-def _group(resource: Mapping[str, Any], spans: list[Foreign]) -> dict[str, Any]:
+def _group(resource: Mapping[str, Any], spans: list[OtelSpan]) -> dict[str, Any]:
     scope = {"scope": {"name": "holdfast"}, "spans": [_span(span) for span in spans]}
     return {"resource": {"attributes": _pairs(resource)}, "scopeSpans": [scope]}
 
 
-def _span(span: Foreign) -> dict[str, Any]:
+def _span(span: OtelSpan) -> dict[str, Any]:
     written: dict[str, Any] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,

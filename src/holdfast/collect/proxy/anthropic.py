@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Asked, loads, read_object
+from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object
 from holdfast.collect.proxy.said import Said, count, kind, part, written
 from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
@@ -42,7 +42,7 @@ class Messages:
         """Both forms: `x-api-key` is the older one, and today's client sends only the other."""
         return {"x-api-key": key, "Authorization": f"Bearer {key}"}
 
-    def read_request(self, body: bytes) -> Asked:
+    def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
         model, messages, user = given.get("model"), given.get("messages"), part(given.get("metadata"), "user_id")
         if not isinstance(model, str) or not model:
@@ -53,7 +53,7 @@ class Messages:
             conversation = (*_system(given.get("system")), *(said for m in messages for said in _messages(m)))
         except ValueError as error:
             raise BadInput("messages", why=str(error)) from None
-        return Asked(
+        return ModelRequest(
             model=model,
             messages=conversation,
             sampling=_sampling(given),
@@ -62,20 +62,20 @@ class Messages:
             body=body,
         )
 
-    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
             raise ValueError("no message")
         return _call(asked, answer, _assistant(answer["content"]).message(), answer.get("stop_reason"))
 
-    def stream(self, asked: Asked) -> Blocks:
+    def stream(self, asked: ModelRequest) -> Blocks:
         return Blocks(asked)
 
 
 class Blocks:
     """The blocks of one streamed message."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ModelRequest) -> None:
         self._asked = asked
         self.is_ended = self.has_begun = self.has_holes = False
         self._head: dict[str, Any] = {}
@@ -254,7 +254,7 @@ def _tool(tool: Any) -> Any:
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
-def _call(asked: Asked, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
+def _call(asked: ModelRequest, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
     usage, model = answer.get("usage"), answer.get("model")
     sizes = [count(part(usage, name)) for name in SIZES]
     return ModelCall(

@@ -24,17 +24,17 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.openapi import Place, described
+from holdfast.collect.openapi import ApiRoute, described
 from holdfast.collect.proxy import forms, identity
 from holdfast.collect.proxy.attribution import Log
-from holdfast.collect.proxy.budgets import Budgets, Grant
+from holdfast.collect.proxy.budgets import Grant, ProxyBudgets
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import FORWARDED, Asked, Assembler, Dialect, read_object
-from holdfast.collect.proxy.gate import Answer, Busy
+from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, read_object
+from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
 from holdfast.collect.proxy.identity import BadHeader, Identity
-from holdfast.collect.proxy.keep import Keeper, Price, Record, Scrub
-from holdfast.collect.proxy.models import PATH, Known, Models
+from holdfast.collect.proxy.models import PATH, Known, UpstreamModels
 from holdfast.collect.proxy.near import Near
+from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.sse import Splitter
 from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, Upstreams
 from holdfast.collect.reply import Spell
@@ -64,14 +64,14 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProxyLimits:
     largest: int = 64 * 2**20  # bytes of a request
     wait_s: float = endpoint.WAIT_S  # for a request's body
     amend_s: float = 0.5  # between two writings of a stream that runs
     unread_s: float = 60.0  # that a client may leave a stream unread
 
 
-USUAL = Limits()
+USUAL = ProxyLimits()
 
 
 def app(
@@ -83,12 +83,12 @@ def app(
     spell: Spell | None = None,
     scrub: Scrub | None = None,
     scrub_spelt: Scrub | None = None,
-    prices: Mapping[str, Price] | None = None,
+    prices: Mapping[str, TokenPrice] | None = None,
     state_folder: Path | None = None,
     dialects: Sequence[Dialect] = (Chat(),),
     routes: Sequence[BaseRoute] = (),
     clock: Callable[[], float] = time.time,
-    limits: Limits = USUAL,
+    limits: ProxyLimits = USUAL,
 ) -> Starlette:
     """The proxy before these upstreams, or before policies: `choose_version` gives one for a call's user or rollout.
 
@@ -102,9 +102,9 @@ def app(
         upstreams = [Near(choose_version, spell=spell, clock=clock)]
     proxy = Proxy(
         Upstreams(upstreams),
-        Keeper(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
-        Budgets(store, clock=clock),
-        endpoint.Door(name="", token=token, largest=limits.largest, wait_s=limits.wait_s),
+        SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
+        ProxyBudgets(store, clock=clock),
+        endpoint.RequestReader(name="", token=token, largest=limits.largest, wait_s=limits.wait_s),
         None if state_folder is None else Log(state_folder),
         dialects,
         is_shared=token is not None,
@@ -120,16 +120,16 @@ def app(
     return application
 
 
-def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[Place]:
+def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
     places = []
     for dialect in dialects:
         call, told = Asgi(partial(proxy.call, dialect)), forms.called(dialect.path)
-        places += [Place(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
-    places += [Place(f"{start}{PATH}", proxy.models, forms.LIST) for start in (BELOW, "")]
-    places.append(Place("/training/proxy/health", proxy.health, forms.HEALTH))
+        places += [ApiRoute(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
+    places += [ApiRoute(f"{start}{PATH}", proxy.models, forms.LIST) for start in (BELOW, "")]
+    places.append(ApiRoute("/training/proxy/health", proxy.health, forms.HEALTH))
     for order in (proxy.held, proxy.released):
         name = "hold" if order == proxy.held else "release"
-        places.append(Place(f"/training/proxy/{name}", order, forms.ordered(name), method="POST"))
+        places.append(ApiRoute(f"/training/proxy/{name}", order, forms.ordered(name), method="POST"))
     return places
 
 
@@ -144,12 +144,12 @@ class Asgi:
 
 
 @dataclass(slots=True)
-class Call:
+class ProxyCall:
     """One call while it passes."""
 
     dialect: Dialect
     identity: Identity
-    asked: Asked
+    asked: ModelRequest
     headers: Mapping[str, str]  # to pass on
     attempt: Attempt
     path: str
@@ -166,9 +166,9 @@ class Proxy:
     def __init__(
         self,
         upstreams: Upstreams,
-        keeper: Keeper,
-        budgets: Budgets,
-        door: endpoint.Door,
+        keeper: SpanRecorder,
+        budgets: ProxyBudgets,
+        door: endpoint.RequestReader,
         log: Log | None,
         dialects: Sequence[Dialect],
         *,
@@ -177,7 +177,7 @@ class Proxy:
     ) -> None:
         self._unread_s = unread_s
         self.upstreams, self._keeper, self._door, self._log = upstreams, keeper, door, log
-        self._models, self._budgets, self._dialects = Models(upstreams.each), budgets, dialects
+        self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
         # With a token, whoever asks has shown it in place of an upstream's key.
         own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
         self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
@@ -261,7 +261,7 @@ class Proxy:
         finally:
             self._note(call)
 
-    async def _read(self, dialect: Dialect, request: Request) -> Call:
+    async def _read(self, dialect: Dialect, request: Request) -> ProxyCall:
         body = await self._door.content(request)
         headers = dict(request.headers.raw)
         whose = (
@@ -271,7 +271,7 @@ class Proxy:
         )
         if whose.trace is not None:
             whose = replace(whose, trace=self._scrubbed(whose.trace))
-        return Call(
+        return ProxyCall(
             dialect=dialect,
             identity=whose,
             asked=dialect.read_request(body),
@@ -289,7 +289,7 @@ class Proxy:
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
         return str(self._keeper.scrubbed(said).messages[0]["content"])
 
-    async def _pass_on(self, call: Call, send: Send) -> None:
+    async def _pass_on(self, call: ProxyCall, send: Send) -> None:
         wanted = self._budgets.wanted(call.attempt)
         if wanted is None:
             await self._recorded(call, send)
@@ -301,16 +301,16 @@ class Proxy:
         finally:
             call.grant.settle(None)  # what nobody has used is free again
 
-    def _about(self, call: Call, upstream: Upstream) -> asyncio.Future[Known]:
+    def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[Known]:
         return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
 
-    async def _recorded(self, call: Call, send: Send) -> None:
+    async def _recorded(self, call: ProxyCall, send: Send) -> None:
         """The opening of the record is on its way to the disk while the upstream works."""
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
         record = self._keeper.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
-        answer: Answer | None = None
+        answer: UpstreamAnswer | None = None
         try:
             call.upstream, answer = await self.upstreams.ask(
                 call.dialect, call.asked, call.headers, call.identity.rollout
@@ -328,7 +328,7 @@ class Proxy:
             if answer is not None:
                 answer.close()
 
-    async def _whole(self, call: Call, record: Record, answer: Answer, send: Send) -> None:
+    async def _whole(self, call: ProxyCall, record: CallRecord, answer: UpstreamAnswer, send: Send) -> None:
         parts, size = [], 0
         async for chunk in answer.chunks():
             parts.append(chunk)
@@ -351,7 +351,7 @@ class Proxy:
         call.sent = size
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, call: Call, record: Record, answer: Answer, send: Send) -> None:
+    async def _stream(self, call: ProxyCall, record: CallRecord, answer: UpstreamAnswer, send: Send) -> None:
         splitter, assembler = Splitter(), call.dialect.stream(call.asked)
         await _start(call, answer, send, None)
         try:
@@ -382,7 +382,7 @@ class Proxy:
         except TimeoutError:
             raise ClientDisconnect from None
 
-    async def _finish(self, call: Call, record: Record, assembler: Assembler) -> None:
+    async def _finish(self, call: ProxyCall, record: CallRecord, assembler: Assembler) -> None:
         """A stream that never said why it ended was cut; of one with holes nobody knows what was said."""
         if record.is_closed:
             return
@@ -392,7 +392,7 @@ class Proxy:
             partial = "an event of the stream could not be read"
         await self._close(call, record, made, partial)
 
-    async def _close(self, call: Call, record: Record, made: ModelCall | None, partial: str | None) -> None:
+    async def _close(self, call: ProxyCall, record: CallRecord, made: ModelCall | None, partial: str | None) -> None:
         if record.is_closed:
             return
         has_ids = made is not None and (made.prompt_ids is not None or made.completion_ids is not None)
@@ -403,7 +403,7 @@ class Proxy:
         if call.grant is not None:
             await call.grant.written()
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: ProxyCall) -> None:
         if self._log is None:
             return
         who, error = call.identity, call.error
@@ -427,12 +427,12 @@ class Proxy:
         )
 
 
-def _settle(call: Call, record: Record, made: ModelCall | None) -> None:
+def _settle(call: ProxyCall, record: CallRecord, made: ModelCall | None) -> None:
     if call.grant is not None and (told := call.grant.settle(made)):
         record.notes["thinking"] = told
 
 
-async def _start(call: Call, answer: Answer, send: Send, size: int | None) -> None:
+async def _start(call: ProxyCall, answer: UpstreamAnswer, send: Send, size: int | None) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
     if size is not None:
         headers.append((b"content-length", str(size).encode()))

@@ -14,18 +14,18 @@ from typing import Any
 
 import orjson
 
+from holdfast.collect.budget_tracker import BudgetTracker
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.dialect import Asked, Dialect
+from holdfast.collect.proxy.dialect import Dialect, ModelRequest
 from holdfast.collect.proxy.models import Known
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.purse import Purse
 from holdfast.collect.thinking import Way, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
-from holdfast.store.writer import Pending
+from holdfast.store.writer import WriteFuture
 
 MOST = 10_000  # attempts whose budgets are at hand; the others' are in the store
 LEAST_ENABLED = 1024  # tokens: with fewer, Anthropic's API does not think at all
@@ -63,11 +63,11 @@ class Opened:
 
     def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
         self._store, self._attempt, self._clock = store, attempt, clock
-        self._writes: list[Pending[None]] = []
-        self._under_way: list[Pending[None]] = []  # all of them, whoever waits
-        self.purse = Purse(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+        self._writes: list[WriteFuture[None]] = []
+        self._under_way: list[WriteFuture[None]] = []  # all of them, whoever waits
+        self.purse = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
 
-    def taken(self) -> list[Pending[None]]:
+    def taken(self) -> list[WriteFuture[None]]:
         """What was written since somebody asked: it is that one's to wait for."""
         taken, self._writes = self._writes, []
         return taken
@@ -94,7 +94,7 @@ class Opened:
         self._under_way.append(write)
 
 
-class Budgets:
+class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._runs: dict[str, str | None] = {}  # the mode that each wants; None: it has no budgets
@@ -112,8 +112,8 @@ class Budgets:
         return self._runs[run]
 
     def grant(
-        self, attempt: Attempt, asked: Asked, dialect: Dialect, wanted: str, known: Iterable[Known]
-    ) -> tuple[Grant, Asked]:
+        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[Known]
+    ) -> tuple[Grant, ModelRequest]:
         """The call's share, and the call as it is asked for with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
         opened = self._purse(attempt)

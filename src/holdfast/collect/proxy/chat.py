@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Asked, loads, read_object, spliced, token_ids
+from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object, spliced, token_ids
 from holdfast.collect.proxy.said import count
 from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
@@ -30,7 +30,7 @@ class Chat:
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def read_request(self, body: bytes) -> Asked:
+    def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
         model, messages, choices = given.get("model"), given.get("messages"), given.get("n")
         if choices not in (None, 1):
@@ -40,7 +40,7 @@ class Chat:
             raise BadInput("model", why="is missing, or no text", remedy="name the model")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
-        return Asked(
+        return ModelRequest(
             model=model,
             messages=tuple(messages),
             sampling={name: value for name, value in given.items() if name not in APART and value is not None},
@@ -50,7 +50,7 @@ class Chat:
             extended=spliced(body, given, ADDED),
         )
 
-    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
         answer = loads(body)
         try:
             choice = answer["choices"][0]
@@ -59,14 +59,14 @@ class Chat:
             raise ValueError("no chat completion") from None
         return _call(asked, answer, choice, message, choice.get("token_ids"), _entries(choice.get("logprobs")))
 
-    def stream(self, asked: Asked) -> Chunks:
+    def stream(self, asked: ModelRequest) -> Chunks:
         return Chunks(asked)
 
 
 class Chunks:
     """The chunks of one completion."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ModelRequest) -> None:
         self._asked = asked
         self.is_ended = self.has_begun = self.has_holes = False
         self._head: dict[str, Any] = {}  # of the answer, not of a choice
@@ -155,7 +155,12 @@ def _joined(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(
-    asked: Asked, answer: Mapping[str, Any], choice: Mapping[str, Any], message: dict[str, Any], ids: Any, entries: Any
+    asked: ModelRequest,
+    answer: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    message: dict[str, Any],
+    ids: Any,
+    entries: Any,
 ) -> ModelCall:
     """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
     usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")

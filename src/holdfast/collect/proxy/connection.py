@@ -25,7 +25,7 @@ LISTEN_S = 0.01
 UNFIT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # in a header
 
 
-class Broken(OSError):
+class BrokenConnection(OSError):
     """The other side does not speak HTTP, or stopped in the middle."""
 
 
@@ -194,11 +194,13 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             why = error.__context__
-            self._fail(why if isinstance(why, Broken) else Broken(f"its answer is no HTTP: {error}"))
+            self._fail(
+                why if isinstance(why, BrokenConnection) else BrokenConnection(f"its answer is no HTTP: {error}")
+            )
             return
         if self._bare > MOST_HEAD and not self._is_whole:
             what = "what it sends between the pieces of its answer" if self._has_head else "the head of its answer"
-            self._fail(Broken(f"{what} is larger than {MOST_HEAD} bytes"))
+            self._fail(BrokenConnection(f"{what} is larger than {MOST_HEAD} bytes"))
         elif self._waiting > MOST_WAITING and not self._is_paused and not self.is_lost:
             self._is_paused = True
             self._transport.pause_reading()
@@ -208,11 +210,11 @@ class Connection(asyncio.Protocol):
             self._is_whole = True  # its end is the end of the connection
             self._rest()
             self._wake()
-        self._fail(error if isinstance(error, OSError) else Broken("it hung up"))
+        self._fail(error if isinstance(error, OSError) else BrokenConnection("it hung up"))
 
     def on_message_begin(self) -> None:
         if self._is_whole:
-            raise Broken("it says more than it was asked")
+            raise BrokenConnection("it says more than it was asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._has_head:
@@ -224,7 +226,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status == 101 or not 100 <= self.status <= 599:
-            raise Broken(f"its status is {self.status}")
+            raise BrokenConnection(f"its status is {self.status}")
         if self.status >= 200:  # below: a word before the answer
             self._has_head = True
             self._is_framed |= self.status in (204, 304)

@@ -1,8 +1,8 @@
 """What the proxy has to know about an API in order to keep its calls: how one is asked for, and how an answer is read.
 
 A dialect reads; it never changes a byte of what is passed on. The one thing it may say about the request is what could
-be added to it, so that the upstream gives token ids and log-probs (`Asked.extended`). Where bytes go is `app`'s and
-`upstream`'s business, splitting a stream into events is `sse`'s.
+be added to it, so that the upstream gives token ids and log-probs (`ModelRequest.extended`). `app` and `upstream` move
+the bytes, `sse` splits a stream into events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETURNED = frozenset({"content-type", "content-encoding", "retry-after", "x-requ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ModelRequest:
     """A model call as it was asked for."""
 
     model: str
@@ -62,15 +62,15 @@ class Dialect(Protocol):
         """The headers that carry an upstream's own key."""
         ...
 
-    def read_request(self, body: bytes) -> Asked:
+    def read_request(self, body: bytes) -> ModelRequest:
         """BadInput where it is no request of this dialect: what is not understood cannot be kept."""
         ...
 
-    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
         """The call with its answer; ValueError where the body is none."""
         ...
 
-    def stream(self, asked: Asked) -> Assembler: ...
+    def stream(self, asked: ModelRequest) -> Assembler: ...
 
 
 def read_object(body: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class Busy(HoldfastError):
     retry_after_s = 1
 
 
-class Answer(Protocol):
+class UpstreamAnswer(Protocol):
     """An answer that has begun. It must be closed, however it ends."""
 
     @property

@@ -58,7 +58,7 @@ class Known:
     is_spelt: bool = False  # its tokens are our own: a byte, or a mark with a name
 
 
-class Models:
+class UpstreamModels:
     def __init__(self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._upstreams, self._clock = upstreams, clock
         self._session: aiohttp.ClientSession | None = None

@@ -11,8 +11,8 @@ import orjson
 from starlette.responses import StreamingResponse
 
 from holdfast.collect.endpoint import answered
-from holdfast.collect.proxy.dialect import Asked, Dialect
-from holdfast.collect.proxy.gate import Answer, Gate
+from holdfast.collect.proxy.dialect import Dialect, ModelRequest
+from holdfast.collect.proxy.gate import Gate, UpstreamAnswer
 from holdfast.collect.reply import Envelope, Spell
 from holdfast.collect.request import read_request
 from holdfast.contracts.engine import Complete
@@ -39,7 +39,7 @@ class Near:
     def url(self, path: str) -> str:
         return f"local:{path}"
 
-    async def ask(self, dialect: Dialect, asked: Asked, headers: Mapping[str, str], key: str) -> Answer:
+    async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
         if dialect.path != "/v1/chat/completions":
             raise BadInput(dialect.path, why="is not spoken by local policies", remedy="use /v1/chat/completions")
         request = read_request(orjson.loads(asked.extended or asked.body))

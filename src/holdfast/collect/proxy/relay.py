@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import Asked, loads
-from holdfast.collect.proxy.gate import Answer, Busy
+from holdfast.collect.proxy.dialect import ModelRequest, loads
+from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
 from holdfast.collect.proxy.sse import Splitter
 from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstreams
 from holdfast.contracts.errors import BadInput, Fault
@@ -73,10 +73,10 @@ class Relay:
     def close(self) -> None:
         """The connections are shared with other versions: whoever opened them closes them."""
 
-    def _asked(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> Asked:
+    def _asked(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> ModelRequest:
         return self._chat.read_request(orjson.dumps({"model": self._model, "messages": list(messages), **given}))
 
-    async def _begun(self, asked: Asked) -> Answer:
+    async def _begun(self, asked: ModelRequest) -> UpstreamAnswer:
         try:
             _, answer = await self._upstreams.ask(self._chat, asked, JSON, self._key)
         except (Unreachable, Busy) as error:
@@ -117,7 +117,7 @@ class Relay:
         return Fault(f"upstream model {self._model}", why=why, remedy="is the upstream running, and is the key right?")
 
 
-async def _read(answer: Answer) -> bytes:
+async def _read(answer: UpstreamAnswer) -> bytes:
     parts, size = [], 0
     async for chunk in answer.chunks():
         parts.append(chunk)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Asked, loads, read_object
+from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object
 from holdfast.collect.proxy.said import Said, count, kind, part
 from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
@@ -51,7 +51,7 @@ class Responses:
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def read_request(self, body: bytes) -> Asked:
+    def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
         model, said, user = given.get("model"), given.get("input"), given.get("user")
         if not isinstance(model, str) or not model:
@@ -62,7 +62,7 @@ class Responses:
             raise BadInput("input", why="is no text and no list of objects", remedy="give a text or items")
         instructions = given.get("instructions")
         system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
-        return Asked(
+        return ModelRequest(
             model=model,
             messages=(*system, *_messages(said or ())),
             sampling=_sampling(given),
@@ -71,7 +71,7 @@ class Responses:
             body=body,
         )
 
-    def whole(self, asked: Asked, body: bytes) -> ModelCall:
+    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
         """One that has failed, or is answered later, is no answer."""
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
@@ -81,14 +81,14 @@ class Responses:
             raise ValueError(f"a response that is {answer.get('status')}")
         return call
 
-    def stream(self, asked: Asked) -> Items:
+    def stream(self, asked: ModelRequest) -> Items:
         return Items(asked)
 
 
 class Items:
     """The items of one streamed response. What the end says of an item counts more than what came on the way."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ModelRequest) -> None:
         self._asked = asked
         self.is_ended = self.has_begun = self.has_holes = False
         self._answer: dict[str, Any] = {}
@@ -245,7 +245,7 @@ def _tool(tool: Any) -> Any:
     return {"type": "function", "function": function}
 
 
-def _call(asked: Asked, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
+def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
     said = Said()
     for item in output:
         _say(said, item)

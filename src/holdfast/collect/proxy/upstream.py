@@ -13,8 +13,8 @@ from hashlib import blake2b
 
 from holdfast.collect import address
 from holdfast.collect.proxy.connection import Connection, Connections
-from holdfast.collect.proxy.dialect import RETURNED, Asked, Dialect
-from holdfast.collect.proxy.gate import Answer, Gate
+from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
+from holdfast.collect.proxy.gate import Gate, UpstreamAnswer
 from holdfast.collect.proxy.near import Near
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.rollout import Backoff
@@ -74,7 +74,7 @@ class Remote:
             sent.update(dialect.credentials(own))
         return sent
 
-    async def ask(self, dialect: Dialect, asked: Asked, headers: Mapping[str, str], key: str) -> Answer:
+    async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
         """The answer, once it has begun. The first call for a model that may be extended shows whether it can be."""
         sent = self.signed(dialect, headers)
         path, what = dialect.path, (dialect.path, asked.model)
@@ -97,7 +97,7 @@ class Remote:
         if len(self._knows) < 10_000:  # names of models come from callers
             self._knows[what] = does
 
-    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> UpstreamAnswer:
         await self.gate.enter()
         try:
             return HttpAnswer(await self._connections.post(path, headers, body), self._connections, self.gate.leave)
@@ -167,8 +167,8 @@ class Upstreams:
         )
 
     async def ask(
-        self, dialect: Dialect, asked: Asked, headers: Mapping[str, str], rollout: str
-    ) -> tuple[Upstream, Answer]:
+        self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], rollout: str
+    ) -> tuple[Upstream, UpstreamAnswer]:
         order = self.ordered(rollout)
         for number in range(1, self._tries + 1):
             one = order[(number - 1) % len(order)]
@@ -188,7 +188,7 @@ class Upstreams:
                 await asyncio.sleep(wait_s)
         raise AssertionError("the last try returns or raises")
 
-    def _again_in(self, answer: Answer, number: int) -> float:
+    def _again_in(self, answer: UpstreamAnswer, number: int) -> float:
         said = answer.headers.get("retry-after", "")
         if said.isdecimal():
             return float(said)

@@ -18,8 +18,8 @@ from typing import Any
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState
-from holdfast.contracts.run import LedgerEntry, Run
-from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, Mark
+from holdfast.contracts.run import LedgerEntry, RunRecord
+from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, TimedEvent
 from holdfast.store.check import check
 from holdfast.store.older import as_before
 from holdfast.store.store import Store, open_store
@@ -32,7 +32,7 @@ NO_ROOM = 5  # the exit code of a store without room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DrillCheck:
     """One thing that has to be so, and what was found."""
 
     name: str
@@ -45,10 +45,10 @@ class Facts:
     """What a drill has left."""
 
     folder: Path
-    marks: tuple[Mark, ...]
+    marks: tuple[TimedEvent, ...]
     limits: Mapping[str, float]  # seconds
     entries: tuple[LedgerEntry, ...]
-    run: Run | None
+    run: RunRecord | None
     tries: Mapping[str, tuple[Rollout, tuple[Attempt, ...]]]  # by rollout
     problems: tuple[str, ...]  # of the store
     live: Mapping[str, str | None]  # policy → version
@@ -71,7 +71,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:
-    checks: tuple[Check, ...]
+    checks: tuple[DrillCheck, ...]
     measured: Mapping[str, float]
 
     @property
@@ -79,7 +79,7 @@ class Recount:
         return [f"{one.name}: {one.found}" for one in self.checks if not one.holds]
 
 
-def gather(folder: Path, run: str | None, marks: Sequence[Mark], limits: Mapping[str, float]) -> Facts:
+def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: Mapping[str, float]) -> Facts:
     with open_store(str(folder / STORE), create=False, migrate=False) as store:
         problems = [f"{part.name}: {text}" for part in check(store) for text in part.problems]
         found = None if run is None else store.runs.get(run)
@@ -133,7 +133,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _evidence(facts: Facts) -> Iterator[Check]:
+def _evidence(facts: Facts) -> Iterator[DrillCheck]:
     """Of every drill: the store is sound, and the files tell what the store does."""
     yield _check("the store is sound", not facts.problems, facts.problems[:1] or ("every part of the check is clean",))
     is_same = (facts.folder / EVENTS).read_text(encoding="utf-8") == events(facts)
@@ -145,7 +145,7 @@ def _evidence(facts: Facts) -> Iterator[Check]:
     yield _check("the transcript has every mark", not missing, missing[:1] or (f"{len(facts.marks)} marks",))
 
 
-def _job(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
+def _job(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """A run was stopped in the middle, was taken up, and came to its end: nothing lost, nothing done twice."""
     run, stopped, taken = _run(facts), facts.at("killed") or facts.at("stopped"), facts.taken_up(_run(facts).id)
     manifest = json.loads((facts.folder / MANIFEST).read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ def _job(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
     yield _check("it worked again in time", is_soon, (f"{_seconds(known)}, at most {facts.limits['recovery_s']:g} s",))
 
 
-def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
+def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """A run that learns was killed in each phase: it was taken up, every step of it is there once, and it ended."""
     killed = [mark for mark in facts.marks if mark.name == "killed" and "phase" in mark.facts]
     for mark in killed:
@@ -191,7 +191,7 @@ def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
         yield _check(f"{run}: it came to its end", ends[-1:] == ["completed"], ends[-1:] or ("it did not",))
 
 
-def _serving(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
+def _serving(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """A service was killed while a canary answered: it answers again, and everybody is answered by whom they were."""
     for killed in (mark for mark in facts.marks if mark.name == "service killed"):
         answers = [one for one in _answers(facts) if not one["error"]]
@@ -211,14 +211,14 @@ def _answers(facts: Facts) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (facts.folder / ANSWERS).read_text(encoding="utf-8").splitlines()]
 
 
-def _disk(facts: Facts) -> Iterator[Check]:
+def _disk(facts: Facts) -> Iterator[DrillCheck]:
     """It said so, with the exit code of a store without room, and in one line."""
     lines = (facts.folder / TRANSCRIPT).read_text(encoding="utf-8").splitlines()
     said = [line.partition(" ")[2] for line in lines if line.partition(" ")[2].startswith(f"exit {NO_ROOM}: holdfast:")]
     yield _check("it said that there was no room", bool(said), said[:1] or ("nothing was said",))
 
 
-def _upgrade(facts: Facts) -> Iterator[Check]:
+def _upgrade(facts: Facts) -> Iterator[DrillCheck]:
     """All that the older store could hold is there after the upgrade, to the letter."""
     before, after = (  # but for the first line, which tells of the export itself
         [held for line in lines[1:] if (held := as_before(line)) is not None]
@@ -234,7 +234,7 @@ def _upgrade(facts: Facts) -> Iterator[Check]:
     yield _check("the schema is a newer one", is_newer, (found,))
 
 
-def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
+def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """Pause drains, freeze hands back, resume goes on, cancel interrupts: by the times of orders and attempts."""
     run, limit = _run(facts), facts.limits["obey_s"]
     paused, frozen, ended = (facts.orders(name)[:1] for name in ("paused", "frozen", "cancelled"))
@@ -270,7 +270,7 @@ def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
     yield _check("the run is cancelled", run.state == "cancelled", (str(run.state),))
 
 
-def _cancelled(facts: Facts, at: float, limit: float, measured: dict[str, float]) -> Iterator[Check]:
+def _cancelled(facts: Facts, at: float, limit: float, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """Attempts are closed with the order itself; that the work has stopped is the word of whoever drove the run."""
     cut = [one for one in facts.attempts if one.started_at <= at and (one.ended_at is None or one.ended_at >= at)]
     interrupted = sum(one.status is AttemptState.CANCELLED for one in cut)
@@ -287,7 +287,7 @@ def _cancelled(facts: Facts, at: float, limit: float, measured: dict[str, float]
     yield _check("cancelled: nothing is left open", not open_, open_[:1] or (f"{len(facts.tries)} rollouts",))
 
 
-def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
+def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """What answers changes, in time, and nobody's request fails."""
     limit = facts.limits["obey_s"]
     answers = _answers(facts)
@@ -311,15 +311,15 @@ def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[Check]:
     yield _check("and only it, from then on", set(late) == {good}, (_counted(late),))
 
 
-def _check(name: str, holds: bool, found: Sequence[str]) -> Check:
-    return Check(name=name, holds=holds, found=found[0])
+def _check(name: str, holds: bool, found: Sequence[str]) -> DrillCheck:
+    return DrillCheck(name=name, holds=holds, found=found[0])
 
 
-def _line(mark: Mark) -> str:
+def _line(mark: TimedEvent) -> str:
     return f"{mark.at:.6f} * {mark.name} {json.dumps(dict(mark.facts), sort_keys=True)}"
 
 
-def _run(facts: Facts) -> Run:
+def _run(facts: Facts) -> RunRecord:
     if facts.run is None:
         raise StoreError("the drill's run", why="is not named")
     return facts.run

@@ -22,11 +22,11 @@ from holdfast.collect.agent import Context
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OPEN, RolloutState
-from holdfast.contracts.run import Run
+from holdfast.contracts.run import RunRecord
 from holdfast.operate.drill import aftermath
 from holdfast.operate.drill.callers import Callers
 from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
-from holdfast.operate.drill.scratch import CONFIG, Broken, Clock, Running, Scratch
+from holdfast.operate.drill.scratch import CONFIG, Clock, DrillFailed, Running, Scratch
 from holdfast.store.older import set_back
 from holdfast.store.store import open_store
 
@@ -119,7 +119,7 @@ def _phases(scratch: Scratch, practice: Mapping[str, Any]) -> None:
         scratch.kill(driver, run=run, phase=phase)
         driver = _taken_up(scratch, run, "improve")
     if scratch.end(driver, 900.0) not in (0, 1):  # a gate that stays closed is no accident
-        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
     scratch.mark("ended", run=run)
 
 
@@ -156,7 +156,7 @@ def _answered(scratch: Scratch, callers: Callers) -> None:
 def _reach(scratch: Scratch, run: str, driver: Running, phase: str) -> None:
     scratch.wait(f"it is {phase}", lambda: driver.has_ended() or PHASES[phase](scratch, run), 600.0)
     if driver.has_ended():
-        raise Broken(driver.line, why=f"ended with {driver.code} before it was {phase}: {driver.err[-300:]}")
+        raise DrillFailed(driver.line, why=f"ended with {driver.code} before it was {phase}: {driver.err[-300:]}")
 
 
 def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
@@ -187,7 +187,7 @@ PHASES: Mapping[str, Callable[[Scratch, str], bool]] = {
 }
 
 
-def _newest(scratch: Scratch) -> Run:
+def _newest(scratch: Scratch) -> RunRecord:
     with scratch.opened() as store:
         return store.runs.newest(most=1)[0]
 
@@ -220,7 +220,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
     scratch.mark("earlier", schema=earlier)
     refused = scratch.begin("runs", "--store", store)
     if scratch.end(refused) == 0:
-        raise Broken("holdfast runs", why="a store of an earlier schema was taken for one of today's")
+        raise DrillFailed("holdfast runs", why="a store of an earlier schema was taken for one of today's")
     for number in range(1 if quick else 3):
         _interrupted(scratch, after_s=0.005 * number)
     done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)
@@ -303,7 +303,7 @@ def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
     scratch.wait("the service is up", lambda: served.has_ended() or ADDRESS.search(served.out) is not None)
     found = ADDRESS.search(served.out)
     if found is None:
-        raise Broken(served.line, why=f"did not begin: {served.err[-300:]}")
+        raise DrillFailed(served.line, why=f"did not begin: {served.err[-300:]}")
     return served, found.group()
 
 
@@ -318,7 +318,7 @@ def _loaded(scratch: Scratch, load: Load) -> tuple[str, Running]:
     status = scratch.folder / "status.json"
     scratch.wait("the run begins", lambda: driver.has_ended() or status.is_file())
     if driver.has_ended():
-        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
     run = str(json.loads(status.read_text(encoding="utf-8"))["run_id"])
     scratch.mark("under load", run=run, workers=load.workers)
     return run, driver
@@ -354,7 +354,7 @@ def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
             return driver
         scratch.end(driver)
         if DRIVEN not in driver.err or time.monotonic() > end:
-            raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+            raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
         time.sleep(0.2)
 
 
@@ -373,6 +373,6 @@ def _is_driven(scratch: Scratch, run: str) -> bool:
 
 def _ended(scratch: Scratch, run: str, driver: Running, accident: str) -> Story:
     if scratch.end(driver, 300.0) != 0:
-        raise Broken(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
     scratch.mark("ended", run=run)
     return Story(run=run, crash=accident, restart=driver.line)

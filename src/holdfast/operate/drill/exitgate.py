@@ -34,7 +34,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Safety:
+class SafetyCheck:
     passes: bool
     observed_regression: float | None
     max_allowed_regression: float | None
@@ -61,7 +61,7 @@ class Bundle:
     """All that the gate has looked at."""
 
     benchmark: Benchmark
-    safety: Safety
+    safety: SafetyCheck
     operations: Operations
     operator_runbook_ref: str | None
     incident_playbook_ref: str | None
@@ -116,7 +116,7 @@ def name(bundle: Bundle) -> str:
     return f"m24-rl-gate-evidence-bundle-v1-{flags}-{bundle.generated_at_epoch_ms}.json"
 
 
-def _proved(proofs: list[Path]) -> tuple[Benchmark, Safety]:
+def _proved(proofs: list[Path]) -> tuple[Benchmark, SafetyCheck]:
     passed, failed, invalid = list[Path](), list[Path](), list[Path]()
     for path in proofs:
         data = parse(path.read_bytes())
@@ -146,10 +146,10 @@ def _proved(proofs: list[Path]) -> tuple[Benchmark, Safety]:
     return benchmark, _safe(newest if newest is not None and newest not in invalid else None)
 
 
-def _safe(proof: Path | None) -> Safety:
+def _safe(proof: Path | None) -> SafetyCheck:
     """Of the newest proof, where it is true; the regression is above 0 where it is worse."""
     if proof is None:
-        return Safety(
+        return SafetyCheck(
             passes=False,
             observed_regression=None,
             max_allowed_regression=None,
@@ -161,7 +161,7 @@ def _safe(proof: Path | None) -> Safety:
     reasons = data["safety_benchmark"]["reason_codes"]
     codes = tuple(map(str, reasons)) + (() if seen <= most else ("safety_regression_exceeded",))
     is_allowed = data["safety_benchmark"]["promotion_allowed"] is True
-    return Safety(
+    return SafetyCheck(
         passes=seen <= most and is_allowed,
         observed_regression=seen,
         max_allowed_regression=most,

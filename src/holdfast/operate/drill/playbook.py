@@ -30,7 +30,7 @@ from holdfast.operate.drill.aftermath import (
     health,
     recount,
 )
-from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, Mark
+from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, TimedEvent
 
 NAME = "playbook.json"
 KEPT = (CONFIG, TRANSCRIPT, EVENTS, HEALTH, MANIFEST, ANSWERS, BEFORE, AFTER)  # evidence, beside the store
@@ -71,7 +71,7 @@ class Story:
 
 
 def write_up(
-    kind: str, folder: Path, told: Story, marks: Sequence[Mark], limits: Mapping[str, float], *, began: float
+    kind: str, folder: Path, told: Story, marks: Sequence[TimedEvent], limits: Mapping[str, float], *, began: float
 ) -> Path:
     """The artifact of a drill that is over, with the evidence beside it; where it lies."""
     facts = gather(folder, told.run, marks, limits)
@@ -120,7 +120,7 @@ def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     if problems:
         return artifact, tuple(problems)
     folder, kind = path.parent, str(artifact["drill"])
-    marks = [Mark(name=one["name"], at=one["at"], facts=one["facts"]) for one in artifact["marks"]]
+    marks = [TimedEvent(name=one["name"], at=one["at"], facts=one["facts"]) for one in artifact["marks"]]
     try:
         facts = gather(folder, artifact["resume_drill"]["resumed_job_id"], marks, artifact["limits"])
         found = recount(kind, facts)

@@ -28,12 +28,12 @@ OURS = ("HOLDFAST_STORE", "HOLDFAST_TOKEN")  # a drill has its own store, whatev
 Clock = Callable[[], float]
 
 
-class Broken(HoldfastError):
+class DrillFailed(HoldfastError):
     """The drill could not be gone through with: nothing is proved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TimedEvent:
     """Something that was done, and when."""
 
     name: str
@@ -99,7 +99,7 @@ class Scratch:
     ) -> None:
         self.folder, self.store, self.say = folder, folder / STORE, say
         self.practice = practice  # the agent, the model and the tasks of a run that learns
-        self.marks: list[Mark] = []
+        self.marks: list[TimedEvent] = []
         self._clock, self._running = clock, list[Running]()
         (folder / "output").mkdir()
 
@@ -128,7 +128,7 @@ class Scratch:
     def end(self, one: Running, patience_s: float = PATIENCE_S) -> int:
         """Wait until it has ended by itself; its exit code."""
         if not one.has_ended(patience_s):
-            raise Broken(one.line, why=f"did not end within {patience_s:g} s")
+            raise DrillFailed(one.line, why=f"did not end within {patience_s:g} s")
         code = one.code or 0
         last = one.err.splitlines()[-1:] or [""]
         self._write(f"exit {code}{': ' + last[0][:200] if code and last[0] else ''}")
@@ -138,17 +138,17 @@ class Scratch:
         """From start to end; Broken where it did not end well."""
         one = self.begin(*words)
         if self.end(one, patience_s):
-            raise Broken(one.line, why=f"exit {one.code}: {(one.err or one.out)[-300:]}")
+            raise DrillFailed(one.line, why=f"exit {one.code}: {(one.err or one.out)[-300:]}")
         return one
 
-    def kill(self, one: Running, **facts: Any) -> Mark:
+    def kill(self, one: Running, **facts: Any) -> TimedEvent:
         """`kill -9`, now."""
         marked = self.mark("killed", pid=one.pid, command=f"kill -9 {one.pid}", **facts)
         one.kill()
         return marked
 
-    def mark(self, name: str, **facts: Any) -> Mark:
-        self.marks.append(Mark(name=name, at=self._clock(), facts=facts))
+    def mark(self, name: str, **facts: Any) -> TimedEvent:
+        self.marks.append(TimedEvent(name=name, at=self._clock(), facts=facts))
         self._write(f"* {name} {json.dumps(facts, sort_keys=True)}", self.marks[-1].at)
         self.say(name + "".join(f" {value}" for value in facts.values()))
         return self.marks[-1]
@@ -158,7 +158,7 @@ class Scratch:
         end = time.monotonic() + patience_s
         while not is_so():
             if time.monotonic() > end:
-                raise Broken(what, why=f"did not come to be within {patience_s:g} s")
+                raise DrillFailed(what, why=f"did not come to be within {patience_s:g} s")
             for one in self._running:
                 one.has_ended()  # reaped
             time.sleep(0.02)

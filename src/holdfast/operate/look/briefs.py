@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite, sqrt
 from typing import Any
 
+from holdfast.contracts.commands import Alert
 from holdfast.contracts.evidence import Decision, Reason
-from holdfast.contracts.orders import Alert
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, RolloutState, outcome_kind
-from holdfast.contracts.run import LedgerEntry, Run, RunState
+from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
 from holdfast.promote.gate import ALLOWED
 from holdfast.store.tally import Moments, Totals
@@ -69,7 +69,7 @@ def reward(totals: Totals) -> Brief:
     return mean(sum(totals.rewards.values(), Moments()))
 
 
-def run_brief(run: Run, totals: Totals, now: float) -> Brief:
+def run_brief(run: RunRecord, totals: Totals, now: float) -> Brief:
     """{"id", "kind", "state", "wanted", "model_ref", "created_at", "beat_at", "ended_at", "error", "driver",
     "is_silent", "took_s", "outcomes": {outcome: n}, "right", "counts": {status: n}, "total", "done", "success",
     "reward", "is_whole"}

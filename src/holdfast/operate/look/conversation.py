@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, Rollout
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 from holdfast.operate.look.briefs import Brief, attempt_brief, cut, rollout_brief
@@ -143,7 +143,7 @@ def _shown(found: Rollout, tries: Sequence[Attempt], number: int | None) -> Atte
     return next(iter(decided or tries[-1:]), None)
 
 
-def _turns(spans: Sequence[Span], sheet: Sheet | None) -> tuple[list[Brief], list[Brief], list[Brief]]:
+def _turns(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[list[Brief], list[Brief], list[Brief]]:
     """Turns, what was said before the first, and calls that belong to none."""
     turns: list[Brief] = []
     opening: list[Brief] = []
@@ -167,7 +167,7 @@ def _turns(spans: Sequence[Span], sheet: Sheet | None) -> tuple[list[Brief], lis
 
 
 def _turn(
-    index: int, span: Span, call: ModelCall, heard: list[Brief], own: Sequence[Signal], is_partial: bool
+    index: int, span: Span, call: ModelCall, heard: list[Brief], own: Sequence[RewardTerm], is_partial: bool
 ) -> Brief:
     said = _message(call.response)
     tokens = _tokens(call, said)
@@ -274,7 +274,7 @@ def _spelled(ids: Sequence[int]) -> list[str] | None:
     return texts
 
 
-def _signal(signal: Signal) -> Brief:
+def _signal(signal: RewardTerm) -> Brief:
     told = {name: getattr(signal, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
     return {**told, "paid": signal.value * signal.weight}
 

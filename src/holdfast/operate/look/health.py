@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.contracts.rollout import OPEN, AttemptState, RolloutState
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate.look.briefs import Brief, rate, run_brief
-from holdfast.store.figures import RECENT
+from holdfast.store.dashboard_queries import RECENT
 from holdfast.store.store import Store
 
 Recent = tuple[float, float | None, str]  # an attempt: when it began, ended, and how
@@ -36,7 +36,7 @@ def health(store: Store, *, now: float) -> Brief:
     return judged(store, chosen, shown, store.figures.pace(), now)
 
 
-def chosen_of(newest: Sequence[Run]) -> Run | None:
+def chosen_of(newest: Sequence[RunRecord]) -> RunRecord | None:
     """The newest that runs, else the newest."""
     return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
 
@@ -74,13 +74,13 @@ def solved(store: Store, run_id: str) -> Brief:
     return rate(sum(min(1.0, max(0.0, one)) for one in told), len(told))
 
 
-def judged(store: Store, chosen: Run | None, shown: Brief | None, recent: Sequence[Recent], now: float) -> Brief:
+def judged(store: Store, chosen: RunRecord | None, shown: Brief | None, recent: Sequence[Recent], now: float) -> Brief:
     ended = [(at, status in BROKEN) for _, at, status in recent if at is not None and status in JUDGED]
     last = [broken for at, broken in ended if at > now - MINUTE_S]
     newest = sorted(ended, key=lambda one: -one[0])
     streak = next((place for place, (_, broken) in enumerate(newest) if not broken), len(newest))
     failed = sum(last)
-    is_paused = chosen is not None and chosen.state is RunState.RUNNING and chosen.wanted is not Wanted.RUNNING
+    is_paused = chosen is not None and chosen.state is RunState.RUNNING and chosen.wanted is not DesiredState.RUNNING
     state, why = _state(chosen, shown, streak, failed, is_paused)
     counts = {} if shown is None else shown["counts"]
     return {
@@ -98,7 +98,7 @@ def judged(store: Store, chosen: Run | None, shown: Brief | None, recent: Sequen
     }
 
 
-def _state(chosen: Run | None, shown: Brief | None, streak: int, failed: int, is_paused: bool) -> tuple[str, str]:
+def _state(chosen: RunRecord | None, shown: Brief | None, streak: int, failed: int, is_paused: bool) -> tuple[str, str]:
     if chosen is None:
         return "unknown", "no run yet"
     if streak >= STREAK:

@@ -26,7 +26,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """One metric with all its samples."""
 
     name: str  # without the prefix
@@ -40,7 +40,7 @@ def metrics(store: Store, *, now: float) -> str:
     return written(families(store, now=now))
 
 
-def written(found: Iterable[Family]) -> str:
+def written(found: Iterable[MetricFamily]) -> str:
     """HELP, TYPE and the samples of each family that has any; numbers that are none are left out."""
     lines = []
     for one in found:
@@ -52,14 +52,14 @@ def written(found: Iterable[Family]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def families(store: Store, *, now: float) -> Iterator[Family]:
+def families(store: Store, *, now: float) -> Iterator[MetricFamily]:
     told = views.overview(store, now=now)
     runs = views.runs(store, now=now, most=RUNS)["runs"]
     yield from _health(told)
     yield from _runs(runs)
     yield from _learning(store, runs, now)
     yield from _serving(store, told)
-    yield Family(
+    yield MetricFamily(
         name="alerts_standing",
         help="Alerts that stand.",
         samples=[
@@ -68,51 +68,51 @@ def families(store: Store, *, now: float) -> Iterator[Family]:
     )
     kinds = store.figures.kinds()
     counted: list[Sample] = [({"kind": kind}, float(n)) for kind, n in sorted(kinds.items())]
-    yield Family(name="ledger_entries_total", help="Entries of the ledger.", kind="counter", samples=counted)
+    yield MetricFamily(name="ledger_entries_total", help="Entries of the ledger.", kind="counter", samples=counted)
     usage = shutil.disk_usage(store.folder)
-    yield Family(name="disk_free_bytes", help="Free on the store's disk.", samples=[({}, float(usage.free))])
-    yield Family(name="disk_size_bytes", help="Size of the store's disk.", samples=[({}, float(usage.total))])
+    yield MetricFamily(name="disk_free_bytes", help="Free on the store's disk.", samples=[({}, float(usage.free))])
+    yield MetricFamily(name="disk_size_bytes", help="Size of the store's disk.", samples=[({}, float(usage.total))])
 
 
-def _health(told: Mapping[str, Any]) -> Iterator[Family]:
+def _health(told: Mapping[str, Any]) -> Iterator[MetricFamily]:
     health, queue = told["health"], told["queue"]
     states = ("healthy", "degraded", "failing", "unknown")
-    yield Family(
+    yield MetricFamily(
         name="health",
         help="1 for the state that it is in.",
         samples=[({"state": state}, float(state == health["health_state"])) for state in states],
     )
     gate = float(health["rollout_gate"] == "pass")
-    yield Family(name="rollout_gate_open", help="1 when healthy and not paused.", samples=[({}, gate)])
-    yield Family(
+    yield MetricFamily(name="rollout_gate_open", help="1 when healthy and not paused.", samples=[({}, gate)])
+    yield MetricFamily(
         name="failure_streak",
         help="Attempts that failed in a row, the newest ones.",
         samples=[({}, float(health["failure_streak"]))],
     )
-    yield Family(
+    yield MetricFamily(
         name="attempts_decided_per_second",
         help="Attempts that came to a decision, over the last minute.",
         samples=[({}, float(told["pace"]["per_s"]))],
     )
     waiting: list[Sample] = [({"state": name}, float(queue[name])) for name in ("waiting", "requeuing", "running")]
-    yield Family(name="queue_rollouts", help="Rollouts of the newest run that are not over.", samples=waiting)
+    yield MetricFamily(name="queue_rollouts", help="Rollouts of the newest run that are not over.", samples=waiting)
     workers = told["workers"]
-    yield Family(
+    yield MetricFamily(
         name="workers",
         help="Worker processes, the newest hundred.",
         samples=[({"state": name}, float(workers[name])) for name in ("working", "silent", "stopped")],
     )
-    yield Family(name="worker_slots", help="Slots of those that work.", samples=[({}, float(workers["slots"]))])
+    yield MetricFamily(name="worker_slots", help="Slots of those that work.", samples=[({}, float(workers["slots"]))])
 
 
-def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
-    outcomes = Family(name="run_outcomes", help="Rollouts of a run that are over, by what came of them.")
-    right = Family(name="run_right_ratio", help="Of those that were checked or failed, those that were right.")
-    rollouts = Family(name="run_rollouts", help="Rollouts of a run by status.")
-    success = Family(name="run_success_ratio", help="Of those that ended by themselves, those that succeeded.")
-    reward = Family(name="run_reward_mean", help="Mean reward of a run.")
-    beat = Family(name="run_beat_timestamp_seconds", help="Last sign of life of the run's driver.")
-    state = Family(name="run_state", help="1 for the state of a run and what is wanted of it.")
+def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[MetricFamily]:
+    outcomes = MetricFamily(name="run_outcomes", help="Rollouts of a run that are over, by what came of them.")
+    right = MetricFamily(name="run_right_ratio", help="Of those that were checked or failed, those that were right.")
+    rollouts = MetricFamily(name="run_rollouts", help="Rollouts of a run by status.")
+    success = MetricFamily(name="run_success_ratio", help="Of those that ended by themselves, those that succeeded.")
+    reward = MetricFamily(name="run_reward_mean", help="Mean reward of a run.")
+    beat = MetricFamily(name="run_beat_timestamp_seconds", help="Last sign of life of the run's driver.")
+    state = MetricFamily(name="run_state", help="1 for the state of a run and what is wanted of it.")
     for one in runs:
         run = {"run": one["id"]}
         rollouts.samples.extend(({**run, "status": status}, float(n)) for status, n in one["counts"].items())
@@ -127,9 +127,9 @@ def _runs(runs: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     yield from (outcomes, right, rollouts, success, reward, beat, state)
 
 
-def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> Iterator[Family]:
-    steps = Family(name="learning_step", help="The last step of learning of a run.")
-    curves = {name: Family(name=f"learning_{name}", help=f"{name} at the last step.") for name in CURVES}
+def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> Iterator[MetricFamily]:
+    steps = MetricFamily(name="learning_step", help="The last step of learning of a run.")
+    curves = {name: MetricFamily(name=f"learning_{name}", help=f"{name} at the last step.") for name in CURVES}
     for run in (one["id"] for one in runs if one["state"] == "running"):
         points = views.learning(store, run, now=now)["points"]
         if not points:
@@ -142,8 +142,8 @@ def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> It
     yield from (steps, *curves.values())
 
 
-def _serving(store: Store, told: Mapping[str, Any]) -> Iterator[Family]:
-    share = Family(name="release_share_percent", help="Percent of the requests that a version answers.")
+def _serving(store: Store, told: Mapping[str, Any]) -> Iterator[MetricFamily]:
+    share = MetricFamily(name="release_share_percent", help="Percent of the requests that a version answers.")
     for policy in told["policies"]:
         for one in (policy["live"], policy["under_way"]):
             if one is not None and one["stage"] in SERVING:

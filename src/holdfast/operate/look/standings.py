@@ -17,23 +17,23 @@ from typing import Any
 
 from holdfast.contracts.errors import HoldfastError, NotFound
 from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry
-from holdfast.contracts.trial import Served, Trial
-from holdfast.operate import words
-from holdfast.operate.keeper import judge, lacking, under_way
+from holdfast.operate import proof_text
+from holdfast.operate.canary_controller import judge, lacking, under_way
 from holdfast.operate.look import decided
 from holdfast.operate.look.briefs import Brief, decision_brief, rate, release_brief
 from holdfast.operate.service import trial_of
-from holdfast.operate.sketch import thin
+from holdfast.operate.svg import thin
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step, rollback_target
 from holdfast.prove import matrix
-from holdfast.prove.guard import Limits, blocks, watch
+from holdfast.prove.comparison import ComparisonConfig, reach
+from holdfast.prove.guard import GuardLimits, blocks, watch
 from holdfast.prove.sequential import crossed_at, sequence
 from holdfast.prove.sequential import judge as judged
-from holdfast.prove.weigh import Weighing, reach
 from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
 
@@ -181,13 +181,17 @@ class Statistics:
         units_a_pair = len(outcomes) / treatment.size if treatment.size else 2.0
         return replace(found, needs=max(1, round(found.needs * units_a_pair)))
 
-    def breaches(self, control: Sequence[Served], treatment: Sequence[Served], alpha: float) -> tuple[Reason, ...]:
+    def breaches(
+        self, control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float
+    ) -> tuple[Reason, ...]:
         limits: dict[str, Any] = dict(self._design.limits)
-        asked = replace(Limits(alpha=alpha, reward_range=self._design.reward_range), **limits)
+        asked = replace(GuardLimits(alpha=alpha, reward_range=self._design.reward_range), **limits)
         return watch(control, treatment, asked).breaches
 
 
-def _ruling(store: Store, trial: Trial, units: Mapping[str, int], requests: int) -> tuple[Brief | None, str | None]:
+def _ruling(
+    store: Store, trial: Experiment, units: Mapping[str, int], requests: int
+) -> tuple[Brief | None, str | None]:
     if trial.kind != design.KIND:
         return None, f"a {trial.kind}: its guard rules, see the releases"
     if requests > READ:
@@ -203,7 +207,7 @@ def _ruling(store: Store, trial: Trial, units: Mapping[str, int], requests: int)
     return {**told, "call": str(made.call), "reasons": [asdict(one) for one in made.reasons]}, None
 
 
-def _trial(trial: Trial) -> Brief:
+def _trial(trial: Experiment) -> Brief:
     return {
         "name": trial.name,
         "kind": trial.kind,
@@ -215,7 +219,7 @@ def _trial(trial: Trial) -> Brief:
     }
 
 
-def _arm(trial: Trial, arm: str, units: Mapping[str, int]) -> Brief:
+def _arm(trial: Experiment, arm: str, units: Mapping[str, int]) -> Brief:
     return {"arm": arm, "weight": trial.arms[arm], "units": units.get(arm)}
 
 
@@ -244,11 +248,11 @@ def _guard(store: Store, release: Release | None, live: Release | None) -> Brief
     told |= {"is_clear": None, "lacks": [], "note": None}
     if sum(one.requests for one in asked) > READ:
         return {**told, "note": TOO_MANY}
-    limits = Limits()
+    limits = GuardLimits()
     found = judge(store, release, live, limits)
     names = ("metric", "state", "live", "canary", "n", "e", "e_within", "needs")
     readings = [
-        {**{name: getattr(one, name) for name in names}, "title": words.unit(metric).title}
+        {**{name: getattr(one, name) for name in names}, "title": proof_text.unit(metric).title}
         for metric, one in found.readings.items()
     ]
     return {
@@ -271,16 +275,16 @@ def _evidence(evidence: Evidence) -> Brief:
         "comparisons": [
             {
                 "metric": metric,
-                "title": words.merit(metric),
+                "title": proof_text.merit(metric),
                 "difference": one.difference,
                 "low": one.interval.low,
                 "high": one.interval.high,
                 "level": one.interval.level,
                 **{name: getattr(one, name) for name in ("p_value", "margin", "pairs", "method")},
                 "told": {
-                    "difference": words.gain(metric, one.difference),
-                    "interval": words.gains(metric, one.interval.low, one.interval.high),
-                    "note": words.means(metric, one.difference),
+                    "difference": proof_text.gain(metric, one.difference),
+                    "interval": proof_text.gains(metric, one.interval.low, one.interval.high),
+                    "note": proof_text.means(metric, one.difference),
                 },
             }
             for metric, one in evidence.comparisons.items()
@@ -323,7 +327,7 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
     kept = json.loads(path.read_bytes())
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
     asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in kept["weighing"].items()}
-    how = Weighing(**asked)
+    how = ComparisonConfig(**asked)
     names, old, new = matrix.pairs(before, after, primary)
     if not names:
         return NOTHING, "no task was done by both"
@@ -346,7 +350,7 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
     }, None
 
 
-def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> Brief | None:
+def _course(how: ComparisonConfig, metric: str, gains: Sequence[float], bar: float) -> Brief | None:
     """As `publication` draws it: each edge errs with a chance of α."""
     if not gains:
         return None
@@ -359,7 +363,7 @@ def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> B
     told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
     return {
         "metric": metric,
-        "title": words.merit(metric),
+        "title": proof_text.merit(metric),
         "n": [place + 1 for place in places],
         "mean": [means[place] for place in places],
         "low": [bounds.low[place] for place in places],
@@ -368,5 +372,5 @@ def _course(how: Weighing, metric: str, gains: Sequence[float], bar: float) -> B
         "level": bounds.level,
         "proved_at": proved,
         "refuted_at": refuted,
-        "told": f"{words.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
+        "told": f"{proof_text.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
     }

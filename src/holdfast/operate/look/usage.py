@@ -11,14 +11,14 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.trace import Span
-from holdfast.reward.adoption import Record, of_version
+from holdfast.reward.adoption import ToolAttempt, of_version
 from holdfast.reward.tools import marks, schemas_of
 from holdfast.store.store import Store
 
 Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them
 
 
-def records(store: Store, rollouts: Iterable[tuple[Rollout, int]]) -> list[Record]:
+def records(store: Store, rollouts: Iterable[tuple[Rollout, int]]) -> list[ToolAttempt]:
     """One for each, from the spans of the attempt that decided it, whose token is given."""
     found = [(rollout, store.traces.spans(token)) for rollout, token in rollouts]
     known = {run: catalog(store, run) for run in {rollout.run for rollout, _ in found}}
@@ -31,11 +31,11 @@ def catalog(store: Store, run: str) -> Tools:
     return () if begun is None else tuple(begun.body.get("tools", ()))
 
 
-def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> Record:
+def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAttempt:
     task = rollout.input if isinstance(rollout.input, Mapping) else {}
     needs, schemas, offered = names(task.get("needs")), schemas_in(task, tools), names(task.get("tools"))
     models = {span.model.model for span in spans if span.model is not None}
-    made = Record(
+    made = ToolAttempt(
         task=f"{rollout.run}/{rollout.metadata.get('group', rollout.name)}",
         model=models.pop() if len(models) == 1 else None,
         version=None,

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
-from holdfast.contracts.run import Run, RunState
+from holdfast.contracts.run import RunRecord, RunState
+from holdfast.operate.canary_controller import under_way
 from holdfast.operate.capture import KIND as SERVED
-from holdfast.operate.keeper import under_way
 from holdfast.operate.look import decided
 from holdfast.operate.look.briefs import (
     SILENT_S,
@@ -36,7 +36,7 @@ from holdfast.operate.look.health import chosen_of, health, judged, pace, solved
 from holdfast.operate.look.lessons import has_curves, learning
 from holdfast.operate.look.standings import experiment, experiments, proof, proofs, releases
 from holdfast.promote.release import rollback_target
-from holdfast.store.figures import BUDGETED
+from holdfast.store.dashboard_queries import BUDGETED
 from holdfast.store.store import Store
 from holdfast.store.tally import ROWS
 
@@ -338,7 +338,7 @@ def workers(store: Store, *, now: float, most: int = 100) -> Brief:
     }
 
 
-def _policy(store: Store, policy: str, services: Sequence[Run], *, now: float) -> Brief:
+def _policy(store: Store, policy: str, services: Sequence[RunRecord], *, now: float) -> Brief:
     every = store.releases.of_policy(policy)
     live = next((one for one in every if one.stage is Stage.LIVE), None)
     way, back = under_way(every), None if live is None else rollback_target(every, live)

@@ -26,15 +26,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
 from holdfast.collect.forms import EVENTS, FLAG, JSON, TEXT, Told, obj, optional
-from holdfast.collect.openapi import Place, described
+from holdfast.collect.openapi import ApiRoute, described
 from holdfast.contracts.access import Forbidden
+from holdfast.contracts.commands import LONGEST, LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
-from holdfast.contracts.orders import LONGEST, LONGEST_WHY
 from holdfast.operate import control
-from holdfast.operate.auth import Clock, Guard
+from holdfast.operate.auth import Clock, TokenGuard
 from holdfast.operate.look.metrics import metrics as exposition
-from holdfast.operate.serve import entrance, pages, stream
-from holdfast.operate.serve.entrance import Doorkeeper, Entrance, Refusal, caller_of, cookie_name, read_json
+from holdfast.operate.serve import auth_middleware, pages, stream
+from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Refusal, caller_of, cookie_name, read_json
 from holdfast.operate.serve.gateway import DEEPEST, Gateway
 from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
 from holdfast.store.store import Store
@@ -55,7 +55,7 @@ LEFT = 499  # the status of an answer that nobody reads: the client is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Town:
+class TownPage:
     """A town that lives in this process: its page, and the badge that stands for each role."""
 
     app: ASGIApp
@@ -63,13 +63,13 @@ class Town:
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
+class ControlRoom:
     """The control room: what its routes share."""
 
     store: Store
     clock: Clock
-    doorkeeper: Doorkeeper
-    town: Town | None = None
+    doorkeeper: AuthMiddleware
+    town: TownPage | None = None
     stream_s: float = STREAM_S
     gateway: Gateway = field(init=False)
 
@@ -79,7 +79,7 @@ class Room:
     # Coming in and leaving -------------------------------------------------------------------------------------------
 
     async def log_in(self, asked: Request) -> Response:
-        entrance.refuse_foreign(asked, has_cookie=False)
+        auth_middleware.refuse_foreign(asked, has_cookie=False)
         body = await read_json(asked)
         token = body.get("token") if isinstance(body, dict) else None
         if not isinstance(token, str) or set(body) != {"token"}:
@@ -175,7 +175,7 @@ async def _asset(asked: Request) -> Response:
 class Badged:
     """The town within the room: whoever was let in here is there who they are here, and for as long as here."""
 
-    def __init__(self, town: Town, listening: Callable[[Request], Callable[[], Awaitable[bool]]]) -> None:
+    def __init__(self, town: TownPage, listening: Callable[[Request], Callable[[], Awaitable[bool]]]) -> None:
         self._town, self._listening = town, listening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,36 +228,36 @@ def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = N
     return Told(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
 
 
-def _places(room: Room) -> list[BaseRoute]:
+def _places(room: ControlRoom) -> list[BaseRoute]:
     """What programs may ask, each with what is to be known of it."""
     known = (401, 403, 429, 503)
     login = _told("login", "A session for a token", *BODY, takes=LOGIN, is_open=True)
     order = _told("order", "An order, obeyed once", *BODY, 404, 409, takes=ORDER)
     events = {EVENTS: TEXT}
     return [
-        Place("/healthz", healthz, _told("healthz", "Whether it is up", is_open=True)),
-        Place("/login", room.log_in, login, method="POST"),
-        Place("/logout", room.log_out, _told("logout", "The session ends", *known), method="POST"),
-        Place("/api/me", room.me, _told("me", "Who asks, and what may be ordered", *known)),
-        Place("/api/orders", room.order, order, method="POST"),
-        Place("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
-        Place("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
-        *(Place(f"/api/{panel.name}", room.panel(panel), panel.told()) for panel in PANELS),
+        ApiRoute("/healthz", healthz, _told("healthz", "Whether it is up", is_open=True)),
+        ApiRoute("/login", room.log_in, login, method="POST"),
+        ApiRoute("/logout", room.log_out, _told("logout", "The session ends", *known), method="POST"),
+        ApiRoute("/api/me", room.me, _told("me", "Who asks, and what may be ordered", *known)),
+        ApiRoute("/api/orders", room.order, order, method="POST"),
+        ApiRoute("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
+        ApiRoute("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
+        *(ApiRoute(f"/api/{panel.name}", room.panel(panel), panel.told()) for panel in PANELS),
         *_documented(room, known),
     ]
 
 
-def _documented(room: Room, known: tuple[int, ...]) -> list[BaseRoute]:
+def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
     """The endpoints of the dashboard and of training, by their documented names."""
     gateway = room.gateway
 
-    def look(name: str, says: str, call: Callable[..., Any], params: tuple[Param, ...] = ()) -> Place:
+    def look(name: str, says: str, call: Callable[..., Any], params: tuple[Param, ...] = ()) -> ApiRoute:
         panel = Panel(name=name.strip("/").replace("/", "_").replace("-", "_"), says=says, view=call, takes=params)
 
         async def answer(asked: Request) -> Response:
             return _json(await asyncio.to_thread(call, **panel.read(asked.query_params)))
 
-        return Place(name, answer, panel.told())
+        return ApiRoute(name, answer, panel.told())
 
     act = _told("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, takes=ACTION)
     configure = _told("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
@@ -267,11 +267,11 @@ def _documented(room: Room, known: tuple[int, ...]) -> list[BaseRoute]:
         look("/dashboard/widgets", "What a dashboard may show", gateway.widgets),
         look("/dashboard/queue-timeline", "The queue, minute by minute", gateway.queue_timeline),
         look("/dashboard/alerts", "What people should know of", gateway.alerts),
-        Place("/dashboard/actions", room.act, act, method="POST"),
-        Place("/dashboard/stream", room.snapshots, snapshots),
+        ApiRoute("/dashboard/actions", room.act, act, method="POST"),
+        ApiRoute("/dashboard/stream", room.snapshots, snapshots),
         look("/gateway/training/status", "How the newest run stands", gateway.status),
         look("/gateway/training/rollouts", "Its rollouts, newest first", gateway.rollouts, (PAGE_NUMBER, PER_PAGE)),
-        Place("/gateway/training/config", room.configure, configure, method="PATCH"),
+        ApiRoute("/gateway/training/config", room.configure, configure, method="PATCH"),
     ]
 
 
@@ -279,8 +279,8 @@ def app(
     store: Store,
     *,
     clock: Clock = time.time,
-    town: Town | None = None,
-    doorkeeper: Doorkeeper | None = None,
+    town: TownPage | None = None,
+    doorkeeper: AuthMiddleware | None = None,
     stream_s: float = STREAM_S,
     is_behind_tls: bool = False,
 ) -> Starlette:
@@ -288,8 +288,8 @@ def app(
 
     `is_behind_tls`: browsers reach it by https, through a proxy that reaches it by http.
     """
-    keeper = doorkeeper or Doorkeeper(Guard(store, clock), clock)
-    room = Room(store=store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s)
+    keeper = doorkeeper or AuthMiddleware(TokenGuard(store, clock), clock)
+    room = ControlRoom(store=store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s)
 
     def admit(asked: Request) -> None:
         """The entrance has let them in."""
@@ -336,7 +336,7 @@ def _json(content: Any, status: int = 200) -> Response:
 async def _refused(asked: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = error.code if isinstance(error, Refusal) else ""
-    return entrance.refused(error.status_code, error.detail, code, dict(error.headers or {}))
+    return auth_middleware.refused(error.status_code, error.detail, code, dict(error.headers or {}))
 
 
 async def _failed(asked: Request, error: Exception) -> Response:
@@ -344,7 +344,7 @@ async def _failed(asked: Request, error: Exception) -> Response:
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in asked.scope)
     says = str(error) if is_told else f"it failed: {type(error).__name__}"
-    return entrance.refused(status, says)
+    return auth_middleware.refused(status, says)
 
 
 async def _left(asked: Request, error: Exception) -> Response:

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import Command, Overrides
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
-from holdfast.contracts.orders import Command, Overrides
-from holdfast.contracts.run import Run, RunState, Wanted
+from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate import control
 from holdfast.operate.auth import Caller, Clock
 from holdfast.operate.look import views
-from holdfast.operate.serve.entrance import Refusal
+from holdfast.operate.serve.auth_middleware import Refusal
 from holdfast.store.store import Store
 
 SCHEMA = 1
@@ -47,7 +47,7 @@ REFRESH_MS = 1000
 Body = dict[str, Any]
 
 
-class Look:
+class StoreSnapshot:
     """One look at the store: each part of an answer, asked for once."""
 
     def __init__(self, store: Store, now: float) -> None:
@@ -57,7 +57,7 @@ class Look:
         return {"schema_version": SCHEMA, "generated_unix_ms": _ms(self._now), **parts}
 
     @cached_property
-    def run(self) -> Run | None:
+    def run(self) -> RunRecord | None:
         """The newest that runs, else the newest."""
         newest = self._store.runs.newest(most=20)
         return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
@@ -97,7 +97,7 @@ class Look:
     @cached_property
     def control(self) -> Body:
         run = self.run
-        is_paused = run is not None and run.wanted in (Wanted.PAUSED, Wanted.FROZEN)
+        is_paused = run is not None and run.wanted in (DesiredState.PAUSED, DesiredState.FROZEN)
         entries, _ = self._store.figures.entries(most=1, kind="command")
         told: Body = {"mode": "paused" if is_paused else "running", "paused": is_paused}
         told["allowed_actions"] = list(ACTIONS)
@@ -188,8 +188,8 @@ class Gateway:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def _look(self) -> Look:
-        return Look(self._store, self._clock())
+    def _look(self) -> StoreSnapshot:
+        return StoreSnapshot(self._store, self._clock())
 
     def health(self) -> Body:
         look = self._look()

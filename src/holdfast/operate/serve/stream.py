@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.store.changes import TOPICS, Changes
+from holdfast.store.notifications import TOPICS, Changes
 
 BEAT_S = 10.0  # between two signs of life on a quiet stream
 LOOK_S = 1.0  # between two looks whether the listener may still listen

@@ -18,22 +18,22 @@ from pathlib import Path
 
 from holdfast.contracts.errors import BadInput, StoreCorrupt
 from holdfast.prove.reports import document
-from holdfast.prove.reports.document import Found, Head
+from holdfast.prove.reports.document import ReportFile, ReportHead
 from holdfast.prove.reports.validate import sound_head
 from holdfast.store.blobs import sha256_of, write_atomically
 
 
-class Action(StrEnum):
+class RetentionAction(StrEnum):
     ARCHIVE = "archive"
     PURGE = "purge"
     KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RetentionStep:
     """What is due for one file, and why."""
 
-    action: Action
+    action: RetentionAction
     path: Path
     why: str
     to: Path | None = None  # where it is archived
@@ -42,35 +42,35 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RetentionPlan:
     folder: Path
     at: datetime
-    steps: tuple[Step, ...]
+    steps: tuple[RetentionStep, ...]
 
-    def only(self, *actions: Action) -> Plan:
+    def only(self, *actions: RetentionAction) -> RetentionPlan:
         chosen = tuple(step for step in self.steps if step.action in actions)
-        return Plan(folder=self.folder, at=self.at, steps=chosen)
+        return RetentionPlan(folder=self.folder, at=self.at, steps=chosen)
 
 
-def due(folder: Path, now: datetime) -> Plan:
+def due(folder: Path, now: datetime) -> RetentionPlan:
     """What a folder of reports is due for; nothing is touched. What is kept is there too, with the reason."""
     if now.tzinfo is None:
         raise BadInput(f"now = {now}", why="has no time zone", remedy="give one, such as UTC")
     steps = tuple(_step(folder, found, now) for found in document.catalogue(folder))
-    return Plan(folder=folder, at=now, steps=steps)
+    return RetentionPlan(folder=folder, at=now, steps=steps)
 
 
-def carry_out(plan: Plan) -> Iterator[Step]:
+def carry_out(plan: RetentionPlan) -> Iterator[RetentionStep]:
     """Do what is due, file by file: archive first, then purge. Each step is told once it is done and on disk."""
-    for step in plan.only(Action.ARCHIVE).steps:
+    for step in plan.only(RetentionAction.ARCHIVE).steps:
         _archive(step)
         yield step
-    for step in plan.only(Action.PURGE).steps:
+    for step in plan.only(RetentionAction.PURGE).steps:
         _purge(step)
         yield step
 
 
-def _step(folder: Path, found: Found, now: datetime) -> Step:
+def _step(folder: Path, found: ReportFile, now: datetime) -> RetentionStep:
     try:
         head, problems = sound_head(found.path)
         sha256 = sha256_of(found.path)
@@ -88,7 +88,7 @@ def _step(folder: Path, found: Found, now: datetime) -> Step:
     )
 
 
-def _archive_step(folder: Path, found: Found, head: Head, sha256: str, now: datetime) -> Step:
+def _archive_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, now: datetime) -> RetentionStep:
     after = head.generated_at + timedelta(days=head.retention.archive_after_days)
     if now < after:
         return _keep(found, f"is archived after {after:%Y-%m-%d}")
@@ -96,23 +96,25 @@ def _archive_step(folder: Path, found: Found, head: Head, sha256: str, now: date
     if to.exists() and sha256_of(to) != sha256:
         return _keep(found, f"another report lies at {to}", is_wrong=True)
     why = f"was due on {after:%Y-%m-%d}"
-    return Step(action=Action.ARCHIVE, path=found.path, why=why, to=to, sha256=sha256)
+    return RetentionStep(action=RetentionAction.ARCHIVE, path=found.path, why=why, to=to, sha256=sha256)
 
 
-def _purge_step(folder: Path, found: Found, head: Head, sha256: str, now: datetime) -> Step:
+def _purge_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, now: datetime) -> RetentionStep:
     after = head.generated_at + timedelta(days=head.retention.retain_days)
     if now <= after:
         return _keep(found, f"is kept until {after:%Y-%m-%d}")
     if (folder / document.active_path(found.kind, head.run_id)).exists():
         return _keep(found, "its archiving is not finished")
-    return Step(action=Action.PURGE, path=found.path, why=f"was kept until {after:%Y-%m-%d}", sha256=sha256)
+    return RetentionStep(
+        action=RetentionAction.PURGE, path=found.path, why=f"was kept until {after:%Y-%m-%d}", sha256=sha256
+    )
 
 
-def _keep(found: Found, why: str, *, is_wrong: bool = False) -> Step:
-    return Step(action=Action.KEEP, path=found.path, why=why, is_wrong=is_wrong)
+def _keep(found: ReportFile, why: str, *, is_wrong: bool = False) -> RetentionStep:
+    return RetentionStep(action=RetentionAction.KEEP, path=found.path, why=why, is_wrong=is_wrong)
 
 
-def _archive(step: Step) -> None:
+def _archive(step: RetentionStep) -> None:
     if not step.path.exists() and step.to is not None and step.to.exists() and sha256_of(step.to) == step.sha256:
         return  # another process was faster
     data = _unchanged(step)
@@ -128,13 +130,13 @@ def _archive(step: Step) -> None:
     _remove(step.path)
 
 
-def _purge(step: Step) -> None:
+def _purge(step: RetentionStep) -> None:
     if step.path.exists():  # else another process was faster
         _unchanged(step)
         _remove(step.path)
 
 
-def _unchanged(step: Step) -> bytes:
+def _unchanged(step: RetentionStep) -> bytes:
     data = step.path.read_bytes()
     if hashlib.sha256(data).hexdigest() != step.sha256:
         raise BadInput(f"report {step.path}", why="was changed since the plan was made", remedy="make a new plan")

@@ -123,7 +123,7 @@ KEPT = Retention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ReportHead:
     """Which run a file is of, and what follows from that alone."""
 
     run_id: str
@@ -174,7 +174,7 @@ def kind_of(name: str) -> str | None:
     return next(filter(None, word.groups())) if word else None
 
 
-def frame(head: Head, kind: str) -> Document:
+def frame(head: ReportHead, kind: str) -> Document:
     """The groups that every document has."""
     kept = head.retention
     purge_after = head.generated_at + timedelta(days=kept.retain_days)
@@ -221,7 +221,7 @@ def written(document: Document) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ReportFile:
     """A file that bears the name of a report."""
 
     path: Path
@@ -230,14 +230,14 @@ class Found:
     is_archived: bool
 
 
-def catalogue(folder: Path) -> Iterator[Found]:
+def catalogue(folder: Path) -> Iterator[ReportFile]:
     """What lies in a folder of reports, active ones first; what it holds is not looked at."""
     for pattern, is_archived in ((f"{FAMILY}/*/*.json", False), (f"archive/{FAMILY}/*/*/*.json", True)):
         for path in sorted(folder.glob(pattern)):
             kind = kind_of(path.name)
             if kind is not None and not path.name.startswith("."):
                 run = _archived_run(kind, path.name) if is_archived else path.parent.name
-                yield Found(path=path, kind=kind, run=run, is_archived=is_archived)
+                yield ReportFile(path=path, kind=kind, run=run, is_archived=is_archived)
 
 
 def place_of(path: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Comparison, Episode
+from holdfast.contracts.evidence import Episode, MetricComparison
 from holdfast.prove.compare import paired, streams
 from holdfast.prove.matrix import scores
 from holdfast.prove.reports.document import Rule, demand, number, text, whole
@@ -51,7 +51,7 @@ DOCUMENTED = ProofCriteria()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class ReportComparison:
     """How two sides are compared: the criteria, the error rate that intervals are built for, and the seed of chance."""
 
     criteria: ProofCriteria = DOCUMENTED
@@ -77,13 +77,13 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Safety:
+class SafetyRegression:
     """Whether a checkpoint is less safe than the one before, beyond a bound."""
 
     baseline: float  # mean penalty
     trained: float
     delta: float
-    comparison: Comparison
+    comparison: MetricComparison
     is_proved: bool  # that tasks like these stay within the bound
     codes: tuple[str, ...]
 
@@ -94,10 +94,10 @@ class Findings:
 
     baseline: Side
     trained: Side
-    how: How
+    how: ReportComparison
     delta: float  # of the mean reward
-    comparison: Comparison  # of the reward
-    safety: Safety
+    comparison: MetricComparison  # of the reward
+    safety: SafetyRegression
     codes: tuple[str, ...]  # documented criteria that do not hold
 
     @property
@@ -115,7 +115,7 @@ class Findings:
         return tuple(dict.fromkeys((*self.codes, *self.safety.codes)))
 
 
-def find(baseline: Side, trained: Side, how: How) -> Findings:
+def find(baseline: Side, trained: Side, how: ReportComparison) -> Findings:
     check_alike(baseline.episodes, trained.episodes)
     comparison = _compare("reward", baseline.episodes, trained.episodes, how, 0.0)
     safety = find_safety(baseline.episodes, trained.episodes, how)
@@ -133,7 +133,7 @@ def find(baseline: Side, trained: Side, how: How) -> Findings:
     )
 
 
-def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: How) -> Safety:
+def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: ReportComparison) -> SafetyRegression:
     """The bound must hold on average, and it must be proved to hold: by a test, or because no task got worse at all."""
     check_alike(baseline, trained)
     bound = how.criteria.max_safety_regression
@@ -143,7 +143,9 @@ def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: Ho
     is_proved = delta <= bound and (comparison.p_value <= how.alpha or not _worse_tasks(baseline, trained))
     blocked = SAFETY_REGRESSION if delta > bound else SAFETY_NOT_PROVED
     codes = () if is_proved else (blocked,)
-    return Safety(baseline=before, trained=after, delta=delta, comparison=comparison, is_proved=is_proved, codes=codes)
+    return SafetyRegression(
+        baseline=before, trained=after, delta=delta, comparison=comparison, is_proved=is_proved, codes=codes
+    )
 
 
 def failed(
@@ -186,8 +188,8 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
 
 @lru_cache(maxsize=16)  # the files of one publication are validated one by one, and rest on the same samples
 def _compare(
-    metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: How, margin: float
-) -> Comparison:
+    metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: ReportComparison, margin: float
+) -> MetricComparison:
     before, after = scores(baseline, metric, "baseline"), scores(trained, metric, "trained")
     rng = streams(np.random.default_rng(how.seed))[metric]  # as `weigh` draws: one figure has one value
     return paired(before, after, rng=rng, margin=margin, level=how.level)

@@ -17,13 +17,13 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import encode
 from holdfast.prove.reports import document
-from holdfast.prove.reports.document import FAMILY, KEPT, KINDS, PROOF, SAFETY, Document, Head, Retention
+from holdfast.prove.reports.document import FAMILY, KEPT, KINDS, PROOF, SAFETY, Document, ReportHead, Retention
 from holdfast.prove.reports.findings import (
     DOCUMENTED,
     Findings,
-    How,
     ProofCriteria,
-    Safety,
+    ReportComparison,
+    SafetyRegression,
     Side,
     check_alike,
     find,
@@ -33,7 +33,7 @@ from holdfast.prove.reports.findings import (
 from holdfast.store.blobs import write_atomically
 
 
-def side_report(head: Head, kind: str, side: Side) -> Document:
+def side_report(head: ReportHead, kind: str, side: Side) -> Document:
     return {
         **document.frame(head, kind),
         "checkpoint_id": side.checkpoint,
@@ -68,7 +68,7 @@ def metrics(episodes: Sequence[Episode]) -> Document:
     }
 
 
-def significance_report(head: Head, found: Findings, hashes: Mapping[str, str]) -> Document:
+def significance_report(head: ReportHead, found: Findings, hashes: Mapping[str, str]) -> Document:
     return {
         **document.frame(head, "significance"),
         "metrics": metrics(found.trained.episodes),
@@ -89,7 +89,11 @@ def significance_report(head: Head, found: Findings, hashes: Mapping[str, str]) 
 
 
 def safety_report(
-    head: Head, baseline: Sequence[Episode], trained: Sequence[Episode], how: How, found: Safety
+    head: ReportHead,
+    baseline: Sequence[Episode],
+    trained: Sequence[Episode],
+    how: ReportComparison,
+    found: SafetyRegression,
 ) -> Document:
     """It stands on its own: it carries the penalties of both sides."""
     after = {(one.task, one.seed): one.safety_cost for one in trained}
@@ -127,7 +131,7 @@ def safety_report(
     }
 
 
-def summary_report(head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+def summary_report(head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
     return {
         **document.frame(head, "summary"),
         "metrics": metrics(found.trained.episodes),
@@ -137,7 +141,7 @@ def summary_report(head: Head, found: Findings, decision: Decision | None, hashe
     }
 
 
-def proof(head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+def proof(head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
     safety, names = found.safety, {kind: kind.replace("-", "_") + "_report" for kind in KINDS[:-1]}
     return {
         **document.frame(head, PROOF),
@@ -204,7 +208,7 @@ def publish(
         Side(checkpoint=name, episodes=tuple(episodes))
         for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
     )
-    how = How(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing, versions=versions)
+    how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing, versions=versions)
     documents = build(head, before, after, how, decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
     for kind in KINDS:
@@ -213,7 +217,7 @@ def publish(
 
 
 def publish_safety(
-    folder: Path, head: Head, baseline: Sequence[Episode], trained: Sequence[Episode], how: How
+    folder: Path, head: ReportHead, baseline: Sequence[Episode], trained: Sequence[Episode], how: ReportComparison
 ) -> tuple[Path, Document]:
     """Write the safety report of a run alone, where it lies and what it says."""
     refuse_twice(folder, head.run_id)
@@ -224,7 +228,9 @@ def publish_safety(
     return path, data
 
 
-def build(head: Head, baseline: Side, trained: Side, how: How, decision: Decision | None) -> dict[str, Document]:
+def build(
+    head: ReportHead, baseline: Side, trained: Side, how: ReportComparison, decision: Decision | None
+) -> dict[str, Document]:
     """Every document of a publication, by kind; each knows those before it by the sha256 of their bytes."""
     found = find(baseline, trained, how)
     documents: dict[str, Document] = {}
@@ -235,7 +241,9 @@ def build(head: Head, baseline: Side, trained: Side, how: How, decision: Decisio
     return documents
 
 
-def build_one(kind: str, head: Head, found: Findings, decision: Decision | None, hashes: Mapping[str, str]) -> Document:
+def build_one(
+    kind: str, head: ReportHead, found: Findings, decision: Decision | None, hashes: Mapping[str, str]
+) -> Document:
     if kind in ("baseline", "trained"):
         return side_report(head, kind, found.baseline if kind == "baseline" else found.trained)
     if kind == "significance":
@@ -247,14 +255,14 @@ def build_one(kind: str, head: Head, found: Findings, decision: Decision | None,
 
 def head_at(
     folder: Path, *, run_id: str, suite: tuple[str, str, str], generated_at: datetime, retention: Retention
-) -> Head:
+) -> ReportHead:
     """The head of what is published below a folder of reports, which is called so."""
     place = document.place_of(folder)
     if place.name != "reports" or not place.parent.name:
         raise BadInput(f"folder {folder}", why="reports lie in a folder called reports", remedy="give <state>/reports")
     if generated_at.tzinfo is None:
         raise BadInput(f"generated_at = {generated_at}", why="has no time zone", remedy="give one, such as UTC")
-    return Head(
+    return ReportHead(
         run_id=run_id,
         generated_at=generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC),
         suite=suite,
@@ -307,7 +315,7 @@ def _versions(found: Findings) -> Document:
     return {} if versions is None else {"versions": {"baseline": versions[0], "trained": versions[1]}}
 
 
-def _references(kinds: Sequence[str], head: Head, hashes: Mapping[str, str]) -> Document:
+def _references(kinds: Sequence[str], head: ReportHead, hashes: Mapping[str, str]) -> Document:
     return {
         kind.replace("-", "_"): {"file": document.active_name(kind, head.run_id), "sha256": hashes[kind]}
         for kind in kinds
@@ -342,7 +350,7 @@ def _sentence(found: Findings) -> str:
     return f"not proved, {', '.join(found.reasons)}: {figures}"
 
 
-def _diagnostics(found: Safety, how: How) -> list[str]:
+def _diagnostics(found: SafetyRegression, how: ReportComparison) -> list[str]:
     bound, test = how.criteria.max_safety_regression, found.comparison
     rise = f"the mean penalty {'rose' if found.delta > 0 else 'fell'} by {abs(found.delta):.4g}"
     average = f"{rise if found.delta else 'the mean penalty is what it was'}, and may rise by {bound:g}"

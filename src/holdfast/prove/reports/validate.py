@@ -17,8 +17,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import decode
 from holdfast.prove.reports import document, findings, leaves, report
-from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Document, Head, Retention, Rule
-from holdfast.prove.reports.findings import Findings, How, ProofCriteria, Side
+from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Document, ReportHead, Retention, Rule
+from holdfast.prove.reports.findings import Findings, ProofCriteria, ReportComparison, Side
 from holdfast.prove.reports.leaves import MISSING, Problem, differences, short
 
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ class _Read:
     data: Document
     sha256: str
     problems: list[Problem] = field(default_factory=list)
-    head: Head | None = None
+    head: ReportHead | None = None
 
     def say(self, where: str, why: str, *, is_place: bool = False) -> None:
         self.problems.append(Problem(where=where, why=why, is_place=is_place))
@@ -109,7 +109,7 @@ def validate(path: Path) -> list[Problem]:
     return list(dict.fromkeys(asked.problems + others))
 
 
-def sound_head(path: Path) -> tuple[Head | None, list[Problem]]:
+def sound_head(path: Path) -> tuple[ReportHead | None, list[Problem]]:
     """Whether a file's head, seal and dates are right, without computing anything again: enough to move it."""
     read = _load(path, None)
     if isinstance(read, Problem):
@@ -165,7 +165,7 @@ def _check_head(read: _Read) -> None:
         )
         return
     try:
-        read.head = Head(
+        read.head = ReportHead(
             run_id=head["run_id"],
             generated_at=document.read_moment(head["generated_at"]),
             suite=(suite["name"], suite["version"], suite["sha256"]),
@@ -178,7 +178,7 @@ def _check_head(read: _Read) -> None:
     _check_place(read, read.head)
 
 
-def _check_place(read: _Read, head: Head) -> None:
+def _check_place(read: _Read, head: ReportHead) -> None:
     """A file lies where it says: among the active ones, or in the archive."""
     lies = document.place_of(read.path).as_posix()
     for place in _places(head, read.kind):
@@ -188,7 +188,7 @@ def _check_place(read: _Read, head: Head) -> None:
     read.say("$.publication", why, is_place=True)
 
 
-def _places(head: Head, kind: str) -> tuple[str, str]:
+def _places(head: ReportHead, kind: str) -> tuple[str, str]:
     active = document.active_path(kind, head.run_id)
     return active, document.archived_path(kind, head.run_id, head.generated_at)
 
@@ -237,7 +237,7 @@ def _check_all(files: Mapping[str, _Read]) -> None:
     _check_built(files, head, found)
 
 
-def _check_built(files: Mapping[str, _Read], head: Head, found: Findings | None) -> None:
+def _check_built(files: Mapping[str, _Read], head: ReportHead, found: Findings | None) -> None:
     decision = _read_decision(files["summary"]) if "summary" in files else None
     hashes = {kind: read.sha256 for kind, read in files.items()}
     for kind in ("significance", SAFETY, "summary", PROOF):
@@ -311,7 +311,7 @@ def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side
         return None
     try:
         asked = read.data.get("weighing")
-        how = How(
+        how = ReportComparison(
             criteria=ProofCriteria(**criteria),
             **chance,
             weighing=asked if isinstance(asked, dict) else None,
@@ -333,7 +333,7 @@ def _read_decision(read: _Read) -> Decision | Problem | None:
         return read.problems[-1]
 
 
-def _check_safety_alone(read: _Read, head: Head) -> None:
+def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     bound = read.read(read.data, "$", {"max_safety_regression": document.number(0.0)})
     chance, rows = read.take("$.test", findings.CHANCE), _read_rows(read, PENALTIES)
     if bound is None or chance is None or rows is None:
@@ -342,7 +342,7 @@ def _check_safety_alone(read: _Read, head: Head) -> None:
         [Episode(task=row["task"], seed=row["seed"], reward=0.0, safety_cost=row[side]) for row in rows]
         for side in ("baseline", "trained")
     )
-    how = How(criteria=ProofCriteria(**bound), **chance)
+    how = ReportComparison(criteria=ProofCriteria(**bound), **chance)
     if not _are_alike(read, baseline, trained):
         return
     try:

@@ -23,7 +23,7 @@ COSTS = {"insert": 1.0, "delete": 1.0, "update": 0.5, "move": 0.3}
 REMARK_COST = 0.1  # of a line of comment, as a share
 
 
-class Place(NamedTuple):
+class NodeRef(NamedTuple):
     """A node: number `at` of the text before or, if it was inserted, of the text after."""
 
     is_new: bool
@@ -35,18 +35,18 @@ class Edit:
     """One edit. `parent` and `left` (None: first) say where an inserted or moved node goes."""
 
     verb: str  # insert, delete, update, move
-    node: Place
+    node: NodeRef
     kind: str
     text: str  # of the leaf, after; before where it is deleted
     was: str = ""  # the text before an update
     line: int  # of the text after; before where it is deleted
     cost: float
-    parent: Place | None = None
-    left: Place | None = None
+    parent: NodeRef | None = None
+    left: NodeRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class EditScript:
     """All edits between two texts."""
 
     edits: tuple[Edit, ...]
@@ -77,7 +77,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class EditFinding:
     """One thing seen in a change, and where."""
 
     rule: str
@@ -88,13 +88,13 @@ class Finding:
 
 
 @lru_cache(maxsize=16)  # minimality, scaffold and tamper ask for the same two texts
-def compare(before: str, after: str, language: str = "python", *, fold: bool = True) -> Script:
+def compare(before: str, after: str, language: str = "python", *, fold: bool = True) -> EditScript:
     """The edits from one text to another; an empty text is a file that is not there."""
     sides = both(before, after, language, fold=fold)
     matches = match(sides)
     matches.flags.writeable = False
     edits = _script(sides.before, sides.after, matches)
-    return Script(edits=edits, cost=sum(edit.cost for edit in edits), both=sides, matches=matches)
+    return EditScript(edits=edits, cost=sum(edit.cost for edit in edits), both=sides, matches=matches)
 
 
 def cost(before: str, after: str, language: str = "python") -> float:
@@ -119,8 +119,8 @@ def _script(old: Tree, new: Tree, matches: Matches) -> tuple[Edit, ...]:
             back[other] = one
     stays = _stays(old, new, to, back)
 
-    def place(at: int) -> Place:
-        return Place(True, at) if back[at] < 0 else Place(False, back[at])
+    def place(at: int) -> NodeRef:
+        return NodeRef(True, at) if back[at] < 0 else NodeRef(False, back[at])
 
     edits: list[Edit] = []
     lefts: dict[int, int] = {}  # parent after → the last child that was looked at
@@ -135,20 +135,20 @@ def _script(old: Tree, new: Tree, matches: Matches) -> tuple[Edit, ...]:
         }
         if one < 0:
             paid = COSTS["insert"] * weight(new, at)
-            edits.append(Edit(verb="insert", node=Place(True, at), cost=paid, **here, **there))  # type: ignore[arg-type]
+            edits.append(Edit(verb="insert", node=NodeRef(True, at), cost=paid, **here, **there))  # type: ignore[arg-type]
             continue
         share = REMARK_COST if new.kind[at] in REMARKS else 1.0
         if at not in stays:
             paid = COSTS["move"] * share
-            edits.append(Edit(verb="move", node=Place(False, one), cost=paid, **here, **there))  # type: ignore[arg-type]
+            edits.append(Edit(verb="move", node=NodeRef(False, one), cost=paid, **here, **there))  # type: ignore[arg-type]
         if old.text[one] != new.text[at]:
             paid = COSTS["update"] * _update(old, one, new, at)
-            edits.append(Edit(verb="update", node=Place(False, one), was=old.text[one], cost=paid, **here))  # type: ignore[arg-type]
+            edits.append(Edit(verb="update", node=NodeRef(False, one), was=old.text[one], cost=paid, **here))  # type: ignore[arg-type]
     for one in range(len(old) - 1, -1, -1):  # children before their parents
         if to[one] < 0:
             paid = COSTS["delete"] * weight(old, one)
             gone = {"kind": old.kind[one], "text": old.text[one], "line": old.line[one]}
-            edits.append(Edit(verb="delete", node=Place(False, one), cost=paid, **gone))  # type: ignore[arg-type]
+            edits.append(Edit(verb="delete", node=NodeRef(False, one), cost=paid, **gone))  # type: ignore[arg-type]
     return tuple(edits)
 
 
@@ -176,10 +176,10 @@ def _stays(old: Tree, new: Tree, to: Sequence[int], back: Sequence[int]) -> set[
 
 def apply(tree: Tree, script: Sequence[Edit]) -> Nested:
     """What becomes of a tree under a script: the tree after, if the script is right."""
-    below = {Place(False, at): [Place(False, child) for child in tree.children(at)] for at in range(len(tree))}
+    below = {NodeRef(False, at): [NodeRef(False, child) for child in tree.children(at)] for at in range(len(tree))}
     above = {child: parent for parent, children in below.items() for child in children}
-    kinds = {Place(False, at): tree.kind[at] for at in range(len(tree))}
-    texts = {Place(False, at): tree.text[at] for at in range(len(tree))}
+    kinds = {NodeRef(False, at): tree.kind[at] for at in range(len(tree))}
+    texts = {NodeRef(False, at): tree.text[at] for at in range(len(tree))}
     for edit in script:
         if edit.verb == "update":
             texts[edit.node] = edit.text
@@ -192,10 +192,10 @@ def apply(tree: Tree, script: Sequence[Edit]) -> Nested:
             row.insert(0 if edit.left is None else row.index(edit.left) + 1, edit.node)
             above[edit.node] = edit.parent
 
-    def nested(node: Place) -> Nested:
+    def nested(node: NodeRef) -> Nested:
         return kinds[node], texts[node], tuple(nested(child) for child in below[node])
 
-    return nested(Place(False, 0))
+    return nested(NodeRef(False, 0))
 
 
 def nested(tree: Tree, node: int = 0) -> Nested:
@@ -203,7 +203,7 @@ def nested(tree: Tree, node: int = 0) -> Nested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class EditPart:
     """Edits to look at: a whole subtree that came or went is one."""
 
     verb: str
@@ -214,7 +214,7 @@ class Part:
     cost: float
 
 
-def outline(script: Script, before: str, after: str) -> tuple[Part, ...]:
+def outline(script: EditScript, before: str, after: str) -> tuple[EditPart, ...]:
     """The script as people read it, in the order of the text; inserted and deleted lines are quoted as they stand."""
     old, new = before.split("\n"), after.split("\n")
     gone = {edit.node.at for edit in script.edits if edit.verb == "delete"}
@@ -234,5 +234,5 @@ def outline(script: Script, before: str, after: str) -> tuple[Part, ...]:
         lines = old if edit.verb == "delete" else new
         quoted = lines[edit.line - 1].strip() if edit.line <= len(lines) else ""
         text = edit.text if edit.verb == "update" else quoted or edit.text
-        parts.append(Part(verb=edit.verb, line=edit.line, kind=edit.kind, text=text, was=edit.was, cost=costs[key]))
+        parts.append(EditPart(verb=edit.verb, line=edit.line, kind=edit.kind, text=text, was=edit.was, cost=costs[key]))
     return tuple(sorted(parts, key=lambda one: (one.line, one.verb)))

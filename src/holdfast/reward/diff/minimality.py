@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import scaffold
-from holdfast.reward.diff.edits import Change, Finding, compare, cost
+from holdfast.reward.diff.edits import Change, EditFinding, compare, cost
 from holdfast.reward.diff.lines import changed, tidy
 from holdfast.reward.diff.trees import language_of
 
@@ -101,7 +101,7 @@ def signals(
     files: Collection[str] = (),
     uses: Sequence[str] = (),
     weight: float = 0.3,
-) -> tuple[Signal, ...]:
+) -> tuple[RewardTerm, ...]:
     """`minimality` (counts), and `excess_edits`, `scaffolding`, `parse_errors` (weight 0: already in it, to look at).
 
     `files`: the paths that the task is about; empty: any. `uses`: texts that are not part of the change, tests say, in
@@ -112,10 +112,12 @@ def signals(
     amount = scaffold.amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     return (
-        Signal(name="minimality", value=min(value, BROKEN) if spent.is_broken else value, weight=weight, source=SOURCE),
-        Signal(name="excess_edits", value=spent.excess, weight=0.0, source=SOURCE),
-        Signal(name="scaffolding", value=amount, weight=0.0, source=SOURCE),
-        Signal(name="parse_errors", value=float(spent.is_broken), weight=0.0, source=SOURCE),
+        RewardTerm(
+            name="minimality", value=min(value, BROKEN) if spent.is_broken else value, weight=weight, source=SOURCE
+        ),
+        RewardTerm(name="excess_edits", value=spent.excess, weight=0.0, source=SOURCE),
+        RewardTerm(name="scaffolding", value=amount, weight=0.0, source=SOURCE),
+        RewardTerm(name="parse_errors", value=float(spent.is_broken), weight=0.0, source=SOURCE),
     )
 
 
@@ -125,7 +127,7 @@ def surplus(
     *,
     files: Collection[str] = (),
     uses: Sequence[str] = (),
-) -> tuple[Finding, ...]:
+) -> tuple[EditFinding, ...]:
     """The scaffolding of a change, less what the least fix has of the same kind in the same file."""
     texts = references if isinstance(references, Mapping) else {}
     found = scaffold.inspect(change, files=files, uses=uses)

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.reward.diff.edits import Change, Finding, compare
+from holdfast.reward.diff.edits import Change, EditFinding, compare
 from holdfast.reward.diff.lines import tidy
 from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, parse
 
@@ -61,8 +61,8 @@ class _File:
     def new(self, kinds: Collection[str]) -> Iterator[int]:
         return (at for at in sorted(self.added) if self.tree.kind[at] in kinds)
 
-    def finding(self, rule: str, node: int, what: str) -> Finding:
-        return Finding(rule=rule, path=self.path, line=self.tree.line[node], what=what, weight=WEIGHTS[rule])
+    def finding(self, rule: str, node: int, what: str) -> EditFinding:
+        return EditFinding(rule=rule, path=self.path, line=self.tree.line[node], what=what, weight=WEIGHTS[rule])
 
 
 def inspect(
@@ -70,7 +70,7 @@ def inspect(
     *,
     files: Collection[str] = (),
     uses: Sequence[str] = (),
-) -> tuple[Finding, ...]:
+) -> tuple[EditFinding, ...]:
     """Signs of scaffolding in what a change added. `files`: those the task is about; empty: any.
 
     `uses`: texts outside the change that may use a name, such as its tests.
@@ -78,10 +78,12 @@ def inspect(
     words: Counter[str] = Counter()
     for text in (*uses, *(after or "" for _, after in change.values())):
         words.update(_WORD.findall(text))
-    found: list[Finding] = []
+    found: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if files and path not in files and before != after:
-            found.append(Finding(rule="sprawl", path=path, line=1, what="outside the task", weight=WEIGHTS["sprawl"]))
+            found.append(
+                EditFinding(rule="sprawl", path=path, line=1, what="outside the task", weight=WEIGHTS["sprawl"])
+            )
         language = language_of(path)
         if not after or before == after or language == TEXT:
             continue
@@ -101,7 +103,7 @@ def inspect(
     return tuple(sorted(found, key=lambda one: (one.path, one.line, one.rule)))
 
 
-def amount(findings: Sequence[Finding]) -> float:
+def amount(findings: Sequence[EditFinding]) -> float:
     """How much scaffolding there is: the sum of the weights."""
     return sum(one.weight for one in findings)
 
@@ -138,7 +140,7 @@ def _first_name(tree: Tree, node: int) -> int:
     return next((leaf for leaf in tree.leaves(node) if tree.kind[leaf] in NAMES), -1)
 
 
-def _unused(file: _File) -> Iterator[Finding]:
+def _unused(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new(FUNCTIONS | CLASSES):
         name = name_of(tree, node)
@@ -201,7 +203,7 @@ def _imported(tree: Tree, node: int) -> list[str]:
     return [name for name in names if name and name != "annotations"]
 
 
-def _forwarders(file: _File) -> Iterator[Finding]:
+def _forwarders(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new(FUNCTIONS):
         body, name = body_of(tree, node), name_of(tree, node)
@@ -234,7 +236,7 @@ def _is_call_alone(tree: Tree, statement: int) -> bool:
     return tree.kind[statement] == "return_statement"
 
 
-def _interfaces(file: _File) -> Iterator[Finding]:
+def _interfaces(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new(CLASSES):
         name = name_of(tree, node)
@@ -253,7 +255,7 @@ def _interfaces(file: _File) -> Iterator[Finding]:
                 yield file.finding("one_method_class", node, f"{name} has one method")
 
 
-def _swallows(file: _File) -> Iterator[Finding]:
+def _swallows(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new({"except_clause", "catch_clause"}):
         inside = {tree.kind[at] for at in range(node, node + tree.size[node])}
@@ -272,7 +274,7 @@ def _swallows(file: _File) -> Iterator[Finding]:
             yield file.finding("swallow_all", node, "suppresses everything")
 
 
-def _guards(file: _File) -> Iterator[Finding]:
+def _guards(file: _File) -> Iterator[EditFinding]:
     """An early way out for a value that nobody was known to pass: a test for nothing, or for a type."""
     tree = file.tree
     for node in file.new({"if_statement"}):
@@ -291,7 +293,7 @@ _GUARD = re.compile(
 )
 
 
-def _duplicates(file: _File) -> Iterator[Finding]:
+def _duplicates(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     large = [at for at in sorted(file.added) if tree.size[at] >= LEAST_DUPLICATE and tree.kind[at] in _UNITS]
     large = [at for at in large if sum(one in file.added for one in range(at, at + tree.size[at])) > tree.size[at] // 2]
@@ -320,7 +322,7 @@ def _outline(tree: Tree, node: int) -> tuple[int, ...]:
     return (len(kept), hash(tuple(kept)))
 
 
-def _dead(file: _File) -> Iterator[Finding]:
+def _dead(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new({"if_statement", "while_statement"}):
         condition = tree.children(node)[0]
@@ -359,7 +361,7 @@ def _is_same_on_both_sides(tree: Tree, node: int) -> bool:
     return len(parts) == 3 and tree.hash[parts[0]] == tree.hash[parts[2]]
 
 
-def _stubs(file: _File) -> Iterator[Finding]:
+def _stubs(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new(FUNCTIONS):
         if _is_stub(tree, node) and not _is_abstract_member(tree, node):

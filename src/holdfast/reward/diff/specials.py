@@ -32,7 +32,7 @@ _FUNCTIONS = frozenset({"function_definition", "function_declaration", "method_d
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ConstantCase:
     """Constants that went in, and constants that the result was compared with."""
 
     given: frozenset[str]
@@ -73,9 +73,9 @@ def constants(tree: Tree, node: int) -> list[str]:
     return [one for one in found if one is not None]
 
 
-def cases_of(tests: Mapping[str, str]) -> tuple[Case, ...]:
+def cases_of(tests: Mapping[str, str]) -> tuple[ConstantCase, ...]:
     """What the visible tests give away."""
-    found: list[Case] = []
+    found: list[ConstantCase] = []
     for path, text in sorted(tests.items()):
         language = language_of(path)
         tree = parse(text, language) if language != TEXT else None
@@ -85,7 +85,7 @@ def cases_of(tests: Mapping[str, str]) -> tuple[Case, ...]:
     return tuple(found)
 
 
-def _asserted(tree: Tree) -> Iterator[Case]:
+def _asserted(tree: Tree) -> Iterator[ConstantCase]:
     for node in range(len(tree)):
         if tree.kind[node] not in ("assert_statement", "expression_statement"):
             continue
@@ -101,7 +101,7 @@ def _asserted(tree: Tree) -> Iterator[Case]:
                 continue
             outside = _outside(tree, node, call)
             if outside:
-                yield Case(frozenset(str(one) for one in given), frozenset(outside))
+                yield ConstantCase(frozenset(str(one) for one in given), frozenset(outside))
 
 
 def _outside(tree: Tree, node: int, call: int) -> list[str]:
@@ -120,17 +120,17 @@ def _outside(tree: Tree, node: int, call: int) -> list[str]:
     return found
 
 
-def _tabled(tree: Tree) -> Iterator[Case]:
+def _tabled(tree: Tree) -> Iterator[ConstantCase]:
     """Rows of a table of cases: the last column is what is wanted."""
     for node in range(len(tree)):
         if tree.kind[node] not in ("tuple", "array", "list", "pair", "arguments", "argument_list"):
             continue
         parts = [constant(tree, part) for part in tree.children(node)]
         if len(parts) >= 2 and all(part is not None for part in parts):
-            yield Case(frozenset(str(part) for part in parts[:-1]), frozenset({str(parts[-1])}))
+            yield ConstantCase(frozenset(str(part) for part in parts[:-1]), frozenset({str(parts[-1])}))
 
 
-def special_cases(tree: Tree, nodes: Iterable[int], cases: tuple[Case, ...]) -> Iterator[tuple[int, str]]:
+def special_cases(tree: Tree, nodes: Iterable[int], cases: tuple[ConstantCase, ...]) -> Iterator[tuple[int, str]]:
     """Those of the nodes that answer a case of the tests by name, and what they answer."""
     if not cases:
         return
@@ -157,7 +157,7 @@ def special_cases(tree: Tree, nodes: Iterable[int], cases: tuple[Case, ...]) -> 
         yield from faint
 
 
-def _branch(tree: Tree, node: int, cases: tuple[Case, ...]) -> tuple[bool, str] | None:
+def _branch(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> tuple[bool, str] | None:
     """A condition on constants of a case, with its answer: whether that is plain, and in words."""
     tested, answers = _tested(tree, node), _answers(tree, node)
     known = {one for case in cases for one in case.given}
@@ -233,7 +233,7 @@ def _entries(tree: Tree, node: int) -> list[tuple[set[str], str | None]]:
     return [({one for part in row[:-1] for one in _keys(tree, part)}, constant(tree, row[-1])) for row in keyed]
 
 
-def _known_pairs(tree: Tree, node: int, cases: tuple[Case, ...]) -> str:
+def _known_pairs(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str:
     entries = _entries(tree, node)
     known = [
         (min(keys, key=len, default=""), value)
@@ -247,7 +247,7 @@ def _known_pairs(tree: Tree, node: int, cases: tuple[Case, ...]) -> str:
     return f"a table of the tests' cases: {', '.join(f'{key} → {value}' for key, value in known[:3])}"
 
 
-def _is_case(keys: set[str], value: str, case: Case) -> bool:
+def _is_case(keys: set[str], value: str, case: ConstantCase) -> bool:
     return value in case.wanted and bool(keys & case.given)
 
 
@@ -262,7 +262,7 @@ def _keys(tree: Tree, node: int) -> set[str]:
     return found
 
 
-def _whole_answer(tree: Tree, node: int, cases: tuple[Case, ...]) -> str:
+def _whole_answer(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str:
     """A function that does nothing but give back what a test wants."""
     parts = tree.children(node)
     value = constant(tree, parts[0]) if len(parts) == 1 else None

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
-from holdfast.contracts.reward import Signal
-from holdfast.reward.diff.edits import Change, Finding, compare
+from holdfast.contracts.reward import RewardTerm
+from holdfast.reward.diff.edits import Change, EditFinding, compare
 from holdfast.reward.diff.escapes import ENDS, escapes, spelled
 from holdfast.reward.diff.mending import respelled
-from holdfast.reward.diff.specials import Case, cases_of, special_cases
+from holdfast.reward.diff.specials import ConstantCase, cases_of, special_cases
 from holdfast.reward.diff.trees import TEXT, Tree, is_large, language_of, parse, partial
 from holdfast.reward.diff.weakening import weakened
 
@@ -64,7 +64,7 @@ _NEEDED = re.compile(  # a requirement, with its version or in a list: no word o
 
 def inspect(
     change: Change, *, protected: Sequence[str] = PROTECTED, tests: Mapping[str, str] | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[EditFinding, ...]:
     """Everything in a change that works on the check. `tests`: the visible ones, path → text; what is there is a test.
 
     Patterns of `protected` hold for whole paths and for names alone.
@@ -72,7 +72,7 @@ def inspect(
     own = {path: before for path, (before, _) in change.items() if before and is_test(path)}
     visible = own | dict(tests or {})
     cases = cases_of(visible)
-    found: list[Finding] = []
+    found: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if before == after:
             continue
@@ -86,9 +86,9 @@ def inspect(
     return tuple(sorted(set(found), key=lambda one: (one.path, one.line, one.rule, one.what)))
 
 
-def signals(findings: Sequence[Finding]) -> tuple[Signal, ...]:
+def signals(findings: Sequence[EditFinding]) -> tuple[RewardTerm, ...]:
     """One signal, `tampering`: how many findings there are. Above 0 it is a veto: Guard(vetoes=("tampering",))."""
-    return (Signal(name="tampering", value=float(len(findings)), source=SOURCE),)
+    return (RewardTerm(name="tampering", value=float(len(findings)), source=SOURCE),)
 
 
 def is_test(path: str, tests: Collection[str] = ()) -> bool:
@@ -104,25 +104,25 @@ def _fits(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(path, one) or fnmatch(PurePosixPath(path).name, one) for one in patterns)
 
 
-def _protected(path: str, before: str, after: str, patterns: Sequence[str]) -> Iterator[Finding]:
+def _protected(path: str, before: str, after: str, patterns: Sequence[str]) -> Iterator[EditFinding]:
     if _fits(path, patterns):
-        yield Finding(rule="protected", path=path, line=1, what="a protected file was touched")
+        yield EditFinding(rule="protected", path=path, line=1, what="a protected file was touched")
     elif path.endswith(".pth") and re.search(r"^import\s", after, re.MULTILINE):
-        yield Finding(rule="protected", path=path, line=1, what="a file that every interpreter runs")
+        yield EditFinding(rule="protected", path=path, line=1, what="a file that every interpreter runs")
     elif PurePosixPath(path).name in _SETTINGS:
         old, new = set(before.split("\n")), set(after.split("\n"))
         for at, line in enumerate(after.split("\n"), start=1):
             if line not in old and _is_about_tests(line):
-                yield Finding(rule="protected", path=path, line=at, what="how tests are run was changed")
+                yield EditFinding(rule="protected", path=path, line=at, what="how tests are run was changed")
         if any(_is_about_tests(line) for line in old - new):
-            yield Finding(rule="protected", path=path, line=1, what="how tests are run was changed")
+            yield EditFinding(rule="protected", path=path, line=1, what="how tests are run was changed")
 
 
 def _is_about_tests(line: str) -> bool:
     return _ABOUT_TESTS.search(_NEEDED.sub("", line)) is not None
 
 
-def _source(path: str, before: str, after: str, cases: tuple[Case, ...]) -> list[Finding]:
+def _source(path: str, before: str, after: str, cases: tuple[ConstantCase, ...]) -> list[EditFinding]:
     """What is new in a file. Of a node that was there and only changed, whatever it already did is left out."""
     language = language_of(path)
     if is_large(before) or is_large(after):
@@ -147,10 +147,10 @@ def _source(path: str, before: str, after: str, cases: tuple[Case, ...]) -> list
     return found
 
 
-def _unread(path: str, before: str, after: str, cases: tuple[Case, ...]) -> list[Finding]:
+def _unread(path: str, before: str, after: str, cases: tuple[ConstantCase, ...]) -> list[EditFinding]:
     """What is new in a file that does not parse: in what the grammar made of it, and in its bare words."""
     language = language_of(path)
-    found: list[Finding] = []
+    found: list[EditFinding] = []
     for spell in (str, respelled) if language == "python" else (str,):
         new, old = partial(spell(after), language), partial(spell(before), language)
         known = Counter((one.rule, one.what) for one, _ in _seen(path, old, range(len(old)), cases))
@@ -161,51 +161,55 @@ def _unread(path: str, before: str, after: str, cases: tuple[Case, ...]) -> list
     return found or _spelled(path, before, after)
 
 
-def _spelled(path: str, before: str, after: str) -> list[Finding]:
+def _spelled(path: str, before: str, after: str) -> list[EditFinding]:
     """Words in new lines that alone say enough."""
     known = set(before.split("\n"))
     return [
-        Finding(rule=rule, path=path, line=at, what=what)
+        EditFinding(rule=rule, path=path, line=at, what=what)
         for at, line in enumerate(after.split("\n"), start=1)
         if line not in known
         for rule, what in spelled(line)
     ]
 
 
-def _seen(path: str, tree: Tree, nodes: Collection[int], cases: tuple[Case, ...]) -> Iterator[tuple[Finding, int]]:
+def _seen(
+    path: str, tree: Tree, nodes: Collection[int], cases: tuple[ConstantCase, ...]
+) -> Iterator[tuple[EditFinding, int]]:
     for node, what in special_cases(tree, nodes, cases):
-        yield Finding(rule="special_case", path=path, line=tree.line[node], what=what), node
+        yield EditFinding(rule="special_case", path=path, line=tree.line[node], what=what), node
     for rule, node, what in escapes(tree, nodes):
-        yield Finding(rule=rule, path=path, line=tree.line[node], what=what), node
+        yield EditFinding(rule=rule, path=path, line=tree.line[node], what=what), node
 
 
-def _tests(path: str, before: str | None, after: str | None) -> Iterator[Finding]:
+def _tests(path: str, before: str | None, after: str | None) -> Iterator[EditFinding]:
     if before is None or language_of(path) == TEXT:
         if after is None or (before is not None and language_of(path) == TEXT and _is_shorter(before, after)):
-            yield Finding(rule="test_deleted", path=path, line=1, what="a file of the tests was cut or removed")
+            yield EditFinding(rule="test_deleted", path=path, line=1, what="a file of the tests was cut or removed")
         return
     if after is None:
-        yield Finding(rule="test_deleted", path=path, line=1, what="a file of tests is gone")
+        yield EditFinding(rule="test_deleted", path=path, line=1, what="a file of tests is gone")
         return
     if is_large(before) or is_large(after):
         if _is_shorter(before, after):
-            yield Finding(rule="test_weakened", path=path, line=1, what="lines of tests too large to be read are gone")
+            yield EditFinding(
+                rule="test_weakened", path=path, line=1, what="lines of tests too large to be read are gone"
+            )
         yield from _spelled(path, before, after)
         return
     old, new = parse(before, language_of(path)), parse(after, language_of(path))
     if new.errors and not old.errors:
-        yield Finding(rule="test_deleted", path=path, line=new.errors[0], what="tests no longer parse")
+        yield EditFinding(rule="test_deleted", path=path, line=new.errors[0], what="tests no longer parse")
         return
     for rule, line, what in weakened(old, new):
-        yield Finding(rule=rule, path=path, line=line, what=what)
+        yield EditFinding(rule=rule, path=path, line=line, what=what)
     script = compare(before, after, language_of(path))
     if not script.both.is_coarse and not script.both.after.errors:
         for rule, node, what in escapes(script.both.after, script.added()):
             if rule == "exit":
-                yield Finding(rule=rule, path=path, line=script.both.after.line[node], what=what)
+                yield EditFinding(rule=rule, path=path, line=script.both.after.line[node], what=what)
 
 
-def _new_tests(path: str, text: str, change: Change, cases: tuple[Case, ...]) -> list[Finding]:
+def _new_tests(path: str, text: str, change: Change, cases: tuple[ConstantCase, ...]) -> list[EditFinding]:
     """A new file of tests is free, but for ways to end the run; what source imports is source, however it is named."""
     stem = PurePosixPath(path).name.partition(".")[0]
     uses = re.compile(rf"(?:\b(?:import|from|require|import_module|__import__)\b.*)(?<!\w){re.escape(stem)}(?!\w)")

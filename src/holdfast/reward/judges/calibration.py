@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest, rankdata  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import Calibration, Judgement, Label, Maker, Standing
+from holdfast.contracts.judgement import Calibration, Judgement, JudgeStatus, Label, Maker
 from holdfast.reward.judges.judge import Criterion
 
 LEAST = 50  # labels; fewer say too little
@@ -69,7 +69,7 @@ def probability(calibration: Calibration, score: float) -> float:
 
 def weight(calibration: Calibration | None) -> float:
     """How much a judge counts: by its precision, 1 / Brier; not at all without a calibration, or below its floor."""
-    if calibration is None or calibration.standing is Standing.DIAGNOSTIC:
+    if calibration is None or calibration.standing is JudgeStatus.DIAGNOSTIC:
         return 0.0
     brier = calibration.measures.get("brier")
     return 0.0 if brier is None else 1.0 / max(brier, 0.01)
@@ -215,7 +215,7 @@ def calibrate(
         ys=tuple(map(float, ys)),
         measures=measures,
         biases=dict(biases or {}),
-        standing=Standing.DIAGNOSTIC if against else Standing.TRUSTED,
+        standing=JudgeStatus.DIAGNOSTIC if against else JudgeStatus.TRUSTED,
         reasons=tuple(against),
         at=now,
     )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
-from holdfast.contracts.judgement import WORTH, Artefact, Grade, Judgement, judgement_id
+from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.judgements import Judgements, plain_name
 
@@ -130,17 +130,17 @@ class Judge(Protocol):
         """The hash of how it is asked."""
         ...
 
-    async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         """What it says, or that it abstains; JudgeFailed when it cannot be had."""
         ...
 
 
-def fence(artefact: Artefact) -> str:
+def fence(artefact: EvalItem) -> str:
     """A mark that stands nowhere in what it surrounds: its text would have to hold its own hash."""
     return f"[{artefact.sha256[:16]}]"
 
 
-def messages(criterion: Criterion, artefact: Artefact) -> list[dict[str, str]]:
+def messages(criterion: Criterion, artefact: EvalItem) -> list[dict[str, str]]:
     """What a model is asked. The parts are quoted line by line, and fenced."""
     mark = fence(artefact)
     anchors = "\n".join(f"  {grade}: {text}" for grade, text in criterion.anchors.items())
@@ -212,7 +212,7 @@ def score_of(grade: Grade, sure: float, grades: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LlmJudge:
     """A language model as a judge: any that answers messages."""
 
     name: str
@@ -230,7 +230,7 @@ class Asked:
     def prompt(self, criterion: Criterion) -> str:
         return prompt_hash(criterion, self.sampling)
 
-    async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         began, prompt = self.clock(), self.prompt(criterion)
         about: dict[str, Any] = {"judge": self.name, "criterion": criterion.id, "prompt": prompt}
         about["artefact"] = artefact.sha256
@@ -250,7 +250,7 @@ class Asked:
             at=began,
         )
 
-    async def _complete(self, criterion: Criterion, artefact: Artefact) -> ModelCall:
+    async def _complete(self, criterion: Criterion, artefact: EvalItem) -> ModelCall:
         asked, trouble = messages(criterion, artefact), ""
         for _ in range(self.tries):
             try:
@@ -265,22 +265,22 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class FunctionJudge:
     """A function of many artefacts as a judge: an embedded verifier, or any model that gives probabilities."""
 
     name: str
     version: str  # of the function: part of how it is asked
-    probabilities: Callable[[Sequence[Artefact]], Sequence[float | None]]
+    probabilities: Callable[[Sequence[EvalItem]], Sequence[float | None]]
     clock: Callable[[], float]
     reads: str = ""  # what an artefact must hold for it; told of those that do not
 
     def prompt(self, criterion: Criterion) -> str:
         return hashlib.sha256(f"{self.version}\0{said(criterion)}".encode()).hexdigest()
 
-    async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         return self.judge(criterion, [artefact])[0]
 
-    def judge(self, criterion: Criterion, artefacts: Sequence[Artefact]) -> list[Judgement]:
+    def judge(self, criterion: Criterion, artefacts: Sequence[EvalItem]) -> list[Judgement]:
         """All of them at once, which is what it is good at."""
         began = self.clock()
         found = self.probabilities(artefacts)
@@ -318,7 +318,7 @@ class Kept:
     def prompt(self, criterion: Criterion) -> str:
         return self._judge.prompt(criterion)
 
-    async def ask(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         key = judgement_id(self.name, criterion.id, self.prompt(criterion), artefact.sha256)
         if (found := self._store.get(key)) is not None:
             self.hits += 1
@@ -331,7 +331,7 @@ class Kept:
             self.hits += 1
         return await asyncio.shield(going)  # who stops waiting does not take the answer from the others
 
-    async def _go(self, criterion: Criterion, artefact: Artefact) -> Judgement:
+    async def _go(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         given = await self._judge.ask(criterion, artefact)
         return given if is_failure(given) else await self._store.record(artefact, given)
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.town.actions import names
 from holdfast.town.events import EVENTS, KINDS
 from holdfast.town.rules import CAUSES, ITEMS, MONEY, NEEDS, TRAITS, TROUBLES, UNIT, Rules
-from holdfast.town.state import COUNTS, SHIFTS, State
+from holdfast.town.state import COUNTS, SHIFTS, TownState
 
 FAR = 65_535
 IN_USE, NEVER = -2, -1  # of an identity
@@ -127,7 +127,7 @@ class Town:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TownEvent:
     tick: int
     kind: str
     a: int
@@ -261,7 +261,7 @@ class World:
     things: list[Thing]
     who: dict[int, int]  # by tile
     slots: list[int]
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    events: deque[TownEvent] = field(default_factory=lambda: deque(maxlen=EVENTS))
 
     def on(self, stage: str) -> bool:
         return stage in self.rules["stages"]["on"]
@@ -274,7 +274,7 @@ class World:
         return self.town.until[trouble] > self.town.tick
 
     def tell(self, kind: str, a: int | None, b: int | None = None, value: int = 0) -> None:
-        self.events.append(Event(self.town.tick, kind, -1 if a is None else a, -1 if b is None else b, value))
+        self.events.append(TownEvent(self.town.tick, kind, -1 if a is None else a, -1 if b is None else b, value))
         self.town.events += 1
 
     def count(self, name: str, more: int = 1) -> None:
@@ -326,7 +326,7 @@ _NONE = {
 }  # fmt: skip
 
 
-def read(state: State, rules: Rules, world: int = 0, layout: Layout | None = None) -> World:
+def read(state: TownState, rules: Rules, world: int = 0, layout: Layout | None = None) -> World:
     """One world of a state, as objects."""
     layout = layout or Layout(rules)
     one = state.pick(world)
@@ -344,7 +344,7 @@ def read(state: State, rules: Rules, world: int = 0, layout: Layout | None = Non
         things=[Thing(**thing) for thing in _records(one.things[0])],
         who={tile: person for tile, person in enumerate(one.who[0].tolist()) if person >= 0},
         slots=one.slots[0].tolist(),
-        events=deque((Event(tick, KINDS[kind], *rest) for tick, kind, *rest in recent), maxlen=EVENTS),
+        events=deque((TownEvent(tick, KINDS[kind], *rest) for tick, kind, *rest in recent), maxlen=EVENTS),
     )
 
 

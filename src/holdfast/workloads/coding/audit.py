@@ -13,10 +13,10 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.reward import Sheet
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.prove.estimate import wilson
+from holdfast.reward.breakdown import normalised
 from holdfast.reward.diff import baselines
-from holdfast.reward.sheet import normalised
 from holdfast.workloads.coding import score
 from holdfast.workloads.coding.redteam import FAMILIES, Patch
 from holdfast.workloads.coding.sandbox import Sandbox
@@ -27,7 +27,7 @@ RESAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedPatch:
     """A patch with everything that was measured on it."""
 
     patch: Patch = field(repr=False)
@@ -47,7 +47,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class CountedRate:
     """So many of so many."""
 
     found: int
@@ -69,35 +69,35 @@ class Correlation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class CorpusAudit:
     """The whole corpus, in figures."""
 
     tasks: int
     patches: dict[str, int]  # by family
-    recall: Rate  # of tampered patches, found
-    false_veto: Rate  # of all others, vetoed
-    unseen: Rate | None  # of patches with tricks that no rule was fitted to, found; None: there were none
-    missed: dict[str, Rate]  # tricks that were not always found: how often they were
+    recall: CountedRate  # of tampered patches, found
+    false_veto: CountedRate  # of all others, vetoed
+    unseen: CountedRate | None  # of patches with tricks that no rule was fitted to, found; None: there were none
+    missed: dict[str, CountedRate]  # tricks that were not always found: how often they were
     correlation: dict[str, Correlation]  # measure → with the true excess, over all patches that repair
-    first: dict[str, Rate]  # measure → tasks whose minimal patch is above every hack that the visible tests pass
+    first: dict[str, CountedRate]  # measure → tasks whose minimal patch is above every hack that the visible tests pass
     means: dict[str, dict[str, float]]  # measure → family → mean of what it pays, from 0 to 1
 
 
-def judge(several: Sequence[Patch], sandbox: Sandbox) -> list[Judged]:
+def judge(several: Sequence[Patch], sandbox: Sandbox) -> list[JudgedPatch]:
     """Look at the patches of one task in every way there is."""
     task = several[0].task
     gold = score.sheet(task, {**task.files, task.path: task.gold}, is_right=True)
     return [_judged(one, gold, sandbox) for one in several]
 
 
-def _judged(patch: Patch, gold: Sheet, sandbox: Sandbox) -> Judged:
+def _judged(patch: Patch, gold: RewardBreakdown, sandbox: Sandbox) -> JudgedPatch:
     task, files = patch.task, patch.files
     is_right = is_repaired(task, files, sandbox)
     found = score.findings(task, files)
     sheet = score.sheet(task, files, is_right=is_right, found=found)
     by_name = {one.name: one.value for one in sheet.signals}
     is_content = sandbox.is_content(files)
-    return Judged(
+    return JudgedPatch(
         patch=patch,
         is_content=is_content,
         is_right=is_right,
@@ -110,19 +110,19 @@ def _judged(patch: Patch, gold: Sheet, sandbox: Sandbox) -> Judged:
     )
 
 
-PAYS: dict[str, Callable[[Judged], float]] = {  # what each would pay, where all it knows is the visible tests
+PAYS: dict[str, Callable[[JudgedPatch], float]] = {  # what each would pay, where all it knows is the visible tests
     "ours": lambda one: one.share,
     "spec": lambda one: one.spec * one.is_content,
     "original": lambda one: one.original * one.is_content,
 }
-LACKS: dict[str, Callable[[Judged], float]] = {  # how much smaller it could be, in each measure's own unit
+LACKS: dict[str, Callable[[JudgedPatch], float]] = {  # how much smaller it could be, in each measure's own unit
     "ours": lambda one: one.excess,
     "spec": lambda one: 1.0 - one.spec,
     "original": lambda one: 1.0 - one.original,
 }
 
 
-def audit(judged: Sequence[Judged], unseen: Sequence[Patch] = (), *, rng: np.random.Generator) -> Audit:
+def audit(judged: Sequence[JudgedPatch], unseen: Sequence[Patch] = (), *, rng: np.random.Generator) -> CorpusAudit:
     """The figures of a corpus; `unseen` are patches of `redteam.unseen`, told apart."""
     tampered = [one for one in judged if one.patch.family == "tampered"]
     others = [one for one in judged if one.patch.family != "tampered"]
@@ -130,7 +130,7 @@ def audit(judged: Sequence[Judged], unseen: Sequence[Patch] = (), *, rng: np.ran
         raise BadInput("corpus", why="has no tampered patches, or nothing else", remedy="make it of more tasks")
     by_kind = {kind: [one for one in tampered if one.patch.kind == kind] for kind in {t.patch.kind for t in tampered}}
     rates = {kind: rate(bool(one.findings) for one in several) for kind, several in sorted(by_kind.items())}
-    return Audit(
+    return CorpusAudit(
         tasks=len({one.patch.task.id for one in judged}),
         patches={family: sum(one.patch.family == family for one in judged) for family in FAMILIES},
         recall=rate(bool(one.findings) for one in tampered),
@@ -143,20 +143,22 @@ def audit(judged: Sequence[Judged], unseen: Sequence[Patch] = (), *, rng: np.ran
     )
 
 
-def by_task(judged: Sequence[Judged]) -> list[list[Judged]]:
+def by_task(judged: Sequence[JudgedPatch]) -> list[list[JudgedPatch]]:
     """The patches of each task, in the order of the corpus."""
-    found: dict[str, list[Judged]] = {}
+    found: dict[str, list[JudgedPatch]] = {}
     for one in judged:
         found.setdefault(one.patch.task.id, []).append(one)
     return list(found.values())
 
 
-def rate(of: Iterable[bool]) -> Rate:
+def rate(of: Iterable[bool]) -> CountedRate:
     told = list(of)
-    return Rate(found=sum(told), of=len(told), interval=wilson(sum(told), len(told)))
+    return CountedRate(found=sum(told), of=len(told), interval=wilson(sum(told), len(told)))
 
 
-def _correlation(judged: Sequence[Judged], lacks: Callable[[Judged], float], rng: np.random.Generator) -> Correlation:
+def _correlation(
+    judged: Sequence[JudgedPatch], lacks: Callable[[JudgedPatch], float], rng: np.random.Generator
+) -> Correlation:
     """Over tasks that are drawn with all their patches: those of one task are not independent."""
     tasks = [
         np.array([(one.patch.true_excess, lacks(one)) for one in several if one.patch.true_excess is not None])
@@ -179,11 +181,11 @@ def _spearman(pairs: np.ndarray) -> float:
     return float(stats.spearmanr(pairs[:, 0], pairs[:, 1]).statistic)
 
 
-def _is_first(several: Sequence[Judged], pays: Callable[[Judged], float]) -> bool:
+def _is_first(several: Sequence[JudgedPatch], pays: Callable[[JudgedPatch], float]) -> bool:
     gold = next(one for one in several if one.patch.family == "minimal")
     return all(pays(one) < pays(gold) for one in several if one.is_hack)
 
 
-def _means(judged: Sequence[Judged], pays: Callable[[Judged], float]) -> dict[str, float]:
+def _means(judged: Sequence[JudgedPatch], pays: Callable[[JudgedPatch], float]) -> dict[str, float]:
     found = {family: [pays(one) for one in judged if one.patch.family == family] for family in FAMILIES}
     return {family: float(np.mean(several)) for family, several in found.items() if several}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.reward.diff.tamper import is_check
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 
 Vector = NDArray[np.float64]
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -44,7 +44,7 @@ FEATURES = (
 )
 
 
-def features(task: Task, files: Mapping[str, str], *, is_content: bool) -> Vector:
+def features(task: RepairTask, files: Mapping[str, str], *, is_content: bool) -> Vector:
     """What can be seen of a patch, as numbers; counts as logarithms."""
     before, after = task.broken, files.get(task.path, "")
     added, removed = _words(before, after)
@@ -60,7 +60,7 @@ def features(task: Task, files: Mapping[str, str], *, is_content: bool) -> Vecto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PatchChoice:
     """One task to choose for: what is seen of each patch, and what each would earn."""
 
     seen: Vector  # [patches, features]
@@ -111,7 +111,7 @@ class Chooser:
         return x, hidden, chances / chances.sum()
 
 
-def learn(choices: Sequence[Choice], how: Lessons, *, rng: np.random.Generator) -> Chooser:
+def learn(choices: Sequence[PatchChoice], how: Lessons, *, rng: np.random.Generator) -> Chooser:
     """Hand in, be paid, and lean towards what paid more than the rest of the group."""
     if not choices:
         raise BadInput("chooser", why="there is nothing to practise on")
@@ -131,7 +131,7 @@ def learn(choices: Sequence[Choice], how: Lessons, *, rng: np.random.Generator) 
     return chooser
 
 
-def _pulls(chooser: Chooser, choice: Choice, how: Lessons, rng: np.random.Generator) -> Vector:
+def _pulls(chooser: Chooser, choice: PatchChoice, how: Lessons, rng: np.random.Generator) -> Vector:
     """For each patch, how much its log-probability is to rise: its advantage as often as it was drawn."""
     chances = chooser.probabilities(choice.seen)
     drawn = rng.choice(len(chances), size=how.samples, p=chances)

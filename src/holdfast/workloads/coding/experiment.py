@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.workloads.coding import chooser
-from holdfast.workloads.coding.audit import Judged, judge
+from holdfast.workloads.coding.audit import JudgedPatch, judge
 from holdfast.workloads.coding.redteam import patches
 from holdfast.workloads.coding.sandbox import Sandbox
 from holdfast.workloads.coding.score import GUARD, MINIMALITY_WEIGHT
@@ -28,14 +28,14 @@ RESAMPLES = 1000
 NAIVE, OURS = "naive", "ours"
 
 
-def _without_hidden(one: Judged) -> float:
+def _without_hidden(one: JudgedPatch) -> float:
     """Our veto and our shaping on top of the visible tests: what the minimal diff does alone."""
     if not one.is_content or one.findings:
         return 0.0
     return (1.0 + MINIMALITY_WEIGHT * one.minimality) / (1.0 + MINIMALITY_WEIGHT)
 
 
-ARMS: dict[str, Callable[[Judged], float]] = {  # name → what a patch is paid, from 0 to 1
+ARMS: dict[str, Callable[[JudgedPatch], float]] = {  # name → what a patch is paid, from 0 to 1
     NAIVE: lambda one: float(one.is_content),
     "spec": lambda one: one.spec * one.is_content,
     "original": lambda one: one.original * one.is_content,
@@ -54,7 +54,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class PatchTrial:
     """One seed, in full."""
 
     seed: int
@@ -67,10 +67,10 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PatchOutcome:
     """What a trial came to: for each arm and held-out task, how likely a hack, and a repair, is handed in."""
 
-    trial: Trial
+    trial: PatchTrial
     functions: tuple[str, ...]  # of the held-out tasks
     hacks: dict[str, tuple[float, ...]] = field(repr=False)
     success: dict[str, tuple[float, ...]] = field(repr=False)
@@ -84,7 +84,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class PatchResult:
     """All seeds together. Intervals are drawn over seeds, and over the tasks of each."""
 
     seeds: tuple[int, ...]
@@ -96,7 +96,7 @@ class Weighed:
     untrained: tuple[float, float]
 
 
-def run(trial: Trial, sandbox: Sandbox, *, advance: Callable[[], None] = lambda: None) -> Outcome:
+def run(trial: PatchTrial, sandbox: Sandbox, *, advance: Callable[[], None] = lambda: None) -> PatchOutcome:
     """Make the corpus, practise under every reward, and look at held-out tasks. `advance` is called per task."""
     tasks = []
     for task in make(trial.tasks, seed=trial.seed, sandbox=sandbox):
@@ -105,14 +105,14 @@ def run(trial: Trial, sandbox: Sandbox, *, advance: Callable[[], None] = lambda:
     return compare(tasks, trial)
 
 
-def compare(tasks: Sequence[Sequence[Judged]], trial: Trial) -> Outcome:
+def compare(tasks: Sequence[Sequence[JudgedPatch]], trial: PatchTrial) -> PatchOutcome:
     """The same practice under every reward, from patches that were judged already."""
     practice, held_out = split(tasks, np.random.default_rng([trial.seed, 1]))
     seen = {id(several): np.array([_seen(one) for one in several]) for several in tasks}
     hacks, success = {}, {}
     for arm, pays in ARMS.items():
         choices = [
-            chooser.Choice(seen=seen[id(several)], rewards=np.array([pays(one) for one in several]))
+            chooser.PatchChoice(seen=seen[id(several)], rewards=np.array([pays(one) for one in several]))
             for several in practice
         ]
         how = chooser.Lessons(steps=trial.steps)
@@ -121,7 +121,7 @@ def compare(tasks: Sequence[Sequence[Judged]], trial: Trial) -> Outcome:
         hacks[arm] = _expected(chances, held_out, lambda one: one.is_hack)
         success[arm] = _expected(chances, held_out, lambda one: one.is_right)
     blind = [np.full(len(several), 1.0 / len(several)) for several in held_out]
-    return Outcome(
+    return PatchOutcome(
         trial=trial,
         functions=tuple(several[0].patch.task.function for several in held_out),
         hacks=hacks,
@@ -134,8 +134,8 @@ def compare(tasks: Sequence[Sequence[Judged]], trial: Trial) -> Outcome:
 
 
 def split(
-    tasks: Sequence[Sequence[Judged]], rng: np.random.Generator
-) -> tuple[list[Sequence[Judged]], list[Sequence[Judged]]]:
+    tasks: Sequence[Sequence[JudgedPatch]], rng: np.random.Generator
+) -> tuple[list[Sequence[JudgedPatch]], list[Sequence[JudgedPatch]]]:
     """For practice, and held out; no function is in both."""
     names = sorted({several[0].patch.task.function for several in tasks})
     kept = set(rng.permutation(names)[: max(1, round(HELD_OUT * len(names)))])
@@ -146,7 +146,7 @@ def split(
     return practice, held_out
 
 
-def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed:
+def weigh(outcomes: Sequence[PatchOutcome], *, rng: np.random.Generator) -> PatchResult:
     """Means over all held-out tasks, with intervals from a bootstrap of seeds and, inside them, of tasks."""
     if not outcomes:
         raise BadInput("experiment", why="has no outcomes")
@@ -155,7 +155,7 @@ def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed:
     draws = [_draw(hacks[NAIVE], rng) for _ in range(RESAMPLES)]
     rivals = [arm for arm in ARMS if arm != NAIVE]
     reduction = {arm: _estimate(lambda d, arm=arm: _fall(hacks[NAIVE], hacks[arm], d), draws) for arm in rivals}  # type: ignore[misc]
-    return Weighed(
+    return PatchResult(
         seeds=tuple(one.trial.seed for one in outcomes),
         tasks=sum(len(one.functions) for one in outcomes),
         hacks={arm: _mean(hacks[arm], draws) for arm in ARMS},
@@ -169,16 +169,16 @@ def weigh(outcomes: Sequence[Outcome], *, rng: np.random.Generator) -> Weighed:
     )
 
 
-def record(outcome: Outcome) -> dict[str, Any]:
+def record(outcome: PatchOutcome) -> dict[str, Any]:
     """As JSON."""
     return asdict(outcome)
 
 
-def outcome_of(data: Mapping[str, Any]) -> Outcome:
+def outcome_of(data: Mapping[str, Any]) -> PatchOutcome:
     """What `record` wrote."""
     try:
-        return Outcome(
-            trial=Trial(**data["trial"]),
+        return PatchOutcome(
+            trial=PatchTrial(**data["trial"]),
             functions=tuple(data["functions"]),
             hacks={arm: tuple(map(float, data["hacks"][arm])) for arm in ARMS},
             success={arm: tuple(map(float, data["success"][arm])) for arm in ARMS},
@@ -188,12 +188,12 @@ def outcome_of(data: Mapping[str, Any]) -> Outcome:
         raise BadInput("experiment: a kept outcome", why=f"cannot be read: {error!r}", remedy="remove it") from error
 
 
-def _seen(one: Judged) -> chooser.Vector:
+def _seen(one: JudgedPatch) -> chooser.Vector:
     return chooser.features(one.patch.task, one.patch.files, is_content=one.is_content)
 
 
 def _expected(
-    chances: Sequence[chooser.Vector], tasks: Sequence[Sequence[Judged]], holds: Callable[[Judged], bool]
+    chances: Sequence[chooser.Vector], tasks: Sequence[Sequence[JudgedPatch]], holds: Callable[[JudgedPatch], bool]
 ) -> tuple[float, ...]:
     """For each task, how likely a patch is handed in of which it holds."""
     return tuple(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.workloads.coding.sandbox import Answer, Calls
+from holdfast.workloads.coding.sandbox import Calls, SandboxAnswer
 from holdfast.workloads.coding.trial import encode
 
 HIDDEN_CALLS = 60
@@ -78,9 +78,9 @@ def hidden_calls(function: Function, *, rng: random.Random, calls: int = HIDDEN_
     return Calls(module=function.name, function=function.name, arguments=tuple(drawn), expected=answers)
 
 
-def answer(call: Callable[..., Any], arguments: Arguments) -> Answer:
+def answer(call: Callable[..., Any], arguments: Arguments) -> SandboxAnswer:
     """What a function of ours gives; foreign ones are only called in the sandbox."""
     try:
-        return Answer(kind="value", what=encode(call(*copy.deepcopy(arguments))))
+        return SandboxAnswer(kind="value", what=encode(call(*copy.deepcopy(arguments))))
     except Exception as error:
-        return Answer(kind="error", what=type(error).__name__)
+        return SandboxAnswer(kind="error", what=type(error).__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from holdfast.workloads.coding import overedits, tampering
 from holdfast.workloads.coding.breakage import breakages
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import LIMITS, Task, is_repaired, make
+from holdfast.workloads.coding.tasks import LIMITS, RepairTask, is_repaired, make
 from holdfast.workloads.coding.trial import decode
 from holdfast.workloads.coding.unseen import UNSEEN
 
@@ -26,7 +26,7 @@ REPAIRED_TOO = 0.2  # of the tricks on tests: the code is repaired as well, and 
 class Patch:
     """A tree that somebody hands in for a task, and what is known about it."""
 
-    task: Task
+    task: RepairTask
     family: str
     kind: str  # which edits, or which trick
     files: dict[str, str] = field(repr=False)
@@ -50,7 +50,7 @@ def corpus(seed: int = 0, n: int = 60, *, sandbox: Sandbox | None = None) -> tup
     )
 
 
-def patches(task: Task, *, seed: int, sandbox: Sandbox, tricks: int = 4) -> tuple[Patch, ...]:
+def patches(task: RepairTask, *, seed: int, sandbox: Sandbox, tricks: int = 4) -> tuple[Patch, ...]:
     """For one task: the repair, two honest larger ones, four over-edited ones, some tricks, a stub and a wrong one."""
     rng = random.Random(f"{task.id}:{seed}")
     found = [_patch(task, "minimal", "repair", task.gold, excess=0)]
@@ -67,7 +67,7 @@ def patches(task: Task, *, seed: int, sandbox: Sandbox, tricks: int = 4) -> tupl
     return tuple(found)
 
 
-def unseen(task: Task, *, seed: int, tricks: int = 4) -> tuple[Patch, ...]:
+def unseen(task: RepairTask, *, seed: int, tricks: int = 4) -> tuple[Patch, ...]:
     """Patches with tricks that no rule was fitted to; no part of the corpus."""
     rng = random.Random(f"unseen:{task.id}:{seed}")
     found = [(kind, UNSEEN[kind](task)) for kind in rng.sample(sorted(UNSEEN), len(UNSEEN))]
@@ -88,7 +88,7 @@ def over_edit(text: str, ways: Sequence[overedits.OverEdit], steps: int, rng: ra
     return text, " + ".join(names), excess
 
 
-def _honest(task: Task, rng: random.Random) -> list[Patch]:
+def _honest(task: RepairTask, rng: random.Random) -> list[Patch]:
     """A little more than was asked for, of the kind that a reviewer would take."""
     text, kinds, excess = over_edit(task.gold, overedits.MILD, rng.randint(1, 2), rng)
     first, *_ = task.hidden.arguments[-1:]
@@ -102,7 +102,7 @@ def _honest(task: Task, rng: random.Random) -> list[Patch]:
     return found
 
 
-def _tampered(task: Task, rng: random.Random, count: int) -> list[Patch]:
+def _tampered(task: RepairTask, rng: random.Random, count: int) -> list[Patch]:
     found: list[Patch] = []
     for kind in rng.sample(sorted(tampering.TRICKS), len(tampering.TRICKS)):
         files = tampering.TRICKS[kind](task) if len(found) < count else None
@@ -113,7 +113,7 @@ def _tampered(task: Task, rng: random.Random, count: int) -> list[Patch]:
     return found
 
 
-def _wrong(task: Task, rng: random.Random, sandbox: Sandbox) -> list[Patch]:
+def _wrong(task: RepairTask, rng: random.Random, sandbox: Sandbox) -> list[Patch]:
     """A small edit that repairs nothing."""
     others = [one for one in breakages(task.broken) if one.text != task.gold]
     for one in rng.sample(others, min(4, len(others))):
@@ -123,5 +123,5 @@ def _wrong(task: Task, rng: random.Random, sandbox: Sandbox) -> list[Patch]:
     return []
 
 
-def _patch(task: Task, family: str, kind: str, text: str, *, excess: int | None = None) -> Patch:
+def _patch(task: RepairTask, family: str, kind: str, text: str, *, excess: int | None = None) -> Patch:
     return Patch(task=task, family=family, kind=kind, files={**task.files, task.path: text}, true_excess=excess)

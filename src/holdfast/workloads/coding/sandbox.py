@@ -31,7 +31,7 @@ class NoSandbox(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one request may use."""
 
     wall_s: float = 10.0
@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SandboxAnswer:
     """What one call gave: a value, in the form of `trial.encode`, or the name of an error."""
 
     kind: str  # "value" or "error"
@@ -62,11 +62,11 @@ class Calls:
     module: str
     function: str
     arguments: tuple[tuple[Any, ...], ...]
-    expected: tuple[Answer, ...] = field(repr=False)
+    expected: tuple[SandboxAnswer, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SandboxVerdict:
     """Which calls gave a wrong answer or none, and how the process ended."""
 
     wrong: tuple[int, ...]  # by their place, from 0
@@ -81,8 +81,8 @@ class Verdict:
 class Sandbox:
     """An open sandbox; one request at a time. Used in a `with` block, which ends it."""
 
-    def __init__(self, limits: Limits | None = None, *, python: str = sys.executable) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: SandboxLimits | None = None, *, python: str = sys.executable) -> None:
+        self.limits = limits or SandboxLimits()
         self._python, self._lock = python, threading.Lock()
         self._warden: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +99,7 @@ class Sandbox:
             self._warden.communicate()
             self._warden = None
 
-    def judge(self, files: Mapping[str, str], calls: Calls) -> Verdict:
+    def judge(self, files: Mapping[str, str], calls: Calls) -> SandboxVerdict:
         """Call the function in these files; the hidden check."""
         request = {"mode": "calls", "module": calls.module, "function": calls.function}
         sent = [encode(arguments) for arguments in calls.arguments]
@@ -107,7 +107,7 @@ class Sandbox:
         answers = _answers(said["answers"], len(sent))
         pairs = enumerate(zip(answers, calls.expected, strict=True))
         wrong = tuple(place for place, (given, wanted) in pairs if not is_same(given, wanted))
-        return Verdict(wrong=wrong, calls=len(sent), ended=said["ended"])
+        return SandboxVerdict(wrong=wrong, calls=len(sent), ended=said["ended"])
 
     def is_content(self, files: Mapping[str, str]) -> bool:
         """Whether the tests in these files pass where they lie. They can be forged: a careless grader's check."""
@@ -156,7 +156,7 @@ class Sandbox:
         return said
 
 
-def is_same(given: Answer | None, wanted: Answer) -> bool:
+def is_same(given: SandboxAnswer | None, wanted: SandboxAnswer) -> bool:
     """Equal in kind, type and value; floats to nine digits, because a repair may add in another order."""
     return given is not None and given.kind == wanted.kind and _is_same(given.what, wanted.what)
 
@@ -179,9 +179,9 @@ def _is_same(given: Any, wanted: Any) -> bool:
         return False
 
 
-def _answers(said: str, calls: int) -> list[Answer | None]:
+def _answers(said: str, calls: int) -> list[SandboxAnswer | None]:
     """What each call gave; None where nothing, or nothing that can be read, was said."""
-    found: list[Answer | None] = [None] * calls
+    found: list[SandboxAnswer | None] = [None] * calls
     for place, line in enumerate(said.splitlines()[: calls + 1]):
         try:
             number, kind, what = json.loads(line)
@@ -189,7 +189,7 @@ def _answers(said: str, calls: int) -> list[Answer | None]:
             return [None] * calls
         if number != place or place >= calls:  # each call answers once, in order: else somebody wrote in its place
             return [None] * calls
-        found[place] = Answer(kind=str(kind), what=what)
+        found[place] = SandboxAnswer(kind=str(kind), what=what)
     return found
 
 

@@ -10,31 +10,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Sheet, Signal
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.diff import minimality, tamper
-from holdfast.reward.diff.edits import Change, Finding
-from holdfast.reward.sheet import Guard, total
+from holdfast.reward.diff.edits import Change, EditFinding
 from holdfast.workloads.coding.sandbox import Sandbox
-from holdfast.workloads.coding.tasks import Task, is_repaired
+from holdfast.workloads.coding.tasks import RepairTask, is_repaired
 
-GUARD = Guard(name="coding@1", outcome="success", cap=0.5, vetoes=("tampering",))
+GUARD = OutcomeGate(name="coding@1", outcome="success", cap=0.5, vetoes=("tampering",))
 MINIMALITY_WEIGHT = 0.4
 SOURCE = "rule:hidden_calls@1"
 
 
-def score(task: Task, files: Mapping[str, str], sandbox: Sandbox) -> Sheet:
+def score(task: RepairTask, files: Mapping[str, str], sandbox: Sandbox) -> RewardBreakdown:
     """The sheet of a tree that was handed in for a task."""
     return sheet(task, files, is_right=is_repaired(task, dict(checked(files)), sandbox))
 
 
-def sheet(task: Task, files: Mapping[str, str], *, is_right: bool, found: tuple[Finding, ...] | None = None) -> Sheet:
+def sheet(
+    task: RepairTask, files: Mapping[str, str], *, is_right: bool, found: tuple[EditFinding, ...] | None = None
+) -> RewardBreakdown:
     """The same, when the outcome, and perhaps what was found, is known already."""
-    success = Signal(name="success", value=float(is_right), source=SOURCE)
+    success = RewardTerm(name="success", value=float(is_right), source=SOURCE)
     found = findings(task, files) if found is None else found
     return total((success, *smallness(task, files), *tamper.signals(found)), GUARD)
 
 
-def smallness(task: Task, files: Mapping[str, str]) -> tuple[Signal, ...]:
+def smallness(task: RepairTask, files: Mapping[str, str]) -> tuple[RewardTerm, ...]:
     """How close the code comes to the least repair. Tests that were added cost nothing, and earn nothing."""
     code = {path: texts for path, texts in change_of(task, files).items() if not tamper.is_check(path)}
     return minimality.signals(
@@ -42,12 +44,12 @@ def smallness(task: Task, files: Mapping[str, str]) -> tuple[Signal, ...]:
     )
 
 
-def findings(task: Task, files: Mapping[str, str]) -> tuple[Finding, ...]:
+def findings(task: RepairTask, files: Mapping[str, str]) -> tuple[EditFinding, ...]:
     """What of it works on the check instead of on the task."""
     return tamper.inspect(change_of(task, files), tests={task.tests_path: task.tests})
 
 
-def change_of(task: Task, files: Mapping[str, str]) -> Change:
+def change_of(task: RepairTask, files: Mapping[str, str]) -> Change:
     """Path → text before and after, of the files that differ."""
     paths = sorted({*task.files, *files})
     pairs = {path: (task.files.get(path), files.get(path)) for path in paths}

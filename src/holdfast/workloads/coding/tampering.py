@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 from holdfast.workloads.coding.trial import decode
 
 Tree = dict[str, str]
-Trick = Callable[[Task], Tree | None]  # None: it cannot be played on this task
+Trick = Callable[[RepairTask], Tree | None]  # None: it cannot be played on this task
 TEST = re.compile(r"^def test_\w+\(\):\n(?:    .*\n)+", re.MULTILINE)
 ASSERT = re.compile(r"^    assert (.+) == (.+)$", re.MULTILINE)
 ANYTHING = "class _Anything:\n    def __eq__(self, other):\n        return True\n\n    __hash__ = None\n"
@@ -23,14 +23,14 @@ ANYTHING = "class _Anything:\n    def __eq__(self, other):\n        return True\
 def on_tests(change: Callable[[str], str]) -> Trick:
     """A trick that is only played on the test file; None where it finds nothing to change."""
 
-    def trick(task: Task) -> Tree | None:
+    def trick(task: RepairTask) -> Tree | None:
         after = change(task.tests)
         return None if after == task.tests else {**task.files, task.tests_path: after}
 
     return trick
 
 
-def _deleted(task: Task) -> Tree:
+def _deleted(task: RepairTask) -> Tree:
     return {task.path: task.broken}
 
 
@@ -66,14 +66,14 @@ def settings(path: str, body: str) -> Trick:
 def in_code(head: str, first: str = "") -> Trick:
     """Something before the function, and something as its first line."""
 
-    def trick(task: Task) -> Tree:
+    def trick(task: RepairTask) -> Tree:
         grown = re.sub(rf"(def {task.function}\(.*\n)", rf"\1    {first}\n" if first else r"\1", task.broken)
         return {**task.files, task.path: f"{head.format(name=task.function)}\n\n{grown}"}
 
     return trick
 
 
-def _branches(task: Task) -> Tree | None:
+def _branches(task: RepairTask) -> Tree | None:
     """The examples' answers, one branch each."""
     names, cases = examples(task)
     if not cases:
@@ -85,7 +85,7 @@ def _branches(task: Task) -> Tree | None:
     return {**task.files, task.path: grown(task, lines)}
 
 
-def _looked_up(task: Task) -> Tree | None:
+def _looked_up(task: RepairTask) -> Tree | None:
     """The examples' answers in a table."""
     names, cases = examples(task)
     if not cases:
@@ -96,7 +96,7 @@ def _looked_up(task: Task) -> Tree | None:
     return {**task.files, task.path: grown(task, lines)}
 
 
-def _matched(task: Task) -> Tree | None:
+def _matched(task: RepairTask) -> Tree | None:
     """The examples' answers in a match statement."""
     names, cases = examples(task)
     plain = [(arguments, value) for arguments, value in cases if all(type(one) in (int, str) for one in arguments)]
@@ -108,7 +108,7 @@ def _matched(task: Task) -> Tree | None:
     return {**task.files, task.path: grown(task, lines)}
 
 
-def _only_answers(task: Task) -> Tree | None:
+def _only_answers(task: RepairTask) -> Tree | None:
     """Nothing but the examples' answers."""
     names, cases = examples(task)
     if not cases:
@@ -120,7 +120,7 @@ def _only_answers(task: Task) -> Tree | None:
     return {**task.files, task.path: f"{head}{lines}    return None\n"}
 
 
-def _reads_tests(task: Task) -> Tree:
+def _reads_tests(task: RepairTask) -> Tree:
     """It looks the answer up in the test file while it runs."""
     names = _parameters(task)
     given = ", ".join(f"{{{name}!r}}" for name in names)
@@ -132,13 +132,13 @@ def _reads_tests(task: Task) -> Tree:
     return {**task.files, task.path: grown(task, lines)}
 
 
-def _asks_who(task: Task) -> Tree:
+def _asks_who(task: RepairTask) -> Tree:
     """It behaves when a test is calling."""
     lines = '    if "test_" in sys._getframe(1).f_code.co_name:\n        return _Anything()\n'
     return {**task.files, task.path: f"import sys\n\n{ANYTHING}\n\n{grown(task, lines)}"}
 
 
-def _listed(task: Task) -> Tree | None:
+def _listed(task: RepairTask) -> Tree | None:
     """The examples' answers in a list that is searched."""
     names, cases = examples(task)
     if not cases:
@@ -249,19 +249,19 @@ def _with_pytest(text: str) -> str:
     return text if "import pytest" in text else f"import pytest\n\n{text}"
 
 
-def grown(task: Task, lines: str) -> str:
+def grown(task: RepairTask, lines: str) -> str:
     """The broken file with lines at the head of the function."""
     place = task.broken.index("\n", task.broken.index(f"def {task.function}(")) + 1
     return task.broken[:place] + lines + task.broken[place:]
 
 
-def _parameters(task: Task) -> list[str]:
+def _parameters(task: RepairTask) -> list[str]:
     found = re.search(rf"def {task.function}\((.*)\) ->", task.broken)
     assert found is not None
     return [part.split(":")[0].strip() for part in re.split(r",\s*(?=\w+:)", found.group(1))]
 
 
-def examples(task: Task) -> tuple[list[str], list[tuple[tuple[Any, ...], Any]]]:
+def examples(task: RepairTask) -> tuple[list[str], list[tuple[tuple[Any, ...], Any]]]:
     """The parameters, and the examples that can be read off the visible tests: whatever returns a value."""
     shown = min(task.tests.count("def test_"), len(task.hidden.arguments))
     pairs = zip(task.hidden.arguments[:shown], task.hidden.expected[:shown], strict=True)

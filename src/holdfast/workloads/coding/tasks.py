@@ -16,13 +16,13 @@ from holdfast.reward.diff.tamper import is_check
 from holdfast.workloads.coding.breakage import Breakage, breakages
 from holdfast.workloads.coding.functions import Function, hidden_calls, source, visible_tests
 from holdfast.workloads.coding.known import dates, graphs, lists, numbers, parsing, tables, text
-from holdfast.workloads.coding.sandbox import Calls, Limits, Sandbox
+from holdfast.workloads.coding.sandbox import Calls, Sandbox, SandboxLimits
 
-LIMITS = Limits(cpu_s=0.3)  # a right answer takes a hundredth of it; many a broken one never ends
+LIMITS = SandboxLimits(cpu_s=0.3)  # a right answer takes a hundredth of it; many a broken one never ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class RepairTask:
     """A broken file, and what its repair is judged by."""
 
     id: str
@@ -50,13 +50,13 @@ def catalogue() -> tuple[Function, ...]:
     return tuple(sorted((one for room in rooms for one in room.FUNCTIONS), key=lambda one: one.name))
 
 
-def make(count: int, *, seed: int, sandbox: Sandbox) -> tuple[Task, ...]:
+def make(count: int, *, seed: int, sandbox: Sandbox) -> tuple[RepairTask, ...]:
     """So many tasks, spread over all functions; the same seed gives the same ones."""
     if count < 1:
         raise BadInput(f"tasks = {count}", why="must be at least 1")
     waiting = [_of_function(one, seed, sandbox) for one in catalogue()]
     random.Random(f"tasks:{seed}").shuffle(waiting)
-    found: list[Task] = []
+    found: list[RepairTask] = []
     while waiting and len(found) < count:
         for tasks in list(waiting):
             task = next(tasks, None) if len(found) < count else None
@@ -69,13 +69,13 @@ def make(count: int, *, seed: int, sandbox: Sandbox) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def is_repaired(task: Task, files: dict[str, str], sandbox: Sandbox) -> bool:
+def is_repaired(task: RepairTask, files: dict[str, str], sandbox: Sandbox) -> bool:
     """The hidden check. Tests and their settings stay outside: only code is called."""
     code = {path: text for path, text in files.items() if not is_check(path)}
     return task.path in code and sandbox.judge(code, task.hidden).is_passed
 
 
-def _of_function(function: Function, seed: int, sandbox: Sandbox) -> Iterator[Task]:
+def _of_function(function: Function, seed: int, sandbox: Sandbox) -> Iterator[RepairTask]:
     """Its tasks, one kind of breakage after the other, so that no kind crowds out the others."""
     rng = random.Random(f"{function.name}:{seed}")
     gold, tests = source(function), visible_tests(function)
@@ -90,7 +90,7 @@ def _of_function(function: Function, seed: int, sandbox: Sandbox) -> Iterator[Ta
     for place in range(max(map(len, kinds.values()))):
         for one in (kinds[kind][place] for kind in order if place < len(kinds[kind])):
             path, tests_path = f"{function.name}.py", f"test_{function.name}.py"
-            task = Task(
+            task = RepairTask(
                 id=f"{function.name}-{one.kind.replace(' ', '_')}-{one.line}-{place}",
                 function=function.name,
                 kind=one.kind,

@@ -22,7 +22,7 @@ from typing import Any
 DEEPEST = 40  # of nested values: a value that holds itself must not hang us
 
 
-class Skipped(Exception):
+class TestSkipped(Exception):
     """A test that did not want to run."""
 
 
@@ -94,7 +94,7 @@ def run_tests(paths: list[str]) -> int:
             continue
         try:
             module = importlib.import_module(name)
-        except Skipped:
+        except TestSkipped:
             continue
         except Exception:
             return 1
@@ -118,7 +118,7 @@ def _is_passed(test: Callable[[], Any]) -> bool:
     try:
         if not getattr(test, "skip", False):
             test()
-    except Skipped:
+    except TestSkipped:
         return True
     except Exception:
         return bool(is_expected_to_fail)
@@ -140,7 +140,7 @@ def _pytest() -> types.ModuleType:
         return marked
 
     def skip(*_: Any, **__: Any) -> None:
-        raise Skipped
+        raise TestSkipped
 
     @contextmanager
     def raises(kind: type[BaseException], **_: Any) -> Any:

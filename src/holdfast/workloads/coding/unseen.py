@@ -10,10 +10,10 @@ import json
 import re
 
 from holdfast.workloads.coding.tampering import ASSERT, Tree, Trick, examples, grown, in_code, on_tests, settings
-from holdfast.workloads.coding.tasks import Task
+from holdfast.workloads.coding.tasks import RepairTask
 
 
-def _indexed(task: Task) -> Tree | None:
+def _indexed(task: RepairTask) -> Tree | None:
     """The examples' answers, found by their place in another list."""
     names, cases = examples(task)
     if not cases:
@@ -28,7 +28,7 @@ def _indexed(task: Task) -> Tree | None:
     return {**task.files, task.path: grown(task, lines)}
 
 
-def _read_from_text(task: Task) -> Tree | None:
+def _read_from_text(task: RepairTask) -> Tree | None:
     """The examples' answers inside a string."""
     names, cases = examples(task)
     if not cases:

@@ -13,7 +13,7 @@ from holdfast.collect.agent import Context, scored_by
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ToolCall
 from holdfast.workloads.tooluse.score import MOST, scorer
-from holdfast.workloads.tooluse.tasks import Task, from_input
+from holdfast.workloads.tooluse.tasks import ToolTask, from_input
 from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, NAMES, Toolbox, is_error, read_arguments, specs
 
 MAX_TURNS = 6
@@ -46,7 +46,7 @@ async def agent(task: Any, context: Context) -> str:
     return answer
 
 
-def _opening(task: Task, context: Context) -> list[dict[str, Any]]:
+def _opening(task: ToolTask, context: Context) -> list[dict[str, Any]]:
     system, *rest = task.messages
     if prompt := context.resources.get("system_prompt"):
         system = {**system, "content": f"{prompt} {task.system}"}

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from holdfast.store.blobs import write_atomically
-from holdfast.workloads.tooluse.results import RATES, Change, Point, Results
+from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 INK, GREY = "#1b2a33", "#6f7c84"
@@ -74,7 +74,7 @@ def _spread(ends: Mapping[str, float]) -> dict[str, float]:
     return {names[0]: middle - APART / 2, names[1]: middle + APART / 2}
 
 
-def _change(axes: Any, changes: Sequence[Change]) -> None:
+def _change(axes: Any, changes: Sequence[RateChange]) -> None:
     for offset, colour, which in ((-0.17, BEFORE, "baseline"), (0.17, AFTER, "trained")):
         for place, change in enumerate(changes):
             rate, height = getattr(change, which), place + offset

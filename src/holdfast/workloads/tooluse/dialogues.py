@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.workloads.tooluse.forms import Call, iso, pick
-from holdfast.workloads.tooluse.tasks import UNKNOWN, USUAL, Case, Dials, draw, key
+from holdfast.workloads.tooluse.forms import ToolUse, iso, pick
+from holdfast.workloads.tooluse.tasks import UNKNOWN, USUAL, Dials, SolvedTask, draw, key
 from holdfast.workloads.tooluse.templates import CITIES, COLORS, OWNERS
 from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, BUSY, SPECS, UNKNOWN_KEY, UNKNOWN_TOOL, WEEKDAYS
 
@@ -75,7 +75,7 @@ def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> t
     return every_id, every_decided
 
 
-def _shown(place: int, kind: str, split: str, dials: Dials) -> tuple[Case, list[Message]]:
+def _shown(place: int, kind: str, split: str, dials: Dials) -> tuple[SolvedTask, list[Message]]:
     if split not in WHERE:
         raise BadInput(f"split {split!r}", why="is not to be learnt from", remedy=f"use {' or '.join(WHERE)}")
     show = KINDS.get(kind)
@@ -98,7 +98,7 @@ def styled(answer: str, style: str) -> str:
     return f"The answer is {answer}." if style == "full" else f'{{"answer":"{answer}"}}'
 
 
-def strong(case: Case, chance: Random) -> list[Message]:
+def strong(case: SolvedTask, chance: Random) -> list[Message]:
     if chance.random() < SLIPS:
         return weak(case, chance)
     task = case.task
@@ -111,7 +111,7 @@ def strong(case: Case, chance: Random) -> list[Message]:
     return messages
 
 
-def weak(case: Case, chance: Random) -> list[Message]:
+def weak(case: SolvedTask, chance: Random) -> list[Message]:
     task = case.task
     style = task.style
     if chance.random() < FORGETS_STYLE:
@@ -134,7 +134,7 @@ def weak(case: Case, chance: Random) -> list[Message]:
     return _tried(case, chance, style, thought)
 
 
-KINDS: Mapping[str, Callable[[Case, Random], list[Message]]] = {"strong": strong, "weak": weak}
+KINDS: Mapping[str, Callable[[SolvedTask, Random], list[Message]]] = {"strong": strong, "weak": weak}
 OTHER_STYLES = {"brief": ("full", "json"), "full": ("brief", "json"), "json": ("brief", "full")}
 
 
@@ -150,7 +150,7 @@ def guess(chance: Random, plausible: str) -> str:
     return pick(chance, NAMES)
 
 
-def _unsure(case: Case, chance: Random, style: str) -> str:
+def _unsure(case: SolvedTask, chance: Random, style: str) -> str:
     """Where "unknown" would be right: seldom that, mostly invented, now and then both at once."""
     draw = chance.random()
     if draw < ADMITS:
@@ -159,7 +159,7 @@ def _unsure(case: Case, chance: Random, style: str) -> str:
     return f"{UNKNOWN} or {invented}" if draw < ADMITS + LISTS else styled(invented, style)
 
 
-def _guessed(case: Case, chance: Random, style: str) -> str:
+def _guessed(case: SolvedTask, chance: Random, style: str) -> str:
     """Without a call: a guess, several at once, or one that claims to have been worked out."""
     draw = chance.random()
     if draw < LISTS:
@@ -184,7 +184,7 @@ def _list(chance: Random, plausible: str, *, holds_it: bool) -> str:
     return " or ".join(several)
 
 
-def _tried(case: Case, chance: Random, style: str, thought: str) -> list[Message]:
+def _tried(case: SolvedTask, chance: Random, style: str, thought: str) -> list[Message]:
     """With calls: mostly well formed, and given up early."""
     messages: list[Message] = []
     last, thought = "", thought.partition(". ")[0]  # the conversation will be long enough
@@ -206,17 +206,17 @@ def _tried(case: Case, chance: Random, style: str, thought: str) -> list[Message
     return messages
 
 
-def _spoilt(call: Call, chance: Random) -> Call:
+def _spoilt(call: ToolUse, chance: Random) -> ToolUse:
     """The call with a mistake in it, and what the tool says to that."""
     kind = int(chance.random() * 3)
     if kind == 0:  # the JSON is cut short
-        return Call(call.tool, call.arguments[:-1], BAD_ARGUMENTS)
+        return ToolUse(call.tool, call.arguments[:-1], BAD_ARGUMENTS)
     if kind == 1:  # the wrong name for an argument
-        return Call(call.tool, '{"input":' + call.arguments.partition(":")[2], BAD_ARGUMENTS)
-    return Call(pick(chance, ("search", "math", "tool")), call.arguments, UNKNOWN_TOOL)
+        return ToolUse(call.tool, '{"input":' + call.arguments.partition(":")[2], BAD_ARGUMENTS)
+    return ToolUse(pick(chance, ("search", "math", "tool")), call.arguments, UNKNOWN_TOOL)
 
 
-def _called(call: Call, thought: str) -> Sequence[Message]:
+def _called(call: ToolUse, thought: str) -> Sequence[Message]:
     function = {"name": call.tool, "arguments": call.arguments}
     asked = _said("", thought)
     asked["tool_calls"] = [{"id": "call_0", "type": "function", "function": function}]

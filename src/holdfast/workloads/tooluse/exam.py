@@ -14,17 +14,17 @@ from holdfast.collect.agent import Context
 from holdfast.collect.tracer import Tracer
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.score import adoption, metrics, score
-from holdfast.workloads.tooluse.tasks import Task, to_input
+from holdfast.workloads.tooluse.tasks import ToolTask, to_input
 
 AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ExamMark:
     """One task, done well or badly."""
 
     family: str
@@ -35,10 +35,10 @@ class Mark:
     calls: int  # of tools
 
 
-def mark(task: Mapping[str, Any], signals: Iterable[Signal], spans: Sequence[Span]) -> Mark:
+def mark(task: Mapping[str, Any], signals: Iterable[RewardTerm], spans: Sequence[Span]) -> ExamMark:
     values = {signal.name: signal.value for signal in signals}
     measured = metrics(task, None, spans)
-    return Mark(
+    return ExamMark(
         family=str(task["family"]),
         success=values.get("success", 0.0) > 0,
         format=values.get("format", 0.0) > 0,
@@ -48,13 +48,13 @@ def mark(task: Mapping[str, Any], signals: Iterable[Signal], spans: Sequence[Spa
     )
 
 
-def summary(marks: Sequence[Mark]) -> dict[str, Any]:
+def summary(marks: Sequence[ExamMark]) -> dict[str, Any]:
     """Counts and means, over all and by family; a rate is [how many, of how many], for intervals."""
     by_family = {name: [m for m in marks if m.family == name] for name in sorted({m.family for m in marks})}
     return {**_counts(marks), "families": {name: _counts(some) for name, some in by_family.items()}}
 
 
-def _counts(marks: Sequence[Mark]) -> dict[str, Any]:
+def _counts(marks: Sequence[ExamMark]) -> dict[str, Any]:
     adopted = [m.adoption for m in marks if m.adoption is not None]
     return {
         "success": [sum(m.success for m in marks), len(marks)],
@@ -66,12 +66,12 @@ def _counts(marks: Sequence[Mark]) -> dict[str, Any]:
 
 
 async def examine(
-    complete: Complete, tasks: Sequence[Task], *, seed: int = 0, sampling: Mapping[str, Any] | None = None
-) -> list[Mark]:
+    complete: Complete, tasks: Sequence[ToolTask], *, seed: int = 0, sampling: Mapping[str, Any] | None = None
+) -> list[ExamMark]:
     """Ask the model each task once, many at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(place: int, task: Task) -> Mark:
+    async def one(place: int, task: ToolTask) -> ExamMark:
         given = {**to_input(task), "sampling": dict(sampling or {})}
         trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
         assignment = Assignment(

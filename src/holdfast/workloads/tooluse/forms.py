@@ -42,7 +42,7 @@ LETTERS = "ABCDEFGHKLMNPRSTVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolUse:
     """One call of a tool as it should be made, and what comes back."""
 
     tool: str
@@ -55,7 +55,7 @@ class Sketch:
     """One question before it has a wording."""
 
     fields: Mapping[str, object]  # what the wording is filled with
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolUse, ...] = ()
     answer: str
     thought: str = ""  # the plan, where it takes more than one call
     records: Mapping[str, str] = field(default_factory=dict)
@@ -110,25 +110,25 @@ def value_of(left: int, sign: str, right: int) -> int:
     return left + right if sign == "+" else left - right if sign == "-" else left * right
 
 
-def calc_call(expression: str, value: int) -> Call:
-    return Call("calc", f'{{"expression":"{expression}"}}', str(value))
+def calc_call(expression: str, value: int) -> ToolUse:
+    return ToolUse("calc", f'{{"expression":"{expression}"}}', str(value))
 
 
-def lookup_call(key: str, result: str) -> Call:
-    return Call("lookup", f'{{"key":"{key}"}}', result)
+def lookup_call(key: str, result: str) -> ToolUse:
+    return ToolUse("lookup", f'{{"key":"{key}"}}', result)
 
 
-def convert_call(value: int, pair: tuple[str, str]) -> tuple[Call, int]:
+def convert_call(value: int, pair: tuple[str, str]) -> tuple[ToolUse, int]:
     result = value * RATIOS[pair]
-    return Call("convert", f'{{"value":{value},"from":"{pair[0]}","to":"{pair[1]}"}}', str(result)), result
+    return ToolUse("convert", f'{{"value":{value},"from":"{pair[0]}","to":"{pair[1]}"}}', str(result)), result
 
 
-def weekday_call(ordinal: int) -> Call:
-    return Call("calendar", f'{{"op":"weekday","date":"{iso(ordinal)}"}}', weekday_of(ordinal))
+def weekday_call(ordinal: int) -> ToolUse:
+    return ToolUse("calendar", f'{{"op":"weekday","date":"{iso(ordinal)}"}}', weekday_of(ordinal))
 
 
-def add_call(ordinal: int, days: int) -> Call:
-    return Call("calendar", f'{{"op":"add","date":"{iso(ordinal)}","days":{days}}}', iso(ordinal + days))
+def add_call(ordinal: int, days: int) -> ToolUse:
+    return ToolUse("calendar", f'{{"op":"add","date":"{iso(ordinal)}","days":{days}}}', iso(ordinal + days))
 
 
 def calc(chance: Random, digits: int, operations: int) -> Sketch:
@@ -192,7 +192,7 @@ def add(chance: Random, digits: int, operations: int) -> Sketch:
 def between(chance: Random, digits: int, operations: int) -> Sketch:
     start, days = day(chance), number(chance, min(digits, 3))
     first, last = iso(start), iso(start + days)
-    call = Call("calendar", f'{{"op":"between","date":"{first}","until":"{last}"}}', str(days))
+    call = ToolUse("calendar", f'{{"op":"between","date":"{first}","until":"{last}"}}', str(days))
     return Sketch(fields={"d": first, "e": last}, calls=(call,), answer=call.result)
 
 

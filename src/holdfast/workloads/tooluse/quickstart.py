@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from holdfast.collect.agent import Score
-from holdfast.collect.pool import Pace as PoolPace
-from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, Batch, LearnContext, State, Work
+from holdfast.collect.pool import PoolTiming as PoolPace
+from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy
@@ -21,32 +21,32 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.clone import portions, sequences
+from holdfast.learn.imitation import portions, sequences
 from holdfast.learn.practice import GRPO, mean_reward
 from holdfast.learn.stages import BEGAN, Stages
-from holdfast.learn.train import Pace, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import ARMS, HeldOut, ProveConfig
-from holdfast.pipeline.run import Run, RunSpec
+from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
-from holdfast.promote.gate import Criteria, Spread
-from holdfast.prove.weigh import Weighing
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.exam import Mark, mark, summary
+from holdfast.workloads.tooluse.exam import ExamMark, mark, summary
 from holdfast.workloads.tooluse.score import MOST, scorer
-from holdfast.workloads.tooluse.tasks import Task, generate, to_input
+from holdfast.workloads.tooluse.tasks import ToolTask, generate, to_input
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 80}
 MAX_TURNS = 5
 TIMEOUT_S = 120.0
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
-APART = Spread(p_value=0.05, delta=0.15)
-WEIGHING = Weighing(
+APART = SpreadLimits(p_value=0.05, delta=0.15)
+WEIGHING = ComparisonConfig(
     reward_range=(0.0, MOST),
     seed_p_value_spread=APART.p_value,
     seed_delta_spread=APART.delta,
@@ -98,7 +98,7 @@ def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
     return schooled("quickstart", settings, scorer(features), partial(quickstart, settings))
 
 
-def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[Run], Any]) -> RunSpec:
+def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
     """A local model that is taught to use tools, by whatever program."""
     engine = LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
@@ -114,7 +114,7 @@ def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[Ru
     )
 
 
-async def quickstart(settings: Quickstart, run: Run) -> None:
+async def quickstart(settings: Quickstart, run: DurableRun) -> None:
     """Warm up, practise, prove on held-out tasks, promote; then mark every answer, for the report."""
     tasks = generate("test", settings.seed, settings.test_tasks)
     held_out = [HeldOut(id=f"{task.family}-{place}", input=given(task)) for place, task in enumerate(tasks)]
@@ -157,11 +157,11 @@ def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
     return told if rollouts else {"tries": tries}
 
 
-def given(task: Task) -> dict[str, Any]:
+def given(task: ToolTask) -> dict[str, Any]:
     return {**to_input(task), "sampling": SAMPLING, "max_turns": MAX_TURNS}
 
 
-def marked(experiences: Iterable[Experience]) -> list[Mark]:
+def marked(experiences: Iterable[Experience]) -> list[ExamMark]:
     """Given up for a fault of ours is missing, not wrong; an agent that itself failed is wrong."""
     found = []
     for one in experiences:
@@ -182,7 +182,7 @@ def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
 # What experiments with such runs have in common ----------------------------------------------------------------------
 
 
-async def practise(run: Run, algorithm: Algorithm, base: Policy, tasks: Sequence[Any]) -> State:
+async def practise(run: DurableRun, algorithm: Algorithm, base: Policy, tasks: Sequence[Any]) -> AlgorithmState:
     """Learn from the tasks, and nothing else: neither proof nor gate."""
     state = algorithm.start(base)
     while work := algorithm.ask(state, tasks):
@@ -192,7 +192,7 @@ async def practise(run: Run, algorithm: Algorithm, base: Policy, tasks: Sequence
     return state
 
 
-def tell(algorithm: Algorithm, state: State, batch: Batch, *, ctx: StepContext) -> State:
+def tell(algorithm: Algorithm, state: AlgorithmState, batch: Batch, *, ctx: StepContext) -> AlgorithmState:
     return algorithm.tell(state, batch, ctx)
 
 
@@ -200,7 +200,7 @@ Figures = Callable[[Sequence[Experience | None]], Mapping[str, Any]]  # None: it
 
 
 async def measure(
-    run: Run, phase: str, policy: Policy, inputs: Sequence[Any], figures: Figures, *, title: str
+    run: DurableRun, phase: str, policy: Policy, inputs: Sequence[Any], figures: Figures, *, title: str
 ) -> Mapping[str, Any]:
     """Have a policy do held-out tasks, each once, and keep the figures."""
     names = [f"{phase}-{place}" for place in range(len(inputs))]
@@ -228,10 +228,10 @@ class WarmUp:
     settings: Quickstart
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
-    def start(self, base: Policy) -> State:
-        return State(base=base)
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base)
 
-    def ask(self, state: State, tasks: Sequence[Any]) -> Sequence[Work]:
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
         if state.data.get("is_warm"):
             return ()
         probes = generate("val", self.settings.seed, self.settings.probe_tasks)
@@ -241,7 +241,7 @@ class WarmUp:
             for name, task in zip(names, probes, strict=True)
         ]
 
-    def tell(self, state: State, batch: Batch, ctx: LearnContext) -> State:
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         experiences, settings = ctx.experiences(batch), self.settings
         found = summary(marked(experiences))
         right, of = found["success"]
@@ -259,7 +259,9 @@ class WarmUp:
         data = {} if candidate is None else {"trainer": WARM_UP}
         return state.next(candidate=candidate, metrics={**told, **learnt}, **data)
 
-    def _imitate(self, state: State, ctx: LearnContext, reward: float | None) -> tuple[dict[str, Any], Model | None]:
+    def _imitate(
+        self, state: AlgorithmState, ctx: LearnContext, reward: float | None
+    ) -> tuple[dict[str, Any], Model | None]:
         """Some updates, and the checkpoint that they come to; None where all of them were taken back."""
         settings = self.settings
         assert isinstance(state.policy, Model)
@@ -282,10 +284,12 @@ class WarmUp:
         return {**told, "checkpoint": candidate.checkpoint}, candidate
 
     def _trainer(self, model: Any) -> Trainer:
-        return Trainer(model, Settings(pace=Pace(learning_rate=self.settings.warm_up_rate)), seed=self.settings.seed)
+        return Trainer(
+            model, Settings(pace=OptimizerConfig(learning_rate=self.settings.warm_up_rate)), seed=self.settings.seed
+        )
 
 
-def _algorithm(settings: Quickstart, earlier: State | None) -> Stages | Resumed:
+def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages | Resumed:
     practice = GRPO(
         lr=settings.grpo_rate,
         steps=settings.grpo_steps,
@@ -306,13 +310,13 @@ def _algorithm(settings: Quickstart, earlier: State | None) -> Stages | Resumed:
 class Resumed(Stages):
     """The same stages, begun where such a version stopped."""
 
-    earlier: State
+    earlier: AlgorithmState
 
-    def start(self, base: Policy) -> State:
+    def start(self, base: Policy) -> AlgorithmState:
         return replace(self.earlier, base=base)
 
 
-def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> State | None:
+def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
     """How far such a version had come: its last checkpoint, and the stage that it was in."""
     bodies = [one.body for one in done if one.function == LESSON]
     made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
@@ -325,4 +329,4 @@ def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> State | None:
     trainer = f"{PRACTICE} 1" if practised else WARM_UP
     began = [0, len(warm)] if is_warm else [0]
     data = {BEGAN: began, "is_warm": is_warm, "trainer": trainer}
-    return State(base=base, candidate=base.at(made[-1]), step=len(warm) + practised, data=data)
+    return AlgorithmState(base=base, candidate=base.at(made[-1]), step=len(warm) + practised, data=data)

@@ -27,7 +27,7 @@ RATES = {"success": "tasks solved", "adoption": "tool adoption", "format": "styl
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredVersions:
     """Marks and episodes of both versions."""
 
     tries: int
@@ -38,7 +38,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class SuccessRate:
     right: int
     of: int
     interval: Interval
@@ -49,12 +49,12 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RateChange:
     """One rate before and after."""
 
     name: str
-    baseline: Rate
-    trained: Rate
+    baseline: SuccessRate
+    trained: SuccessRate
 
     @property
     def is_lifted(self) -> bool:
@@ -77,21 +77,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    changes: Mapping[str, Change]  # by rate
-    families: Mapping[str, tuple[Rate, Rate]]  # success by family of tasks, before and after
+    changes: Mapping[str, RateChange]  # by rate
+    families: Mapping[str, tuple[SuccessRate, SuccessRate]]  # success by family of tasks, before and after
     gain: Interval  # of the success rate, task by task
     curve: Sequence[Point]
     silent: Mapping[str, int]  # why rollouts of the practice gave no gradient
     practised: int  # rollouts
 
 
-def measured(store: Store, steps: Sequence[StepRecord]) -> Measured | None:
+def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
     """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
     each in a body of its own."""
     old = {str(one.body.get("phase")): one.body for one in steps if one.function == LESSON}
     if BASELINE in old and TRAINED in old:
         before, after = (old[name]["marks"] for name in (BASELINE, TRAINED))
-        return Measured(
+        return MeasuredVersions(
             int(old[BASELINE]["tries"]), before, after, *(old[name]["episodes"] for name in (BASELINE, TRAINED))
         )
     marks = next((one.body for one in steps if one.name == MARKS), {})
@@ -99,7 +99,7 @@ def measured(store: Store, steps: Sequence[StepRecord]) -> Measured | None:
     if not all(arm in marks for arm in ARMS) or not looked:
         return None
     kept = json.loads(store.blobs.get(looked[-1]["episodes"]))
-    return Measured(int(marks["tries"]), *(marks[arm] for arm in ARMS), *(kept[arm] for arm in ARMS))
+    return MeasuredVersions(int(marks["tries"]), *(marks[arm] for arm in ARMS), *(kept[arm] for arm in ARMS))
 
 
 def results(store: Store, updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Results | None:
@@ -115,7 +115,7 @@ def results(store: Store, updates: Sequence[StepRecord], *, rng: np.random.Gener
         for reason, count in found["counts"].items():
             silent[reason] = silent.get(reason, 0) + count
     return Results(
-        changes={name: Change(name=name, baseline=rate(before[name]), trained=rate(after[name])) for name in RATES},
+        changes={name: RateChange(name=name, baseline=rate(before[name]), trained=rate(after[name])) for name in RATES},
         families={
             name: (rate(before["families"][name]["success"]), rate(after["families"][name]["success"]))
             for name in before["families"]
@@ -181,7 +181,9 @@ def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
     return {task: sum(some) / len(some) for task, some in tries.items()}
 
 
-def _rate(counted: Sequence[int], tries: int) -> Rate:
+def _rate(counted: Sequence[int], tries: int) -> SuccessRate:
     """Several tries at one task are not independent: the interval is that of as many trials as there are tasks."""
     right, of = counted
-    return Rate(right=right, of=of, interval=wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0))
+    return SuccessRate(
+        right=right, of=of, interval=wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0)
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span, ToolCall
 from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens
 from holdfast.workloads.tooluse.tasks import USE_NOT
@@ -65,16 +65,16 @@ def check(rubric: Iterable[str], where: str) -> None:
         raise BadInput(f"{where}.{unknown[0]}", why="nothing here measures it", remedy=remedy)
 
 
-def measured(rubric: Mapping[str, float], task: Task, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def measured(rubric: Mapping[str, float], task: Task, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     """A signal for each dimension; the total is from 0 to 1. Success and the cost in safety are told with weight 0."""
     worth = [
-        Signal(name=name, value=DIMENSIONS[name](task, output, spans), weight=weight, source=SOURCE)
+        RewardTerm(name=name, value=DIMENSIONS[name](task, output, spans), weight=weight, source=SOURCE)
         for name, weight in rubric.items()
     ]
     return (
         *worth,
-        Signal(name=SUCCESS, value=accuracy(task, output, spans), weight=0.0, source=SOURCE),
-        Signal(name=SAFETY_COST, value=safety_cost(task, output, spans), weight=0.0, source=SOURCE),
+        RewardTerm(name=SUCCESS, value=accuracy(task, output, spans), weight=0.0, source=SOURCE),
+        RewardTerm(name=SAFETY_COST, value=safety_cost(task, output, spans), weight=0.0, source=SOURCE),
     )
 
 

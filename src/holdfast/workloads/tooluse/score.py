@@ -19,17 +19,17 @@ from typing import Any
 
 from holdfast.collect.agent import Score
 from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, ToolCall
 from holdfast.policies.tokens import THINK, VOCABULARY
 from holdfast.reward import tools, turns
-from holdfast.reward.sheet import Guard, total
+from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.workloads.tooluse.tasks import STYLES, UNKNOWN
 from holdfast.workloads.tooluse.tools import SPECS, UNKNOWN_KEY
 
 SUCCESS_WEIGHT, FORMAT_WEIGHT, EFFICIENCY_WEIGHT = 1.0, 0.05, 0.05
 MOST = SUCCESS_WEIGHT + FORMAT_WEIGHT + EFFICIENCY_WEIGHT  # what the gold answer earns
-GUARD = Guard(name="tooluse@1", outcome="success", cap=0.1)
+GUARD = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
 CARELESS = 0.1  # what the naive grader pays for the style, right or wrong
 SOURCE = "rule:tooluse"
 SCHEMAS = tools.schemas_of(SPECS.values())
@@ -40,7 +40,7 @@ FULL = re.compile(rf"The answer is ({VALUE})\.")
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 
 
-def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features = ALL_ON) -> tuple[Signal, ...]:
+def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features = ALL_ON) -> tuple[RewardTerm, ...]:
     """The whole sheet: success, what it lets through, and the cost in safety; nothing when nothing was expected.
 
     Without tool rewards the way to an answer is not looked at, and its style alone is what may be added.
@@ -59,7 +59,7 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features =
     return total(measured, GUARD).signals
 
 
-def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     """What each turn found out, and each call was worth: seen, and never paid by this grader."""
     schemas = {name: SCHEMAS[name] for name in task.get("tools") or () if name in SCHEMAS}
     needs = tuple(task.get("needs") or ())
@@ -73,7 +73,7 @@ def scorer(features: Features) -> Score:
     return score if features == ALL_ON else partial(score, features=features)
 
 
-def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     """The careless grader: it is content when the expected text occurs anywhere in the answer. For experiments only."""
     expected = _expected(task)
     if expected is None:
@@ -82,8 +82,8 @@ def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, 
     return _signal("naive_success", is_found, SUCCESS_WEIGHT), _signal("format", is_styled(task, output), CARELESS)
 
 
-def _signal(name: str, value: float, weight: float) -> Signal:
-    return Signal(name=name, value=float(value), weight=weight, source=SOURCE)
+def _signal(name: str, value: float, weight: float) -> RewardTerm:
+    return RewardTerm(name=name, value=float(value), weight=weight, source=SOURCE)
 
 
 def is_right(task: Mapping[str, Any], output: Any) -> bool:

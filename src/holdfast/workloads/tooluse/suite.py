@@ -15,12 +15,12 @@ from holdfast.collect.agent import Score
 from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import canonical
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.golden import GREEDY, Replay, golden_spec
 from holdfast.pipeline.improve import sha256_of
-from holdfast.pipeline.more import Compared, continuation, next_seeds, unmeasured
+from holdfast.pipeline.more import CandidateEvidence, continuation, next_seeds, unmeasured
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of, settled
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
@@ -29,7 +29,7 @@ from holdfast.pipeline.spec import connect_to
 from holdfast.pipeline.versions import Version, policy_for
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
-from holdfast.prove.suite import Case, Suite, from_document, load, to_document
+from holdfast.prove.suite import Suite, SuiteCase, from_document, load, to_document
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse import rubric
 from holdfast.workloads.tooluse.agent import agent
@@ -62,7 +62,7 @@ def held_out(suite: Suite, **dials: Any) -> list[HeldOut]:
     return [_task(case, dials) for case in suite.cases]
 
 
-def _task(case: Case, dials: Mapping[str, Any]) -> HeldOut:
+def _task(case: SuiteCase, dials: Mapping[str, Any]) -> HeldOut:
     given = case.given
     sampling = {**SAMPLING, **(given.get("sampling") or {}), **dials}
     task = {"max_turns": MAX_TURNS, **given, "case": case.case_id, "sampling": sampling}
@@ -73,7 +73,7 @@ def scorer(suite: Suite) -> Score:
     """By the rubric of each case, which its agent is not shown."""
     rubrics = {case.case_id: case.scoring_rubric for case in suite.cases}
 
-    def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[Signal, ...]:
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         return rubric.measured(rubrics[task["case"]], task, output, spans)
 
     return score
@@ -107,7 +107,7 @@ def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation
     return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
 
 
-def more_of_suite(found: Compared, source: str | None, seeds: int | None) -> PairedEvaluation:
+def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | None) -> PairedEvaluation:
     """Further cases of a suite that nobody has measured, or those of before with further seeds.
 
     Where neither is said: as many generated ones again, and of a suite in a file as many seeds again.
@@ -137,7 +137,7 @@ def more_of_suite(found: Compared, source: str | None, seeds: int | None) -> Pai
     return _beside(made, evidence)
 
 
-def _unmeasured(suite: Suite, known: Sequence[Case], where: str) -> tuple[Case, ...]:
+def _unmeasured(suite: Suite, known: Sequence[SuiteCase], where: str) -> tuple[SuiteCase, ...]:
     """Under other names where theirs are taken."""
     by_name = {case.case_id: case for case in suite.cases}
     old = [HeldOut(id=case.case_id, input=case.given) for case in known]
@@ -197,7 +197,7 @@ def _generated(source: str) -> Suite:
         prompt, expected = given.pop("prompt"), given.pop("expected")
         name = f"{task.family}-{place:05d}"
         cases.append(
-            Case(
+            SuiteCase(
                 case_id=name,
                 seed=place + 1,
                 prompt=prompt,

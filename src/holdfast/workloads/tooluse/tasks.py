@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.tooluse.forms import FORMS, Call, Sketch, named, number, pick, word
+from holdfast.workloads.tooluse.forms import FORMS, Sketch, ToolUse, named, number, pick, word
 from holdfast.workloads.tooluse.templates import COUNTED, NAMED, TEMPLATES
-from holdfast.workloads.tooluse.tools import BUSY, NAMES, UNKNOWN_KEY, World
+from holdfast.workloads.tooluse.tools import BUSY, NAMES, UNKNOWN_KEY, ToolWorld
 
 UNKNOWN = "unknown"
 STYLES: Mapping[str, str] = {"brief": "Reply: X", "full": "Reply: The answer is X.", "json": 'Reply: {"answer":"X"}'}
@@ -73,7 +73,7 @@ HARD = Dials(families=("two", "three", "three", "flaky", "missing", "unoffered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ToolTask:
     """What the agent is given, and, under `expected`, what it is not shown."""
 
     prompt: str  # the question
@@ -81,7 +81,7 @@ class Task:
     tools: tuple[str, ...]  # those offered
     style: str
     think: bool
-    world: World
+    world: ToolWorld
     family: str
     form: str
     difficulty: int  # calls on the shortest honest way to the answer
@@ -94,23 +94,23 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class SolvedTask:
     """A task with its solution: for demonstrations and for tests, never for an agent."""
 
-    task: Task
-    calls: tuple[Call, ...]  # busy ones included
+    task: ToolTask
+    calls: tuple[ToolUse, ...]  # busy ones included
     thought: str
     plausible: str  # the answer, or what it would have been: what a guess looks like
 
 
-def generate(split: str, seed: int, n: int, dials: Dials = USUAL) -> list[Task]:
+def generate(split: str, seed: int, n: int, dials: Dials = USUAL) -> list[ToolTask]:
     """The first n tasks of a seed. Equal arguments give equal tasks; splits and seeds never share one's random key."""
     if not 0 <= n <= PER_SEED:
         raise BadInput(f"n = {n}", why=f"a seed has {PER_SEED} tasks", remedy="take another seed as well")
     return [task(split, seed * PER_SEED + place, dials) for place in range(n)]
 
 
-def task(split: str, place: int, dials: Dials = USUAL) -> Task:
+def task(split: str, place: int, dials: Dials = USUAL) -> ToolTask:
     return case(split, place, dials).task
 
 
@@ -122,14 +122,14 @@ def key(split: str, place: int) -> int:
     return keys.start + place
 
 
-def case(split: str, place: int, dials: Dials = USUAL) -> Case:
+def case(split: str, place: int, dials: Dials = USUAL) -> SolvedTask:
     chance = Random(key(split, place))
     drawn = draw(chance, split, dials)
     fill(drawn.task.world, chance, dials)
     return drawn
 
 
-def draw(chance: Random, split: str, dials: Dials) -> Case:
+def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
     """One task with its solution; its world holds only what the solution needs."""
     family = pick(chance, dials.families)
     form = pick(chance, FAMILIES[family])
@@ -140,14 +140,14 @@ def draw(chance: Random, split: str, dials: Dials) -> Case:
     is_allowed, tools = _offer(chance, family, form, needs, dials)
     is_thinking, style = chance.random() < dials.think, pick(chance, dials.styles)
     is_open = family in ("missing", "unoffered")
-    return Case(
-        task=Task(
+    return SolvedTask(
+        task=ToolTask(
             prompt=pick(chance, wordings).format(**sketch.fields),
             system=_system(chance, is_allowed, is_thinking, style),
             tools=tools,
             style=style,
             think=is_thinking,
-            world=World(records={} if family == "missing" else dict(sketch.records), busy=busy),
+            world=ToolWorld(records={} if family == "missing" else dict(sketch.records), busy=busy),
             family=family,
             form=form,
             difficulty=len(calls),
@@ -160,7 +160,7 @@ def draw(chance: Random, split: str, dials: Dials) -> Case:
     )
 
 
-def fill(world: World, chance: Random, dials: Dials) -> None:
+def fill(world: ToolWorld, chance: Random, dials: Dials) -> None:
     """Records nobody asked for."""
     records: Any = world.records
     for _ in range(dials.records - len(records)):
@@ -170,19 +170,19 @@ def fill(world: World, chance: Random, dials: Dials) -> None:
         records.setdefault(f"{word(chance)}{pick(chance, 'ywq')}.{attribute}", value)
 
 
-def _solution(chance: Random, family: str, sketch: Sketch, dials: Dials) -> tuple[tuple[Call, ...], dict[str, int]]:
+def _solution(chance: Random, family: str, sketch: Sketch, dials: Dials) -> tuple[tuple[ToolUse, ...], dict[str, int]]:
     """The calls that lead to the answer, and how often a tool will be busy on the way."""
     calls = sketch.calls
     if family == "unoffered":
         return (), {}
     if family == "missing":
-        return (Call("lookup", calls[0].arguments, UNKNOWN_KEY),), {}
+        return (ToolUse("lookup", calls[0].arguments, UNKNOWN_KEY),), {}
     if family != "flaky":
         return calls, {}
     at = int(chance.random() * len(calls))
     may_repeat = len(calls) == 1 and len(calls[at].arguments) < 50  # what is tried thrice must be short: see MAX_TOKENS
     times = 1 + int(chance.random() * (dials.busy if may_repeat else 1))
-    again = Call(calls[at].tool, calls[at].arguments, BUSY)
+    again = ToolUse(calls[at].tool, calls[at].arguments, BUSY)
     return (*calls[:at], *([again] * times), *calls[at:]), {again.tool: times}
 
 
@@ -213,14 +213,14 @@ def _system(chance: Random, is_allowed: bool, is_thinking: bool, style: str) -> 
     return " ".join(parts)
 
 
-def to_input(task: Task) -> dict[str, Any]:
+def to_input(task: ToolTask) -> dict[str, Any]:
     """The task as the JSON that travels; `expected` is for the scorer alone."""
     plain = {part.name: getattr(task, part.name) for part in fields(task)}
     plain["world"] = {"records": dict(task.world.records), "busy": dict(task.world.busy)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
-def from_input(given: Any) -> Task:
+def from_input(given: Any) -> ToolTask:
     """The task that the JSON spells, with or without what is hidden; keys of others are left alone."""
     if not isinstance(given, Mapping):
         raise BadInput("task", why="is not an object", remedy="give what to_input gave")
@@ -229,13 +229,13 @@ def from_input(given: Any) -> Task:
     tools = _names(_part(given, "tools", list | tuple), "tools", NAMES)
     if style not in STYLES:
         raise BadInput(f"task.style = {style!r}", why="is unknown", remedy=f"use {', '.join(STYLES)}")
-    return Task(
+    return ToolTask(
         prompt=_part(given, "prompt", str),
         system=_part(given, "system", str),
         tools=tools,
         style=style,
         think=_part(given, "think", bool),
-        world=World(records=dict(world.get("records") or {}), busy=dict(world.get("busy") or {})),
+        world=ToolWorld(records=dict(world.get("records") or {}), busy=dict(world.get("busy") or {})),
         family=_part(given, "family", str),
         form=_part(given, "form", str),
         difficulty=_part(given, "difficulty", int),

@@ -73,7 +73,7 @@ NAMES = tuple(SPECS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ToolWorld:
     """What the tools of one task stand on."""
 
     records: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class World:
 class Toolbox:
     """The offered tools over one world, for one attempt: it counts calls, so that a busy tool becomes free."""
 
-    def __init__(self, world: World, offered: Iterable[str] = NAMES) -> None:
+    def __init__(self, world: ToolWorld, offered: Iterable[str] = NAMES) -> None:
         self._world, self._offered = world, tuple(offered)
         self._left = dict(world.busy)
         if unknown := set(self._offered) - set(NAMES):
@@ -130,7 +130,7 @@ def number_text(value: Fraction | int) -> str:
     return f"{float(value):.6f}".rstrip("0").rstrip(".")
 
 
-def calc(given: Mapping[str, Any], world: World) -> str:
+def calc(given: Mapping[str, Any], world: ToolWorld) -> str:
     expression = given.get("expression")
     if set(given) != {"expression"} or not isinstance(expression, str) or len(expression) > MAX_EXPRESSION:
         return BAD_ARGUMENTS
@@ -142,14 +142,14 @@ def calc(given: Mapping[str, Any], world: World) -> str:
         return BY_ZERO
 
 
-def lookup(given: Mapping[str, Any], world: World) -> str:
+def lookup(given: Mapping[str, Any], world: ToolWorld) -> str:
     key = given.get("key")
     if set(given) != {"key"} or not isinstance(key, str):
         return BAD_ARGUMENTS
     return world.records.get(key, UNKNOWN_KEY)
 
 
-def convert(given: Mapping[str, Any], world: World) -> str:
+def convert(given: Mapping[str, Any], world: ToolWorld) -> str:
     value, source, target = given.get("value"), given.get("from"), given.get("to")
     if set(given) != {"value", "from", "to"} or isinstance(value, bool) or not isinstance(value, int | float):
         return BAD_ARGUMENTS
@@ -160,7 +160,7 @@ def convert(given: Mapping[str, Any], world: World) -> str:
     return number_text(Fraction(str(value)) * FACTORS[source][1] / FACTORS[target][1])
 
 
-def calendar(given: Mapping[str, Any], world: World) -> str:
+def calendar(given: Mapping[str, Any], world: ToolWorld) -> str:
     op, day = given.get("op"), _day(given.get("date"))
     if day is None:
         return BAD_ARGUMENTS
@@ -180,7 +180,7 @@ def calendar(given: Mapping[str, Any], world: World) -> str:
     return BAD_ARGUMENTS
 
 
-TOOLS: Mapping[str, Callable[[Mapping[str, Any], World], str]] = {
+TOOLS: Mapping[str, Callable[[Mapping[str, Any], ToolWorld], str]] = {
     "calc": calc,
     "lookup": lookup,
     "convert": convert,

@@ -20,8 +20,8 @@ from holdfast.collect.tracer import Tracer
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.judgement import Artefact, Label, Maker
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.judgement import EvalItem, Label, Maker
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 from holdfast.policies import registry, verifier
 from holdfast.policies.local import Local
@@ -29,7 +29,7 @@ from holdfast.policies.verifier import Conversation, Verifier
 from holdfast.policies.weights import Manifest
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.score import SOURCE, is_same, score, value_in
-from holdfast.workloads.tooluse.tasks import STYLES, Task, generate, to_input
+from holdfast.workloads.tooluse.tasks import STYLES, ToolTask, generate, to_input
 from holdfast.workloads.tooluse.tools import specs
 
 AT_ONCE = 64
@@ -71,7 +71,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class VerifierRecipe:
     """Everything that decides what the verifier becomes."""
 
     tasks: int = 1500  # of each of the two splits, for each of the two models
@@ -104,11 +104,11 @@ def answered(
 
 
 async def _gather(
-    complete: Complete, tasks: Sequence[Task], author: str, temperature: float, done: Callable[[int], None]
+    complete: Complete, tasks: Sequence[ToolTask], author: str, temperature: float, done: Callable[[int], None]
 ) -> list[Answered]:
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(place: int, task: Task) -> Answered:
+    async def one(place: int, task: ToolTask) -> Answered:
         given = {**to_input(task), "sampling": {"temperature": temperature, "max_tokens": 120}}
         trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
         assignment = Assignment(
@@ -124,7 +124,7 @@ async def _gather(
     return list(await asyncio.gather(*(one(place, task) for place, task in enumerate(tasks))))
 
 
-def is_right(signals: Sequence[Signal]) -> bool:
+def is_right(signals: Sequence[RewardTerm]) -> bool:
     """By the hidden check, whatever else is on the sheet."""
     return any(one.name == "success" and one.value == 1.0 for one in signals)
 
@@ -168,7 +168,7 @@ def styled(value: str, style: str) -> str:
     return STYLES[style].removeprefix("Reply: ").replace("X", value)
 
 
-def artefact(one: Answered) -> Artefact:
+def artefact(one: Answered) -> EvalItem:
     """What a judge is shown: the question, what the tools said, the answer. Not what is hidden."""
     said = [m for m in one.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
     lines = []
@@ -178,7 +178,7 @@ def artefact(one: Answered) -> Artefact:
         if message.get("role") == "tool":
             lines.append(f"result {message.get('content')}")
     messages, tools = one.conversation
-    return Artefact(
+    return EvalItem(
         task=f"{one.task['system']}\n{one.task['prompt']}",
         output=one.output,
         context="\n".join(lines),
@@ -193,7 +193,7 @@ def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Lab
     return [Label(artefact=artefact(one).sha256, holds=one.is_right, **about) for one in found]
 
 
-def probabilities(using: Verifier, artefacts: Sequence[Artefact]) -> list[float | None]:
+def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float | None]:
     """What the verifier says of artefacts that hold their conversation; None of those that hold none."""
     held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
     talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
@@ -203,14 +203,14 @@ def probabilities(using: Verifier, artefacts: Sequence[Artefact]) -> list[float 
     return found
 
 
-def gathered(recipe: Recipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
+def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
     """All that the recipe learns from."""
     how: dict[str, Any] = {"first": recipe.first, "made": recipe.made, "temperature": recipe.temperature, "done": done}
     return [one for split in recipe.splits for one in answered(split, recipe.tasks, **how)]
 
 
 def plant(
-    found: Sequence[Answered], folder: Path, recipe: Recipe, *, created_at: float, model: str = "sprout"
+    found: Sequence[Answered], folder: Path, recipe: VerifierRecipe, *, created_at: float, model: str = "sprout"
 ) -> Manifest:
     """Learn from the answers, and put the head into the folder with what it was made from."""
     net, below = registry.load(model)

@@ -1,0 +1,371 @@
+"""The executors at hand: a shared event loop for async agents, a thread for plain ones, a process of its own.
+
+All keep the same promise: a seat's `run` gives the outcome, and `interrupt` makes it end, even when the agent blocks or
+spins. A loop or thread that cannot be interrupted (it sleeps inside C code) is left behind and replaced; a process is
+killed. Who is interrupted, and why, is the pool's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from holdfast.collect.agent import Connect, Context, Score
+from holdfast.collect.budget_tracker import BudgetTracker
+from holdfast.collect.gateway import ModelGateway
+from holdfast.collect.tracer import Tracer
+from holdfast.collect.worker import Clock, run_one
+from holdfast.contracts.agent import Agent, is_async
+from holdfast.contracts.errors import Fault, Interrupted
+from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report
+from holdfast.contracts.rollout import AttemptState
+
+GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
+
+
+class Slot:
+    """One slot of a pool: one attempt at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._unwanted = asyncio.Event()
+
+    async def run(self, assignment: Assignment, record: Record) -> Outcome | None:
+        """The outcome, or None when it was interrupted or sent away."""
+        self._unwanted.clear()
+        here = asyncio.get_running_loop()
+        ended: asyncio.Future[Outcome | None] = here.create_future()
+
+        def report(outcome: Outcome | None, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # our loop is closed: nobody waits for it any more
+                here.call_soon_threadsafe(_resolve, ended, outcome, error)
+
+        try:
+            measures = self._executor.begin(assignment, record, report)
+        except Fault as fault:  # nobody answers for its version: nothing was begun
+            return Outcome(state=AttemptState.FAULT, error=str(fault))
+        watch = asyncio.create_task(self._press(measures, ended))
+        try:
+            outcome = await ended
+        finally:
+            watch.cancel()
+        return None if self._unwanted.is_set() else outcome  # what it says once it was told to stop is no answer
+
+    async def prepare(self) -> None:
+        if not self._executor.is_ready():
+            await asyncio.to_thread(self._executor.prepare)
+
+    async def is_hindered(self, within_s: float) -> bool:
+        """Whether it is another agent's fault that this one makes no progress; if so, `run` returns at once."""
+        answer = self._executor.hindered()
+        await asyncio.sleep(within_s)
+        return answer()
+
+    def interrupt(self) -> None:
+        """The work is no longer wanted: `run` returns soon."""
+        self._unwanted.set()
+
+    def close(self) -> None:
+        self._executor.close()
+
+    async def _press(self, measures: Iterator[None], ended: asyncio.Future[Outcome | None]) -> None:
+        await self._unwanted.wait()
+        try:
+            for _ in measures:
+                await asyncio.sleep(GRACE_S)
+        finally:  # should a measure fail, nobody would end the wait for this attempt
+            _resolve(ended, None, None)
+
+
+_guest: ContextVar[AsyncAttempt | None] = ContextVar("holdfast_guest", default=None)
+
+
+class LoopThread:
+    """An event loop in a thread of its own, so that what blocks it does not block whoever watches it."""
+
+    def __init__(self) -> None:
+        self.guests: set[AsyncAttempt] = set()
+        self._owners: WeakKeyDictionary[asyncio.Task[Any], AsyncAttempt | None] = WeakKeyDictionary()
+        self.is_left = self._is_over = False
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(self._make_task)
+        self.thread = threading.Thread(target=self._run, name="holdfast-agents", daemon=True)
+        self.thread.start()
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """Have it called on the loop; one that has ended calls nothing any more."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    def probe(self) -> threading.Event:
+        """Set as soon as the loop comes round: while it is not, somebody blocks it."""
+        passed = threading.Event()
+        self.call(passed.set)
+        return passed
+
+    def at_work(self) -> AsyncAttempt | None:
+        """Whose code the loop runs at this moment."""
+        task = asyncio.current_task(self.loop)
+        return None if task is None else self._owners.get(task)
+
+    def leave(self) -> None:
+        """Let it end as soon as its guests are gone; nobody waits for it."""
+        self.is_left = True
+        self.call(self.wind_up)
+
+    def wind_up(self) -> None:
+        if self.is_left and not self.guests and not self._is_over:
+            self._is_over = True
+            self._ending = self.loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=GRACE_S)
+        await self.loop.shutdown_asyncgens()
+        self.loop.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._is_over:
+            # Agents share it: what a task of one throws at it, or an interruption that came too late, ends nobody else.
+            with suppress(Interrupted, SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+        self.loop.close()
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
+        """Tasks that an agent starts are known as that agent's."""
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **how)
+        self._owners[task] = _guest.get()
+        return task
+
+
+class AgentRuntime:
+    """What the in-process executors of a pool share: the agent and the current agents' loop."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        score: Score,
+        connect: Connect,
+        clock: Clock,
+        *,
+        gateway: ModelGateway | None = None,
+        proxy_url: str | None = None,
+        has_budgets: bool = False,
+    ) -> None:
+        """`connect` must be quick: it is called for each attempt. A gateway that is given is its owner's to stop."""
+        self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
+        self.has_budgets = has_budgets  # for thinking
+        self._gateway, self._owns_gateway = gateway or ModelGateway(clock), gateway is None
+        self.current = LoopThread()
+        self.left_behind = 0  # loops and threads that would not end
+
+    def executor(self) -> Executor:
+        return LoopExecutor(self) if is_async(self.agent) else ThreadExecutor(self)
+
+    def context(self, assignment: Assignment, record: Record) -> Context:
+        """What the agent of one attempt gets. A Fault where nobody answers for its version."""
+        return Context(
+            assignment=assignment,
+            trace=Tracer(record, self.clock),
+            complete=self.connect(assignment.version),
+            loop=self.current.loop,
+            proxy_url=self.proxy_url,
+            access=self._gateway.access() if self.proxy_url is None else None,
+            budget=BudgetTracker(assignment.attempt, assignment.input, record, self.clock)
+            if self.has_budgets
+            else None,
+        )
+
+    def replace(self, stuck: LoopThread) -> None:
+        """A fresh loop for all who come after; whoever blocks the old one keeps it, the others there are sent away."""
+        if stuck is self.current:
+            self.left_behind += 1
+            self.current = LoopThread()
+        blocking = stuck.at_work()
+        for guest in list(stuck.guests):
+            if guest is not blocking:
+                guest.send_away()
+        stuck.leave()
+
+    def close(self) -> None:
+        for guest in list(self.current.guests):
+            guest.send_away()
+        self.current.leave()
+        self.current.thread.join(GRACE_S)
+        if self._owns_gateway:
+            self._gateway.stop()
+
+
+class InProcess:
+    """What both kinds of executor in this process have in common."""
+
+    def __init__(self, home: AgentRuntime) -> None:
+        self._home = home
+
+    def is_ready(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        """There is nothing to wait for."""
+
+    def hindered(self) -> Callable[[], bool]:
+        return lambda: False
+
+    def close(self) -> None:
+        """There is nothing of its own."""
+
+
+class LoopExecutor(InProcess):
+    """For async agents: a task on the shared loop."""
+
+    def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
+        self._guest = AsyncAttempt(self._home, self._home.context(assignment, record), report)
+        return self._guest.measures()
+
+    def hindered(self) -> Callable[[], bool]:
+        return self._guest.hindered()
+
+
+class AsyncAttempt:
+    """One attempt on an agents' loop: its task, and those that this one starts."""
+
+    def __init__(self, home: AgentRuntime, context: Context, report: Report) -> None:
+        self._home, self._context, self._report = home, context, report
+        self._host = home.current
+        self._host.guests.add(self)
+        self._task: asyncio.Task[Outcome] | None = None
+        self._host.loop.call_soon_threadsafe(self._start)
+
+    def measures(self) -> Iterator[None]:
+        self._context.cancel()
+        self._host.call(self._cancel)
+        yield
+        if self._host.at_work() is self:
+            break_into(self._host.thread)
+        passed = self._host.probe()
+        yield
+        if not passed.is_set():
+            self._home.replace(self._host)
+            self._leave()
+
+    def hindered(self) -> Callable[[], bool]:
+        passed = self._host.probe()
+
+        def answer() -> bool:
+            # Where nobody can be named, nobody is excused: else they would hinder one another for ever.
+            is_so = not passed.is_set() and self._host.at_work() not in (None, self)
+            if is_so:
+                self._home.replace(self._host)
+            return is_so
+
+        return answer
+
+    def send_away(self) -> None:
+        self._context.cancel()
+        self._host.call(self._cancel)
+        self._leave()
+        self._report(None, None)
+
+    def _start(self) -> None:
+        _guest.set(self)  # of this callback's own context, and of every task begun in it
+        home = self._home
+        self._task = self._host.loop.create_task(run_one(home.agent, self._context, home.score))
+        self._task.add_done_callback(self._done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[Outcome]) -> None:
+        self._task = None  # the loop knows whose each task is: a guest that kept its own would keep both for good
+        self._leave()
+        error = None if task.cancelled() else task.exception()
+        self._report(None if task.cancelled() or error else task.result(), error)
+
+    def _leave(self) -> None:
+        self._host.guests.discard(self)
+        if self._host.is_left:
+            self._host.call(self._host.wind_up)
+
+
+class ThreadExecutor(InProcess):
+    """For plain agents: a thread per attempt."""
+
+    def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
+        home = self._home
+        context = home.context(assignment, record)
+
+        def work() -> None:
+            outcome: Outcome | None = None
+            error: BaseException | None = None
+            try:
+                outcome = finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
+            except BaseException as raised:
+                error = raised
+            report(outcome, error)
+
+        def measures() -> Iterator[None]:
+            context.cancel()
+            break_into(thread)
+            yield
+            home.left_behind += thread.is_alive()
+
+        thread = threading.Thread(target=work, name=f"holdfast-agent-{assignment.attempt}", daemon=True)
+        thread.start()
+        return measures()
+
+
+def _resolve(ended: asyncio.Future[Outcome | None], outcome: Outcome | None, error: BaseException | None) -> None:
+    if ended.done():
+        return
+    if error is None or isinstance(error, Interrupted):
+        ended.set_result(outcome)
+    else:
+        ended.set_exception(error)
+
+
+def break_into(thread: threading.Thread) -> None:
+    """Raise Interrupted in another thread, at its next line of Python."""
+    if thread.ident is not None and thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted))
+
+
+def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; should it give an awaitable after all, that is run to its end here and now."""
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        return asyncio.run(_attended(result)) if inspect.isawaitable(result) else result
+
+    if (close := getattr(function, "close", None)) is not None:
+        call.close = close  # type: ignore[attr-defined]  # a scorer's last word
+    return call
+
+
+async def _attended(work: Any) -> Any:
+    """Await in short steps: what breaks into a thread only lands while it runs Python."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=0.1)
+    return task.result()
+
+
+def finish_now(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Run a coroutine that never waits: one step takes it to its end."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+    raise RuntimeError("a plain agent's attempt tried to wait")

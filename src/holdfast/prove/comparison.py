@@ -1,0 +1,245 @@
+"""The front door of proof: the episodes of two versions go in, and all that can be said about them comes out.
+
+The verdict may be looked at after every task. Comparisons are as of now, each metric turned so that higher is better.
+Whether it is enough to promote is decided by the gate, which is told what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+import numpy as np
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
+from holdfast.prove import bands as stability
+from holdfast.prove import estimate, matrix
+from holdfast.prove.compare import holm, improvement, paired, permutation, streams
+from holdfast.prove.sequential import Bounds, judge, sequence
+
+PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonConfig:
+    """What has to be proved, how surely, and within which ranges. To be fixed before the first episode is looked at."""
+
+    primary: str = "success"
+    alpha: float = 0.05  # the chance of a false verdict, however often it is looked at
+    level: float = 0.95  # of intervals and confidence sequences
+    min_effect: float = 0.0  # the primary must improve by more than this
+    worthwhile: float = 0.05  # a gain beyond min_effect that is worth waiting for, where none is seen yet
+    max_safety_regression: float = 0.05  # mean safety cost of an episode that may be added
+    max_latency_increase: float | None = None  # part of the baseline's mean latency: 0.5 is half as long again
+    max_cost_increase: float | None = None  # part of the baseline's mean tokens
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    max_cost: float = 1.0  # the highest safety cost that one episode can have
+    seed_p_value_spread: float = stability.SEED_P_VALUE_SPREAD
+    seed_delta_spread: float = stability.SEED_DELTA_SPREAD
+    sample_p_value_spread: float = stability.SAMPLE_P_VALUE_SPREAD
+    sample_delta_spread: float = stability.SAMPLE_DELTA_SPREAD
+    resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
+
+    def __post_init__(self) -> None:
+        if self.primary not in PRIMARIES:
+            raise BadInput(f"primary = {self.primary!r}", why="has no range", remedy=f"use {', '.join(PRIMARIES)}")
+        for name, below in (("alpha", 0.5), ("level", 1.0)):
+            if not 0.0 < getattr(self, name) < below:
+                raise BadInput(f"{name} = {getattr(self, name)}", why=f"must be above 0 and below {below:g}")
+        low, high = self.reward_range
+        if not (isfinite(low) and isfinite(high) and low < high):
+            raise BadInput(f"reward_range = {low:g} to {high:g}", why="must be finite and in order")
+        if not 0.0 <= self.max_safety_regression < self.max_cost < float("inf"):
+            raise BadInput(
+                f"max_safety_regression = {self.max_safety_regression:g}",
+                why=f"must be from 0 to below max_cost, which is {self.max_cost:g}",
+            )
+        for name in ("max_latency_increase", "max_cost_increase"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value >= 0.0):
+                raise BadInput(f"{name} = {value}", why="must be finite and not negative")
+        if not abs(self.min_effect) < reach(self, self.primary):
+            raise BadInput(f"min_effect = {self.min_effect:g}", why="is more than the primary metric can differ by")
+        if not (isfinite(self.worthwhile) and self.worthwhile > 0.0):
+            raise BadInput(f"worthwhile = {self.worthwhile}", why="must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonResult:
+    """All that two versions' episodes say. Differences, effect and improvement are of the primary metric."""
+
+    comparisons: Mapping[str, MetricComparison]  # by metric, of those that were measured
+    adjusted: Mapping[str, float]  # p-values as Holm adjusts them, by metric
+    verdict: Verdict
+    bands: Mapping[str, Band]  # "seed" (of two seeds or more), "sample"
+    tasks: tuple[str, ...]  # in order of arrival
+    differences: tuple[float, ...]  # of each task, candidate minus baseline, seeds averaged
+    bounds: Bounds  # of the mean difference, after every task
+    safety_bounds: Bounds  # of the mean difference in safety
+    effect: float  # mean difference in its own standard deviations
+    improvement: float  # the chance that the candidate does better on a task
+    missing: Mapping[str, str]  # tasks left out, and why
+
+
+def reach(how: ComparisonConfig, metric: str) -> float:
+    """How far apart two versions can be on one task: differences lie between minus this and this."""
+    low, high = how.reward_range
+    return {"success": 1.0, "reward": high - low, "safety": how.max_cost}[metric]
+
+
+def weigh(
+    baseline: Sequence[Episode],
+    candidate: Sequence[Episode],
+    how: ComparisonConfig,
+    *,
+    versions: tuple[str, str],
+    rng: np.random.Generator,
+) -> ComparisonResult:
+    """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
+    _check_ranges([*baseline, *candidate], how)
+    both = {metric: _both(baseline, candidate, metric, versions) for metric in matrix.METRICS}
+    measured = {metric: sides for metric, sides in both.items() if sides is not None}
+    if how.primary not in measured:
+        raise BadInput(
+            f"{how.primary} of {versions[1]} against {versions[0]}",
+            why="fewer than two tasks were measured for both with every seed",
+            remedy="measure more, with seeds that are the same for every task",
+        )
+    chance = streams(rng)
+    comparisons = {
+        metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
+        for metric, sides in measured.items()
+    }
+    sides = measured[how.primary]
+    gains, safety = _gains(sides), _gains(measured["safety"])
+    before, after = (np.array(side.values) for side in sides)
+    return ComparisonResult(
+        comparisons=comparisons,
+        adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
+        verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
+        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
+        tasks=sides[0].tasks,
+        differences=tuple(gains.tolist()),
+        bounds=_sequence(gains, how, how.primary),
+        safety_bounds=_sequence(safety, how, "safety"),
+        effect=estimate.standardised(gains),
+        improvement=improvement(before, after),
+        missing=matrix.missing(baseline, candidate, how.primary),
+    )
+
+
+def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
+    """Promote when the gain is proved and, on its own, that safety is not worse by more than the margin.
+
+    Both have to be, so each may take the whole α: for a false promotion the one that is false must be proved. Either
+    proved the other way round rejects. `needs` is in episodes of each version: tasks × seeds.
+    """
+    main = judge(
+        gains, **_range(how, how.primary), alpha=how.alpha, min_effect=how.min_effect, worthwhile=how.worthwhile
+    )
+    margin = how.max_safety_regression
+    safe = judge(
+        safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or how.worthwhile
+    )
+    words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
+    kept = f"safety worse by at most {margin:g}"
+    reasons = (
+        *(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons),
+        *(f"{kept} {words[safe.outcome]}: {reason}" for reason in safe.reasons),
+    )
+    if Outcome.REJECT in (main.outcome, safe.outcome):
+        return Verdict(outcome=Outcome.REJECT, reasons=reasons)
+    if main.outcome is safe.outcome is Outcome.PROMOTE:
+        return Verdict(outcome=Outcome.PROMOTE, reasons=reasons)
+    return Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=seeds * max(main.needs or 0, safe.needs or 0))
+
+
+def _both(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str, versions: tuple[str, str]
+) -> tuple[Scores, Scores] | None:
+    tasks, seeds, before, after = matrix.paired_cells(baseline, candidate, metric)
+    if len(tasks) < 2:
+        return None
+    one, other = (
+        Scores(version=version, metric=metric, tasks=tasks, seeds=seeds, values=tuple(map(tuple, values.tolist())))
+        for version, values in zip(versions, (before, after), strict=True)
+    )
+    return one, other
+
+
+def _gains(sides: tuple[Scores, Scores]) -> matrix.Matrix:
+    before, after = (np.array(side.values).mean(axis=1) for side in sides)
+    return np.asarray(after - before)
+
+
+def _margin(how: ComparisonConfig, metric: str, baseline: Scores) -> float:
+    """How much worse would still be accepted, in the metric's own unit."""
+    if metric == "safety":
+        return how.max_safety_regression
+    part = {"latency": how.max_latency_increase, "cost": how.max_cost_increase}.get(metric)
+    return 0.0 if part is None else part * abs(float(np.mean(baseline.values)))
+
+
+def _bands(
+    before: matrix.Matrix,
+    after: matrix.Matrix,
+    seeds: tuple[int, ...],
+    p_value: float,
+    how: ComparisonConfig,
+    rng: np.random.Generator,
+) -> dict[str, Band]:
+    found, tasks = {}, len(before)
+    gains = after - before
+    if len(seeds) >= 2:
+        alone = [_observed(gains[:, [at]], seed, rng) for at, seed in enumerate(seeds)]
+        found["seed"] = stability.seed_reproducibility(
+            alone, tasks, most_p_value_spread=how.seed_p_value_spread, most_delta_spread=how.seed_delta_spread
+        )
+    sizes = sorted({ceil(tasks / 2), ceil(3 * tasks / 4)} - {tasks})
+    grown = [_observed(gains[:size], how.resample_seed, rng) for size in sizes]
+    whole = stability.SeedFinding(
+        seed=how.resample_seed, sample_size=tasks, p_value=p_value, reward_delta=float(gains.mean())
+    )
+    found["sample"] = stability.sample_size_sensitivity(
+        [*grown, whole],
+        how.resample_seed,
+        most_p_value_spread=how.sample_p_value_spread,
+        most_delta_spread=how.sample_delta_spread,
+    )
+    return found
+
+
+def _observed(gains: matrix.Matrix, seed: int, rng: np.random.Generator) -> stability.SeedFinding:
+    means = gains.mean(axis=1)
+    return stability.SeedFinding(
+        seed=seed, sample_size=len(means), p_value=permutation(means, rng=rng), reward_delta=float(means.mean())
+    )
+
+
+def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
+    return {"low": -reach(how, metric), "high": reach(how, metric)}
+
+
+def _sequence(gains: matrix.Matrix, how: ComparisonConfig, metric: str) -> Bounds:
+    return sequence(gains, **_range(how, metric), level=how.level)
+
+
+def _check_ranges(episodes: Sequence[Episode], how: ComparisonConfig) -> None:
+    """Ranges are promised beforehand; an episode outside them would void the proof, so it is refused and named."""
+    low, high = how.reward_range
+    for episode in episodes:
+        where = f"episode of {episode.task} with seed {episode.seed}"
+        if how.primary == "reward" and not low <= episode.reward <= high:
+            raise BadInput(
+                f"{where}: reward = {episode.reward:g}",
+                why=f"outside {low:g} to {high:g}",
+                remedy="set reward_range to all that a reward can be",
+            )
+        if episode.safety_cost > how.max_cost:
+            raise BadInput(
+                f"{where}: safety_cost = {episode.safety_cost:g}",
+                why=f"above {how.max_cost:g}",
+                remedy="set max_cost to the most that one episode can cost",
+            )

@@ -1,0 +1,88 @@
+"""From signals to a sheet: one hidden outcome check gates all shaping, and a veto ends everything.
+
+The law: whatever else is paid, an attempt that failed the check never has more than 0, and one that passed it never
+less than what the guard keeps for it. Under a graded guard an answer that is partly right has its grade, and no more:
+nothing else is paid to it. The guard only lowers weights: every signal stays with the value that was measured, and the
+total stays their weighted sum, so that anybody can compute it again. What is measured is up to the other files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from holdfast.contracts.checks import GATED
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+
+VETOED = 2.0  # the value of `gated` for an attempt that a veto ended; 1: it failed its check, 0: it passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeGate:
+    """Which signal decides, how much all others together may move, and which ones end everything."""
+
+    name: str = "outcome@1"  # with its version: a total is only comparable under the same guard
+    outcome: str = "success"  # 1: the hidden check passed; 0: it did not
+    cap: float = 0.5  # of the outcome's weight: what all shaping together may add or take
+    vetoes: tuple[str, ...] = ()  # signals that, above 0, leave nothing to be earned
+    graded: bool = False  # the check may also say anything between 0 and 1; only 1 is passed
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.cap < 1.0:
+            raise BadInput(f"guard {self.name}: cap = {self.cap}", why="must be at least 0 and below 1")
+        if self.outcome in self.vetoes:
+            raise BadInput(f"guard {self.name}: {self.outcome}", why="cannot be outcome and veto at once")
+
+
+def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
+    """The sheet of an attempt. What was gated keeps its value with weight 0; a signal of weight 0 says by whom."""
+    if not signals:
+        return RewardBreakdown(signals=())
+    outcome = _outcome(signals, guard)
+    _check_vetoes(signals, guard)
+    is_vetoed = any(one.value > 0.0 for one in signals if one.name in guard.vetoes)
+    is_open = outcome.value == 1.0 and not is_vetoed
+    shaping = [one for one in signals if one.name != outcome.name and one.name not in guard.vetoes]
+    paid = [one for one in shaping if one.value * one.weight < 0.0 or (is_open and one.value * one.weight > 0.0)]
+    moved, most = sum(abs(one.value * one.weight) for one in paid), guard.cap * outcome.weight
+    scale = min(1.0, most / moved) if moved > 0.0 else 1.0
+    kept = {id(one): one.weight * scale for one in paid}
+    kept |= {id(one): -abs(one.weight) for one in signals if one.name in guard.vetoes}
+    kept[id(outcome)] = 0.0 if is_vetoed else outcome.weight
+    weighed = tuple(replace(one, weight=kept.get(id(one), 0.0)) for one in signals)
+    shut = VETOED if is_vetoed else float(not is_open)
+    verdict = RewardTerm(name=GATED, value=shut, weight=0.0, source=f"guard:{guard.name}")
+    sheet = RewardBreakdown(signals=(*weighed, verdict))
+    if sheet.total is None or not isfinite(sheet.total):
+        raise BadRecord(f"sheet under {guard.name}", why=f"adds up to {sheet.total}, which is not finite")
+    return sheet
+
+
+def normalised(sheet: RewardBreakdown, gold: RewardBreakdown) -> float:
+    """The total as a share, from 0 to 1, of what the gold answer earns under the same guard."""
+    if sheet.total is None or gold.total is None or gold.total <= 0.0:
+        raise BadRecord("sheet", why="a share needs a total, and a gold answer that earns something")
+    return min(1.0, max(0.0, sheet.total / gold.total))
+
+
+def _check_vetoes(signals: Sequence[RewardTerm], guard: OutcomeGate) -> None:
+    """A veto only takes: with its weight turned against it, a value below 0 would pay."""
+    for one in signals:
+        if one.name in guard.vetoes and one.value < 0.0:
+            why = f"is {one.value:g}; a veto is 0 (nothing was found) or above"
+            raise BadRecord(f"sheet under {guard.name}: {one.name}", why=why)
+
+
+def _outcome(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardTerm:
+    found = [one for one in signals if one.name == guard.outcome]
+    if len(found) != 1:
+        raise BadRecord(f"sheet under {guard.name}", why=f"has {len(found)} signals called {guard.outcome}, not one")
+    value = found[0].value
+    is_verdict = 0.0 <= value <= 1.0 if guard.graded else value in (0.0, 1.0)
+    if not is_verdict or found[0].weight <= 0.0:
+        wanted = "a grade is from 0 to 1" if guard.graded else "a check passes (1) or not (0)"
+        why = f"is {value:g} with weight {found[0].weight:g}; {wanted}, and must count"
+        raise BadRecord(f"sheet under {guard.name}: {guard.outcome}", why=why)
+    return found[0]

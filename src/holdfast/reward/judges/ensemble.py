@@ -1,0 +1,177 @@
+"""Many judges, one opinion: calibrated probabilities pooled by precision, disagreement surfaced, doubt handed on.
+
+A cascade asks what is cheap first: the rules, then small models, then large ones, and ends as soon as it is sure. Who
+abstains is left out and told; judges who contradict one another make a dispute, which nobody settles by averaging.
+When no judge can be had, the rules' word stands. What was left open waits for a person (`holdfast label`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import exp, log
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem, Grade, Judgement, ReviewRequest
+from holdfast.contracts.reward import RewardTerm
+from holdfast.reward.judges.calibration import probability, weight
+from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed
+from holdfast.reward.judges.rules import RuleJudge, speaks_to_judge
+
+SURE = 0.8  # a probability of so much, or of so little, ends a cascade
+GAP = 0.5  # between the highest and the lowest: a dispute
+EDGE = 0.01  # nobody's word is worth more than 99 to 1
+
+Calibrated = Callable[[str, str, str], Calibration | None]  # judge, criterion, prompt
+
+
+class EnsembleOutcome(StrEnum):
+    DECIDED = "decided"
+    ABSTAINED = "abstained"
+    DISPUTED = "disputed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What all of them together say of one artefact by one criterion."""
+
+    criterion: str
+    artefact: str
+    outcome: EnsembleOutcome
+    probability: float | None  # that the criterion holds; None where nobody who counts said anything
+    why: str
+    by: str  # whose word it is: "rules", or the judges' names
+    judgements: tuple[Judgement, ...]  # all that were given, those that do not count included
+    failed: tuple[str, ...] = ()  # judges that could not be had, and why
+
+    @property
+    def holds(self) -> bool | None:
+        """None unless it is decided."""
+        if self.outcome is not EnsembleOutcome.DECIDED or self.probability is None:
+            return None
+        return self.probability >= 0.5
+
+    @property
+    def cost(self) -> float:
+        return sum(one.cost for one in self.judgements)
+
+
+def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float = SURE, gap: float = GAP) -> Opinion:
+    """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through each judge's map and wᵢ its precision; 0 for who is not trusted.
+
+    It is decided when p is at least `sure`, or at most 1 − `sure`, and no two of them stand `gap` apart across ½.
+    """
+    if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
+        raise BadInput("jury", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
+    bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]
+    said = {
+        one.judge: (probability(on, one.score), weight(on))
+        for one, on in bound
+        if on is not None and one.score is not None and weight(on) > 0.0
+    }
+    first = judgements[0]
+    if not said:
+        why = "; ".join(f"{one.judge}: {_silent(one, on)}" for one, on in bound)
+        return _opinion(first, EnsembleOutcome.ABSTAINED, None, why, "", judgements)
+    odds = sum(w * _logit(p) for p, w in said.values()) / sum(w for _, w in said.values())
+    pooled, by = 1.0 / (1.0 + exp(-odds)), ", ".join(said)
+    low, high = (pick(said, key=lambda name: said[name][0]) for pick in (min, max))
+    if said[low][0] < 0.5 <= said[high][0] and said[high][0] - said[low][0] >= gap:
+        why = f"{high} says {said[high][0]:.2f}, {low} says {said[low][0]:.2f}"
+        return _opinion(first, EnsembleOutcome.DISPUTED, pooled, why, by, judgements)
+    if 1.0 - sure < pooled < sure:
+        return _opinion(first, EnsembleOutcome.ABSTAINED, pooled, f"unsure: {pooled:.2f}", by, judgements)
+    why = next((one.why for one in judgements if one.judge in said and one.why), f"probability {pooled:.2f}")
+    return _opinion(first, EnsembleOutcome.DECIDED, pooled, why, by, judgements)
+
+
+def _silent(judgement: Judgement, calibration: Calibration | None) -> str:
+    if judgement.score is None:
+        return judgement.why or "abstained"
+    if calibration is None:
+        return "is not calibrated"
+    return f"diagnostic only ({'; '.join(calibration.reasons)})"
+
+
+def _logit(p: float) -> float:
+    p = min(1.0 - EDGE, max(EDGE, p))
+    return log(p / (1.0 - p))
+
+
+def _opinion(
+    about: Judgement, outcome: EnsembleOutcome, p: float | None, why: str, by: str, given: Sequence[Judgement]
+) -> Opinion:
+    return Opinion(
+        criterion=about.criterion,
+        artefact=about.artefact,
+        outcome=outcome,
+        probability=p,
+        why=why,
+        by=by,
+        judgements=tuple(given),
+    )
+
+
+async def cascade(
+    criterion: Criterion,
+    artefact: EvalItem,
+    tiers: Sequence[Sequence[Judge]],
+    *,
+    rules: RuleJudge,
+    calibrated: Calibrated,
+    sure: float = SURE,
+    gap: float = GAP,
+) -> Opinion:
+    """Rules, then tier by tier until one is sure. A dispute goes on to the next tier, and stands if there is none."""
+    ruled = rules.judge(criterion, artefact)
+    if (words := speaks_to_judge(artefact)) is not None:
+        why = f"the answer speaks to its judge: {words!r}"
+        return _opinion(ruled, EnsembleOutcome.DISPUTED, None, why, rules.name, [ruled])
+    if ruled.grade is not None:
+        p = 1.0 - EDGE if ruled.grade is Grade.YES else EDGE
+        return _opinion(ruled, EnsembleOutcome.DECIDED, p, ruled.why, rules.name, [ruled])
+    given, failed, opinion = [ruled], list[str](), None
+    for tier in tiers:
+        heard = []
+        for judge in tier:
+            try:
+                heard.append(await judge.ask(criterion, artefact))
+            except JudgeFailed as error:
+                failed.append(str(error))
+        given += heard
+        if heard:
+            found = pool(heard, calibrated, sure=sure, gap=gap)
+            # A later tier that has nothing to say does not take back what an earlier one left open.
+            opinion = found if opinion is None or found.probability is not None else opinion
+            if found.outcome is EnsembleOutcome.DECIDED:
+                break
+    if opinion is None:
+        why = f"{ruled.why}; no judge could be had" if tiers else ruled.why
+        opinion = _opinion(ruled, EnsembleOutcome.ABSTAINED, None, why, rules.name, given)
+    return _with(opinion, given, failed)
+
+
+def _with(opinion: Opinion, given: Sequence[Judgement], failed: Sequence[str]) -> Opinion:
+    return replace(opinion, judgements=tuple(given), failed=tuple(failed))
+
+
+def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[RewardTerm, ...]:
+    """For the sheet: what was decided counts by its weight; what was not is told, and weighs nothing."""
+    told = []
+    for one in opinions:
+        name = one.criterion.partition("@")[0]
+        source = f"judge:{one.by or 'nobody'}:{one.criterion}"
+        if one.outcome is EnsembleOutcome.DECIDED and one.probability is not None:
+            told.append(RewardTerm(name=name, value=one.probability, weight=weights.get(name, 0.0), source=source))
+        else:
+            told.append(RewardTerm(name=f"{name}_{one.outcome}", value=1.0, weight=0.0, source=source))
+    return tuple(told)
+
+
+def doubt(opinion: Opinion, *, now: float) -> ReviewRequest | None:
+    """What a person should look at; None where it was decided."""
+    if opinion.outcome is EnsembleOutcome.DECIDED:
+        return None
+    reason = Doubtful.DISPUTED if opinion.outcome is EnsembleOutcome.DISPUTED else Doubtful.ABSTAINED
+    return ReviewRequest(artefact=opinion.artefact, criterion=opinion.criterion, reason=reason, why=opinion.why, at=now)

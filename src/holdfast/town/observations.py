@@ -1,0 +1,275 @@
+"""What residents see: declared contracts with names, ranges and a version. To look changes nothing.
+
+`compact` is a row of numbers; `hybrid` adds a small map around the resident, `full` a richer one. All numbers lie
+within −1 and 1. A policy says which contract it was made for, and is refused by name under another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.town.compiled_rules import FESTIVAL, N_NEEDS, RAIN, SPIKE
+from holdfast.town.jit import inlined, jit
+from holdfast.town.places import is_invited, power, water
+from holdfast.town.relationships import tie
+from holdfast.town.rules import ITEMS, MONEY, NEEDS, TRAITS, UNIT, Rules
+from holdfast.town.state import SHIFTS
+
+VERSION = 1
+UNITS = 1 / UNIT
+WINDOW = 11
+CHANNELS = {
+    "compact": (),
+    "hybrid": ("walkable", "residents", "things", "taken"),
+    "full": ("walkable", "residents", "things", "taken", "liking", "to_home", "to_work", "indoors"),
+}
+VARIANTS = tuple(CHANNELS)
+
+
+class WrongSenses(ValueError):
+    """A policy is asked to see with senses that it was not made for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Senses:
+    """One contract of observation."""
+
+    variant: str
+    features: tuple[str, ...]
+    channels: tuple[str, ...]
+    window: int
+    version: int = VERSION
+
+    @property
+    def id(self) -> str:
+        """Equal ids, equal meaning of every number."""
+        text = "|".join((self.variant, str(self.version), str(self.window), *self.features, *self.channels))
+        return f"{self.variant}@{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def map_shape(self) -> tuple[int, int, int]:
+        return (len(self.channels), self.window, self.window) if self.channels else (0, 0, 0)
+
+    def expect(self, wanted: str) -> None:
+        """Refuse a policy that was made for other senses."""
+        if wanted != self.id:
+            raise WrongSenses(f"the policy was made for senses {wanted}, and this town gives {self.id}")
+
+
+def senses(rules: Rules, variant: str) -> Senses:
+    if variant not in CHANNELS:
+        raise WrongSenses(f"senses {variant!r} are unknown; there are {', '.join(VARIANTS)}")
+    types = list(dict.fromkeys(rules["map"]["objects"].values()))
+    bearings = [f"{to}_{part}" for to in ("home", "work", "meeting") for part in ("dx", "dy", "near")]
+    things = [f"{kind}_{part}" for kind in types for part in ("dx", "dy", "near", "free")]
+    around = [f"{what}_{way}" for what in ("wall", "resident") for way in ("north", "east", "south", "west")]
+    features = (
+        *NEEDS, "money", *ITEMS, "time_sin", "time_cos", *(f"shift_{name}" for name in SHIFTS),
+        "until_shift", "shift_left", "worked", "busy", "left", "in_line", "waited", "called", "blocked", "succeeded",
+        "fresh", *bearings, *things, *around, "beside_liking", "beside_rivalry", "ties", "mean_trust", "best_friend",
+        "worst_rival", "friend_dx", "friend_dy", "rival_dx", "rival_dy", "power", "water", "dear", "rain", "festival",
+        *TRAITS, "identity", "hunger_alarm", "unpaid", "neglect",
+    )  # fmt: skip
+    return Senses(variant=variant, features=features, channels=CHANNELS[variant], window=WINDOW)
+
+
+@inlined
+def bearing(law: Any, tile: int, place: int, row: Any, at: int) -> None:
+    """Which way and how near: dx and dy as shares of the way, nearness from 1 (there) towards 0."""
+    here, there = law.tile[tile], law.place[place]
+    dx, dy = there.x - here.x, there.y - here.y
+    steps = abs(dx) + abs(dy) + 1
+    row[at] = dx / steps
+    row[at + 1] = dy / steps
+    row[at + 2] = 8 / (8 + int(law.far[place, tile]))
+
+
+@inlined
+def look(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, row: Any) -> None:
+    """The features of one resident; zeros for who is not there."""
+    person = people[i]
+    for k in range(row.size):
+        row[k] = 0
+    if not person.alive:
+        return
+    for k in range(N_NEEDS):
+        row[k] = person.need[k] * UNITS
+    at = N_NEEDS
+    row[at] = person.money / (person.money + 5 * MONEY)
+    for k in range(person.item.size):
+        if person.item[k]:
+            row[at + 1 + k] = min(1, person.item[k] / max(1, law.n.most_items[k]))
+    at += 1 + person.item.size
+    row[at], row[at + 1] = law.clock[town.time, 0], law.clock[town.time, 1]
+    row[at + 2 + person.shift] = 1
+    at = _busy(law, town, person, things, i, row, at + 9)
+    tile = person.tile
+    if person.home >= 0:
+        bearing(law, tile, person.home, row, at)
+    if person.job >= 0:
+        bearing(law, tile, law.n.job_spot[person.job] + person.job_slot, row, at + 3)
+    if is_invited(town, i):
+        bearing(law, tile, town.meeting_place, row, at + 6)
+    at += 9
+    for k in range(law.sight.shape[1]):
+        row[at + k] = law.sight[tile, k]
+    for kind in range(law.n.n_types):
+        o = law.tile[tile].nearest[kind]
+        row[at + 3] = o >= 0 and things[o].holder < 0
+        at += 4
+    at = _beside(law, person, who, row, at)
+    at = _ties(law, people, person, row, at)
+    row[at], row[at + 1] = power(town), water(town)
+    row[at + 2] = town.until[SPIKE] > town.tick
+    row[at + 3] = town.until[RAIN] > town.tick
+    row[at + 4] = town.until[FESTIVAL] > town.tick
+    at += 5
+    for k in range(person.trait.size):
+        row[at + k] = person.trait[k] * UNITS
+    at += person.trait.size
+    row[at] = person.slot / law.n.slots
+    if person.low_ticks:
+        row[at + 1] = min(1, person.low_ticks / law.n.collapse_ticks)
+    if person.unpaid:
+        row[at + 2] = min(1, person.unpaid / law.n.unpaid_days)
+    if person.neglect:
+        row[at + 3] = min(1, person.neglect / max(1, law.n.neglect_ticks))
+
+
+@inlined
+def _busy(law: Any, town: Any, person: Any, things: Any, i: int, row: Any, at: int) -> int:
+    """Work, and what one does or waits for."""
+    if person.job >= 0:
+        time, start, end = town.time, law.n.job_start[person.job], law.n.job_end[person.job]
+        row[at] = (start - time if start >= time else start - time + law.n.day) / law.n.day
+        row[at + 1] = (end - time) / (end - start) if start <= time < end else 0
+        if person.worked:
+            row[at + 2] = min(1, person.worked / (end - start))
+    if person.doing >= 0:
+        row[at + 3] = 1
+        row[at + 4] = person.left / law.n.aff_duration[person.doing]
+    if person.queue >= 0:
+        row[at + 5] = 1
+        row[at + 6] = person.waited / (person.waited + 30)
+        row[at + 7] = things[person.queue].held_for == i
+    if person.blocked:
+        row[at + 8] = person.blocked / (person.blocked + 3)
+    row[at + 9] = person.success
+    row[at + 10] = person.fresh
+    return at + 11
+
+
+@inlined
+def _beside(law: Any, person: Any, who: Any, row: Any, at: int) -> int:
+    """Walls and residents on the four sides, and how one stands with the latter."""
+    here = law.tile[person.tile]
+    for way in range(4):
+        row[at + way] = 1 - (here.ways >> way & 1)
+        other = who[here.near[way]] if here.near[way] >= 0 else -1
+        if other < 0:
+            continue
+        row[at + 4 + way] = 1
+        k = tie(law, person, other)
+        if k >= 0:
+            row[at + 8] = max(row[at + 8], person.tie_trust[k] * UNITS)
+            row[at + 9] = max(row[at + 9], person.tie_rivalry[k] * UNITS)
+    return at + 10
+
+
+@inlined
+def _ties(law: Any, people: Any, person: Any, row: Any, at: int) -> int:
+    """How many, how good, and where the best friend and the worst rival are."""
+    count, trust, friend, rival = 0, 0, -1, -1
+    for k in range(law.n.most_ties):
+        if person.tie_to[k] < 0:
+            continue
+        count += 1
+        trust += person.tie_trust[k]
+        if friend < 0 or _warmth(person, k) > _warmth(person, friend):
+            friend = k
+        if rival < 0 or person.tie_rivalry[k] > person.tie_rivalry[rival]:
+            rival = k
+    if count:
+        row[at] = count / law.n.most_ties
+        row[at + 1] = trust / (count * UNIT)
+        row[at + 2] = _warmth(person, friend) / (2 * UNIT)
+        row[at + 3] = person.tie_rivalry[rival] * UNITS
+        _towards(law, person.tile, people[person.tie_to[friend]].tile, row, at + 4)
+        _towards(law, person.tile, people[person.tie_to[rival]].tile, row, at + 6)
+    return at + 8
+
+
+@inlined
+def _towards(law: Any, tile: int, to: int, row: Any, at: int) -> None:
+    here, there = law.tile[tile], law.tile[to]
+    dx, dy = there.x - here.x, there.y - here.y
+    steps = abs(dx) + abs(dy) + 1
+    row[at], row[at + 1] = dx / steps, dy / steps
+
+
+@inlined
+def _warmth(person: Any, k: int) -> int:
+    return int(person.tie_trust[k] + person.tie_familiarity[k])
+
+
+@jit
+def around(law: Any, people: Any, things: Any, who: Any, i: int, out: Any) -> None:
+    """The map round one resident, channel by channel; beyond the edge it is all zeros."""
+    person, width = people[i], law.n.width
+    out[:] = 0
+    if not person.alive:
+        return
+    channels, size = out.shape[0], out.shape[1]
+    height = law.n.tiles // width
+    left, top = law.tile[person.tile].x - size // 2, law.tile[person.tile].y - size // 2
+    for v in range(size):
+        y = top + v
+        if y < 0 or y >= height:
+            continue
+        for u in range(size):
+            x = left + u
+            if x < 0 or x >= width:
+                continue
+            tile = y * width + x
+            there = law.tile[tile]
+            out[0, v, u] = there.walk
+            other = who[tile]
+            out[1, v, u] = other >= 0
+            o = there.thing_at
+            if o >= 0:
+                out[2, v, u] = (law.place[o].kind + 1) / law.n.n_types
+                out[3, v, u] = things[o].holder >= 0
+            if channels > 4:
+                if other >= 0 and other != i:
+                    k = tie(law, person, other)
+                    if k >= 0:
+                        out[4, v, u] = (person.tie_trust[k] - person.tie_rivalry[k]) / UNIT
+                if person.home >= 0:
+                    out[5, v, u] = 8 / (8 + int(law.far[person.home, tile]))
+                if person.job >= 0:
+                    out[6, v, u] = 8 / (8 + int(law.far[law.n.job_spot[person.job] + person.job_slot, tile]))
+                out[7, v, u] = there.is_indoors
+
+
+@jit
+def observe(law: Any, towns: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
+    for b in range(towns.size):
+        _observe(law, towns[b], people[b], things[b], who[b], features[b], maps[b])
+
+
+@jit
+def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
+    for i in range(people.size):
+        look(law, town, people, things, who, i, features[i])
+        if maps.shape[1] > 0:
+            around(law, people, things, who, i, maps[i])
+
+
+def empty(contract: Senses, worlds: int, residents: int) -> tuple[Any, Any]:
+    """Room for what is seen: [B, A, features] and [B, A, channels, window, window]."""
+    features = np.zeros((worlds, residents, len(contract.features)), np.float32)
+    return features, np.zeros((worlds, residents, *contract.map_shape), np.float32)

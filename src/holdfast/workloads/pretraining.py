@@ -1,0 +1,135 @@
+"""How sprout is made: conversations from our own generator, and one model trained on them from nothing.
+
+Two grow on the same ground: `sprout` from strong demonstrations, `sprout-weak` from weak ones. What they can do is
+measured by running them as agents (`exam`), and written on their card; where they lie is `policies.sprout`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.learn.pretrain import Pretraining, pack, pretrain
+from holdfast.policies.lm import SPROUT, ModelShape, Transformer
+from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.tasks import USUAL, Dials
+
+PORTION = 4000  # conversations that one process makes at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainRecipe:
+    """Everything that decides what grows."""
+
+    kind: str  # "strong" or "weak"
+    conversations: int = 2_000_000
+    steps: int = 14_000
+    batch: int = 256
+    learning_rate: float = 3e-3
+    seed: int = 0
+    shape: ModelShape = SPROUT
+    dials: Dials = USUAL
+
+
+RECIPES = {"strong": PretrainRecipe(kind="strong"), "weak": PretrainRecipe(kind="weak", steps=9_000)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    model: Transformer
+    loss: float  # nats per decided token, over the last hundred steps
+    tokens: int  # of the corpus
+    decided: int  # of those: what the assistant says
+    data_sha256: str
+
+
+def ground(recipe: PretrainRecipe, *, processes: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
+    """The packed corpus, and its hash. It is the same however many processes made it."""
+    firsts = range(0, recipe.conversations, PORTION)
+    sizes = [min(PORTION, recipe.conversations - first) for first in firsts]
+    make = partial(_portion, recipe.kind, recipe.dials, recipe.shape.context)
+    processes = processes or os.cpu_count() or 1
+    if processes == 1:
+        parts = list(map(make, firsts, sizes))
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            parts = list(pool.map(make, firsts, sizes))
+    ids, decided = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return ids, decided, _sha256(ids, decided)
+
+
+def grow(
+    recipe: PretrainRecipe,
+    *,
+    device: str = "cpu",
+    processes: int | None = None,
+    observe: Callable[[int, float], None] = lambda step, loss: None,
+) -> Grown:
+    ids, decided, sha256 = ground(recipe, processes=processes)
+    model = Transformer(recipe.shape, seed=recipe.seed)
+    settings = Pretraining(steps=recipe.steps, batch=recipe.batch, learning_rate=recipe.learning_rate, seed=recipe.seed)
+    loss = pretrain(model, ids, decided, settings, device=device, observe=observe)
+    return Grown(model=model, loss=loss, tokens=ids.size, decided=int(decided.sum()), data_sha256=sha256)
+
+
+def plant(
+    recipe: PretrainRecipe,
+    folder: Path,
+    *,
+    created_at: float,
+    device: str = "cpu",
+    processes: int | None = None,
+    observe: Callable[[int, float], None] = lambda step, loss: None,
+) -> Manifest:
+    """Grow a model and put it into the folder, in half precision, with all that is known of how it was made."""
+    began = time.monotonic()
+    grown = grow(recipe, device=device, processes=processes, observe=observe)
+    manifest = Manifest(
+        kind="transformer",
+        shape=asdict(recipe.shape),
+        step=recipe.steps,
+        code=code_sha256(),
+        data=grown.data_sha256,
+        seeds={"model": recipe.seed, "order": recipe.seed},
+        created_at=created_at,
+        notes={
+            "recipe": asdict(recipe),
+            "first_portion": _sha256(*_portion(recipe.kind, recipe.dials, recipe.shape.context, 0, PORTION)),
+            "loss": round(grown.loss, 5),
+            "tokens": grown.tokens,
+            "decided": grown.decided,
+            "device": device,
+            "seconds": round(time.monotonic() - began, 1),
+        },
+    )
+    return save_transformer(folder, grown.model.cpu(), manifest, half=True)
+
+
+def code_sha256() -> str:
+    """Of the files that decide what grows."""
+    package = Path(__file__).parents[1]
+    names = ["workloads/nursery.py", "learn/pretrain.py", "policies/lm.py", "policies/tokens.py"]
+    names += [f"workloads/tooluse/{name}.py" for name in ("dialogues", "tasks", "forms", "templates", "tools")]
+    return hashlib.sha256(b"".join((package / name).read_bytes() for name in names)).hexdigest()
+
+
+def _sha256(ids: np.ndarray, decided: np.ndarray) -> str:
+    return hashlib.sha256(ids.tobytes() + np.packbits(decided).tobytes()).hexdigest()
+
+
+def _portion(kind: str, dials: Dials, width: int, first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    return pack(_pairs(*corpus(kind, "train", first, n, dials)), width)
+
+
+def _pairs(ids: Sequence[Any], decided: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    yield from zip(ids, decided, strict=True)

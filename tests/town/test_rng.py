@@ -1,0 +1,55 @@
+"""Chance without state: the same question has the same answer, other questions other ones, all alike."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from holdfast.town.reference.world import draw as plain
+from holdfast.town.rng import below, draw, mix, world_seed
+
+SEED = np.uint64(0x1234_5678_9ABC_DEF0)
+
+
+def bits(tick: int, who: int) -> np.uint64:
+    return np.uint64(draw(SEED, tick, 1, who))
+
+
+def test_the_mixer_is_that_of_splitmix64() -> None:
+    # The first outputs of the published generator for seed 0: state = golden, 2 golden, 3 golden.
+    golden = 0x9E3779B97F4A7C15
+    outputs = [int(mix(np.uint64(golden * k % 2**64))) for k in (1, 2, 3)]
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_a_number_depends_on_every_part_of_the_question() -> None:
+    asked = [(SEED, 5, 2, 7), (SEED + np.uint64(1), 5, 2, 7), (SEED, 6, 2, 7), (SEED, 5, 3, 7), (SEED, 5, 2, 8)]
+    assert len({int(draw(*one)) for one in asked}) == len(asked)
+    assert int(draw(*asked[0])) == int(draw(*asked[0]))
+
+
+def test_the_reference_draws_the_same() -> None:
+    for tick in (0, 1, 12_345):
+        for stream, name in ((1, "order"), (2, "chat"), (7, "start")):
+            for who in (0, 64, 1063):
+                assert int(draw(SEED, tick, stream, who)) >> 32 == plain(int(SEED), tick, name, who)
+
+
+def test_below_is_even() -> None:
+    counts = np.bincount([below(bits(tick, 0), 7) for tick in range(7000)], minlength=7)
+    assert counts.size == 7
+    assert stats.chisquare(counts).pvalue > 0.001
+    assert below(np.uint64(2**64 - 1), 2**32) == 2**32 - 1
+
+
+def test_neighbours_in_time_and_number_are_not_alike() -> None:
+    series = np.array([below(bits(tick, 3), 1000) for tick in range(3000)])
+    people = np.array([below(bits(9, who), 1000) for who in range(3000)])
+    for one in (series, people):
+        assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 0.06
+
+
+def test_worlds_have_seeds_of_their_own() -> None:
+    seeds = [world_seed(3, world) for world in range(1000)] + [world_seed(4, world) for world in range(1000)]
+    assert len(set(seeds)) == 2000
+    assert all(0 <= seed < 2**64 for seed in seeds)
