@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.town.compiled_rules import NUMBER, NUMBERS, Law, law
 from holdfast.town.grid import FAR, distances
-from holdfast.town.reference.world import Layout
 from holdfast.town.rules import Rules, load
+from tests.town.reference.world import Layout
 from tests.town.small import small
 
 

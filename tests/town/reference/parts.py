@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.town.reference.life import begin
-from holdfast.town.reference.world import World
 from holdfast.town.rules import NEEDS, TRAITS
+from tests.town.reference.life import begin
+from tests.town.reference.world import World
 from tests.town.small import small
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.life import begin, dawn, deliver, depart, exits, free_slot, invite, nature, wear
-from holdfast.town.reference.world import NEVER, Tie
+from tests.town.reference.life import begin, dawn, deliver, depart, exits, free_slot, invite, nature, wear
 from tests.town.reference.parts import at, morning
+from tests.town.reference.world import NEVER, Tie
 from tests.town.small import small
 
 

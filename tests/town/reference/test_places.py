@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.places import abort, hand_over, hindrance, move, price, progress, use, walk
 from tests.town.reference.parts import at, morning, put
+from tests.town.reference.places import abort, hand_over, hindrance, move, price, progress, use, walk
 
 
 def test_one_resident_a_tile_until_they_pass_one_another() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.town.reference.rewards import base, is_near_exit, pay, potential, squash
 from tests.town.reference.parts import morning
+from tests.town.reference.rewards import base, is_near_exit, pay, potential, squash
 
 
 def test_the_potential_is_the_weighted_deficit() -> None:

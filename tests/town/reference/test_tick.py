@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from holdfast.town.env import Env, Seen
 from holdfast.town.events import KINDS
-from holdfast.town.reference.life import begin
-from holdfast.town.reference.tick import possible, tick
-from holdfast.town.reference.world import Layout, difference, read
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, Rules, load, merged
 from holdfast.town.state import TownState
+from tests.town.reference.life import begin
+from tests.town.reference.tick import possible, tick
+from tests.town.reference.world import Layout, difference, read
 from tests.town.small import small
 
 Choose = Callable[[Env, Seen, int], NDArray[np.int64]]

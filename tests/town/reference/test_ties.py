@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.ties import affinity, bump, clash, fade, tie
-from holdfast.town.reference.world import Tie
 from tests.town.reference.parts import at, morning
+from tests.town.reference.ties import affinity, bump, clash, fade, tie
+from tests.town.reference.world import Tie
 
 
 def test_the_weakest_tie_gives_way_to_a_stronger_one() -> None:

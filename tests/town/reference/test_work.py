@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.work import earn, fine, hire, quit_job, shifts
 from tests.town.reference.parts import at, morning, put
+from tests.town.reference.work import earn, fine, hire, quit_job, shifts
 
 
 def test_a_tick_of_work_is_paid_by_the_treasury() -> None:

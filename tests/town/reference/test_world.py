@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.town.env import Env
 from holdfast.town.grid import FAR
-from holdfast.town.reference.world import Layout, Person, Thing, Tie, Town, World, difference, draw, read
 from holdfast.town.state import COUNTS, PERSON, THING, TOWN
+from tests.town.reference.world import Layout, Person, Thing, Tie, Town, World, difference, draw, read
 from tests.town.small import small
 
 

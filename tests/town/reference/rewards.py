@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.world import Person, World, counted_needs, units
 from holdfast.town.rules import MONEY, UNIT
+from tests.town.reference.world import Person, World, counted_needs, units
 
 
 def potential(w: World, person: Person) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.town.reference.ties import avoid, clash, is_rival, share_meal
-from holdfast.town.reference.world import FAR, Person, World, coins, units, within_unit
 from holdfast.town.rules import MONEY, UNIT
+from tests.town.reference.ties import avoid, clash, is_rival, share_meal
+from tests.town.reference.world import FAR, Person, World, coins, units, within_unit
 
 REASONS = ("", "condition", "money", "items", "stock", "cooldown", "not_there", "no_place")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from holdfast.town.reference.places import abort, leave_queue
-from holdfast.town.reference.rewards import potential
-from holdfast.town.reference.ties import both, rivalry
-from holdfast.town.reference.work import hire
-from holdfast.town.reference.world import (
+from holdfast.town.rules import CAUSES, ITEMS, MOST_TIES, NEEDS, TRAITS, TROUBLES, Rules
+from holdfast.town.state import COUNTS
+from tests.town.reference.places import abort, leave_queue
+from tests.town.reference.rewards import potential
+from tests.town.reference.ties import both, rivalry
+from tests.town.reference.work import hire
+from tests.town.reference.world import (
     HARD,
     IN_USE,
     NEVER,
@@ -24,8 +26,6 @@ from holdfast.town.reference.world import (
     units,
     within_unit,
 )
-from holdfast.town.rules import CAUSES, ITEMS, MOST_TIES, NEEDS, TRAITS, TROUBLES, Rules
-from holdfast.town.state import COUNTS
 
 # Needs --------------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.world import Person, Tie, World, three, units, within_unit
 from holdfast.town.rules import UNIT
+from tests.town.reference.world import Person, Tie, World, three, units, within_unit
 
 
 def tie(person: Person, other: int) -> Tie:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.town.reference.world import Person, World, coins
+from tests.town.reference.world import Person, World, coins
 
 
 def is_at_work(w: World, person: Person) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.town.reference.life import arrivals, dawn, deliver, exits, gather, refill, wear, weather
-from holdfast.town.reference.places import (
+from tests.town.reference.life import arrivals, dawn, deliver, exits, gather, refill, wear, weather
+from tests.town.reference.places import (
     at_hand,
     go,
     hindrance,
@@ -17,10 +17,10 @@ from holdfast.town.reference.places import (
     use,
     work_spot,
 )
-from holdfast.town.reference.rewards import pay
-from holdfast.town.reference.ties import affinity, can_chat, chat, fade, help_out
-from holdfast.town.reference.work import earn, is_at_work, is_on_shift, shifts
-from holdfast.town.reference.world import World, units
+from tests.town.reference.rewards import pay
+from tests.town.reference.ties import affinity, can_chat, chat, fade, help_out
+from tests.town.reference.work import earn, is_at_work, is_on_shift, shifts
+from tests.town.reference.world import World, units
 
 
 def tick(w: World, actions: Sequence[int]) -> list[float]:
