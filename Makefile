@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test check coverage fuzz mutate bench peers adapters drill clean services
+.PHONY: help setup demo test check coverage fuzz mutate bench experiments peers adapters drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,6 +50,10 @@ mutate: .venv/.stamp-dev services
 ## bench: every benchmark in its quick form, one JSON object each
 bench: .venv/.stamp-dev services
 	@for file in $(sort $(wildcard benchmarks/*.py)); do $(BIN)/python $$file --json --quick || exit 1; done
+
+## experiments: what rewards teach, each in its quick form; python -m experiments NAME runs the whole
+experiments: .venv/.stamp-dev
+	@for name in hacking code redteam safety; do $(BIN)/python -m experiments $$name --quick || exit 1; done
 
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp

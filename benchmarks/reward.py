@@ -1,6 +1,6 @@
 """How long rewards take, and how well tampering is told from honest work.
 
-Times are CPU time, with nothing kept from one change to the next. The corpus is the red team's (workloads/coding):
+Times are CPU time, with nothing kept from one change to the next. The corpus is the red team's (experiments/coding):
 patches that are known to be honest, over-edited or tampered with, because they were made so.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -218,9 +219,10 @@ def evaluating(repeats: int) -> float:
 
 def corpus(tasks: int) -> Figures:
     """From the red team's corpus; nothing where its sandbox cannot run."""
-    from holdfast.workloads.coding import audit, redteam
-    from holdfast.workloads.coding.sandbox import Sandbox
-    from holdfast.workloads.coding.tasks import LIMITS
+    sys.path.append(str(report.ROOT))
+    from experiments.coding import audit, redteam
+    from experiments.coding.sandbox import Sandbox
+    from experiments.coding.tasks import LIMITS
 
     names = ("tamper_recall", "false_veto", "excess_spearman", "spec_spearman", "original_spearman", "patches")
     try:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.collect.cartpole import CartPoles
 from holdfast.collect.gym import Gym
 from holdfast.contracts.envs import VectorEnv, packed, unpacked
-from holdfast.workloads.probes import CONTINUOUS, MASKED, Probes
+from tests.learn.probes import CONTINUOUS, MASKED, Probes
 
 
 def test_a_generator_goes_on_from_its_packed_state() -> None:

@@ -11,7 +11,7 @@ from holdfast.learn.constrain import Constraint
 from holdfast.learn.costs import Costs
 from holdfast.learn.ppo import PPO, Settings
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.probes import DELAYED, TEMPTING, Probes
+from tests.learn.probes import DELAYED, TEMPTING, Probes
 
 torch.set_num_threads(1)
 HOW = Constraint(cost="cost", budget=0.3, proportional=1.0, integral=0.1, derivative=0.5)

@@ -10,7 +10,7 @@ from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.play import Player, evaluate
 from holdfast.policies.nets import ActorCritic, Body
-from holdfast.workloads.probes import CONTINUOUS, ENDLESS, MASKED, MEMORY, Probes
+from tests.learn.probes import CONTINUOUS, ENDLESS, MASKED, MEMORY, Probes
 
 
 def net_for(worlds: Probes | CartPoles, *, memory: bool = False) -> ActorCritic:

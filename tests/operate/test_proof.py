@@ -11,7 +11,7 @@ import pytest
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.operate.proof import course, paired, render
 from holdfast.operate.proof_view import MetricSequence, ProofTask
-from holdfast.workloads.tooluse.curves import AFTER, BEFORE, COURSES, INK
+from holdfast.workloads.plots import AFTER, BEFORE, COURSES, INK
 from tests.operate.views import OUTCOMES, comparison, view
 
 HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</title></style>]]>-->"""

@@ -39,7 +39,6 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "rescore": ("rescore.rescore", "Another scorer on stored rollouts, beside the first scoring."),
     "compare": ("compare.compare", "Say whether one run, model or prompt is better than another."),
     "prove": ("prove.app", "Prove on a suite that one version is better than another."),
-    "experiment": ("experiment.app", "Experiments with rewards: what does each of them teach?"),
     "evaluate": ("evaluate.evaluate", "Judge results by rules, judges, minimal diff and safety."),
     "report": ("report.app", "Published proofs and reports: list, check, archive, show."),
     "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),

@@ -115,14 +115,14 @@ def _unfinished(store: Store, settings: Quickstart) -> str | None:
 def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
     import numpy as np
 
-    from holdfast.workloads.tooluse.curves import draw
+    from holdfast.workloads.plots import draw_quickstart
     from holdfast.workloads.tooluse.results import results
 
     found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
         return None, None
     path = _picture(store, status.run_id)
-    draw(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
+    draw_quickstart(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
     return found, path
 
 
@@ -186,7 +186,7 @@ def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     from holdfast.cli.show import print_table
     from holdfast.contracts.evidence import Decision
     from holdfast.contracts.records import decode
-    from holdfast.workloads.tooluse.curves import blocks
+    from holdfast.workloads.plots import blocks
     from holdfast.workloads.tooluse.results import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")

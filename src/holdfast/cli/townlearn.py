@@ -57,13 +57,13 @@ def learn(
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):
-        from holdfast.workloads import schooling
+        from holdfast.workloads import plots
         from holdfast.workloads.townlife import read_rules
         from holdfast.workloads.townschool import School
 
     told = read_rules(rules, residents=residents)
     if picture is not None:
-        schooling.check_picture(picture)
+        plots.check_picture(picture)
     kept = _folder(seed) if out is None else out
     _check_kept(kept, picture)
     warn()
@@ -76,7 +76,7 @@ def learn(
     if json:
         print_json(lesson.plain())
     else:
-        _print(lesson, schooling.line_of(lesson))
+        _print(lesson, plots.training_line(lesson))
         longer = f"holdfast town learn --minutes {max(10, round(4 * (minutes or MINUTES)))} --seed {seed}"
         given = (f" --rules {shlex.quote(str(rules))}" if rules else "") + (
             f" --residents {residents}" if residents else ""
@@ -161,11 +161,11 @@ def _keep(lesson: TrainingRound, out: Path, picture: Path | None) -> None:
     import json
 
     from holdfast.cli.files import written_whole
-    from holdfast.workloads import schooling
+    from holdfast.workloads import plots
 
     with written_whole(out / NUMBERS) as file:
         file.write(json.dumps(lesson.plain(), indent=2) + "\n")
-    schooling.draw(out / PICTURE if picture is None else picture, lesson)
+    plots.draw_training(out / PICTURE if picture is None else picture, lesson)
 
 
 def _print(lesson: TrainingRound, line: str) -> None:
