@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town import step
 from holdfast.town.env import Env, masks
+from holdfast.town.env import tick as tick_all
 from holdfast.town.observations import observe
 from holdfast.town.state import TownState
 from parts import report
@@ -132,7 +132,7 @@ def phases(who: str, variant: str, worlds: int, budget: int) -> Phases:
         env.step(chosen(who, env, rng))  # into the caches
         for _ in range(ticks):
             actions = timed("choose", lambda: chosen(who, env, rng))
-            timed("tick", lambda: step.tick(env.law, *s.arrays.values(), actions, env._reward))  # noqa: B023
+            timed("tick", lambda: tick_all(env.law, *s.arrays.values(), actions, env._reward))  # noqa: B023
             timed("observe", lambda: observe(*seen, env._features, env._maps))  # noqa: B023
             timed("mask", lambda: masks(*seen, env._mask))  # noqa: B023
     return {phase: seconds / (len(HOURS) * ticks * each) for phase, seconds in spent.items()}

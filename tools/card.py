@@ -11,7 +11,7 @@ from holdfast.policies.local import Local
 from holdfast.policies.registry import HERE, NAMES, load
 from holdfast.policies.weights import Manifest
 from holdfast.prove.estimate import wilson
-from holdfast.workloads.tooluse.exam import examine, summary
+from holdfast.workloads.tooluse.agent import examine, summary
 from holdfast.workloads.tooluse.tasks import FAMILIES, generate
 
 CARD = HERE / "sprout" / "card.md"

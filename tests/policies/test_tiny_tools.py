@@ -20,8 +20,8 @@ from holdfast.policies import hub
 from holdfast.policies.chat_template import JinjaTemplate
 from holdfast.policies.local import Local
 from holdfast.policies.registry import card, folder_of
+from holdfast.workloads.tooluse.agent import examine
 from holdfast.workloads.tooluse.dialogues import dialogue
-from holdfast.workloads.tooluse.exam import examine
 from holdfast.workloads.tooluse.tasks import EASY, generate
 from holdfast.workloads.tooluse.tools import SPECS
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.town.env import Env, Seen
-from holdfast.town.events import KINDS
+from holdfast.town.kernel import KINDS
 from holdfast.town.rules import Rules, load, merged
 
 ROWS = """

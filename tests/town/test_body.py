@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.town.body import wear
 from holdfast.town.compiled_rules import FESTIVAL, RAIN
 from holdfast.town.env import Env
+from holdfast.town.life import wear
 from holdfast.town.rules import NEEDS
 from tests.town.small import put, small
 

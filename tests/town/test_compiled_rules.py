@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.town.compiled_rules import NUMBER, NUMBERS, Law, law
-from holdfast.town.grid import FAR, distances
-from holdfast.town.rules import Rules, load
+from holdfast.town.rules import FAR, Rules, distances, load
 from tests.town.reference.world import Layout
 from tests.town.small import small
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.town.grid import FAR, Grid, distances, read
+from holdfast.town.rules import FAR, Grid, distances, read
 
 KEY = {"walls": "#", "doors": "+", "ground": ".=", "entry": "=", "objects": {"b": "bed", "s": "stove", "B": "bed"}}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.town import jit
+from holdfast.town import kernel
 
 LOOK = """
 import sys; sys.path.insert(0, {folder!r})
-import jit
+import kernel
 """
 
 
@@ -22,7 +22,7 @@ def fresh(folder: Path) -> None:
 
 
 def test_compiled_code_goes_when_a_file_changes_and_stays_otherwise(tmp_path: Path) -> None:
-    shutil.copy(Path(jit.__file__), tmp_path / "jit.py")
+    shutil.copy(Path(kernel.__file__), tmp_path / "kernel.py")
     (tmp_path / "other.py").write_text("A = 1\n")
     cache = tmp_path / "__pycache__"
     fresh(tmp_path)
@@ -34,11 +34,11 @@ def test_compiled_code_goes_when_a_file_changes_and_stays_otherwise(tmp_path: Pa
     (tmp_path / "other.py").write_text("A = 2\n")
     fresh(tmp_path)
     assert not any(path.exists() for path in kept)
-    assert (cache / jit.STAMP).is_file()
+    assert (cache / kernel.STAMP).is_file()
 
 
 def test_what_is_compiled_is_exact_and_counts_as_numpy_does() -> None:
-    @jit.jit
+    @kernel.jit
     def halves(a: int, b: int) -> int:
         return a // b
 
@@ -47,8 +47,8 @@ def test_what_is_compiled_is_exact_and_counts_as_numpy_does() -> None:
 
 
 def test_it_is_cold_until_a_tick_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "HERE", tmp_path)
-    assert jit.is_cold()
+    monkeypatch.setattr(kernel, "HERE", tmp_path)
+    assert kernel.is_cold()
     (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "step.tick-1.py311.nbi").touch()
-    assert not jit.is_cold()
+    (tmp_path / "__pycache__" / "env.tick-1.py311.nbi").touch()
+    assert not kernel.is_cold()

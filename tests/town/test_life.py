@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.town import step
 from holdfast.town.env import Env
 from holdfast.town.rules import load
 
@@ -24,7 +23,7 @@ def life() -> dict[str, np.ndarray]:
     needs, counts = [], []
     founders = state.people["born"].copy()
     for tick in range(DAYS * DAY):
-        step.tick(env.law, *state.arrays.values(), env.scripted(), env._reward)
+        tick(env.law, *state.arrays.values(), env.scripted(), env._reward)
         if tick % DAY == NOON:
             needs.append([state.people["need"][w][state.people["alive"][w] == 1].mean(axis=0) for w in range(SEEDS)])
         if tick % DAY == DAY - 1:

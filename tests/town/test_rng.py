@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from holdfast.town.rng import below, draw, mix, world_seed
+from holdfast.town.kernel import below, draw, mix, world_seed
 from tests.town.reference.world import draw as plain
 
 SEED = np.uint64(0x1234_5678_9ABC_DEF0)

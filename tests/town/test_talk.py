@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from holdfast.town import talk
-from holdfast.town.events import KINDS
+from holdfast.town.kernel import KINDS
 from holdfast.town.rules import CAUSES, TROUBLES
 from holdfast.town.state import EVENT
 from holdfast.town.talk import NarrationLimits, NarrationState, narrate

@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.town.talk import HARM, LEAVES_FOR
-from holdfast.workloads import vignettes
+from holdfast.town import talk
+from holdfast.town.talk import HARM, LEAVES_FOR, SCENE_PAUSE, Playing, arrival, departure, due, playing
 from holdfast.workloads.townlife import Life, Pseudonymizer, read_rules
-from holdfast.workloads.vignettes import PAUSE, Playing, arrival, departure, due, playing
 
 
 def test_a_scene_is_shown_line_by_line_and_ends() -> None:
@@ -28,7 +27,7 @@ def test_one_scene_plays_at_a_time_and_then_there_is_a_pause() -> None:
     assert arrival(now, tick=11, seat=2, name="Ada") == now
     over, _ = due(now, 10_000)
     assert arrival(over, tick=over.ready - 1, seat=2, name="Ada") == over
-    assert over.ready - now.beats[-1].tick == PAUSE
+    assert over.ready - now.beats[-1].tick == SCENE_PAUSE
     assert arrival(over, tick=over.ready, seat=2, name="Ada").beats
 
 
@@ -38,12 +37,12 @@ def test_what_plays_is_kept_in_a_snapshot() -> None:
 
 
 def test_how_long_somebody_stayed_is_said_in_words() -> None:
-    assert [vignettes.stay(days) for days in (0.2, 1.0, 12.4)] == ["less than a day", "a day", "12 days"]
+    assert [talk.stay(days) for days in (0.2, 1.0, 12.4)] == ["less than a day", "a day", "12 days"]
 
 
 def test_every_scene_can_be_told_and_hurts_nobody() -> None:
     for why in LEAVES_FOR.values():
-        for scene in (*vignettes.ARRIVALS, *vignettes.DEPARTURES):
+        for scene in (*talk.ARRIVALS, *talk.DEPARTURES):
             for _, text in scene:
                 assert not HARM.search(text.format(name="Ada", stay="a day", why=why))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import HUNGER, MEAL
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import inlined, jit
 from holdfast.town.places import (
     TO_HOME,
     TO_MEETING,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.town.conditions import DEPTH, compile_condition
-from holdfast.town.grid import FAR, Grid, distances
 from holdfast.town.rules import (
     CAUSES,
+    FAR,
     HOOKS,
     ITEMS,
     MONEY,
@@ -25,7 +25,9 @@ from holdfast.town.rules import (
     TRAITS,
     TROUBLES,
     UNIT,
+    Grid,
     Rules,
+    distances,
 )
 
 Ints = NDArray[np.int64]

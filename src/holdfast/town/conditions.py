@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.jit import jit
+from holdfast.town.kernel import jit
 
 LOAD, CONST, LT, LE, GT, GE, EQ, NE, AND, OR, NOT = range(11)
 COMPARE = {ast.Lt: LT, ast.LtE: LE, ast.Gt: GT, ast.GtE: GE, ast.Eq: EQ, ast.NotEq: NE}

@@ -14,14 +14,11 @@ from typing import Any
 import numpy as np
 
 from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, OUTAGE, RAIN, SPIKE, Law
-from holdfast.town.events import TROUBLE_BEGINS, tell
-from holdfast.town.jit import jit
+from holdfast.town.kernel import MEETING_STREAM, TROUBLE_BEGINS, below, draw, jit, tell
 from holdfast.town.life import depart
 from holdfast.town.perturbations import begin_trouble
 from holdfast.town.places import abort, leave_queue
 from holdfast.town.relationships import chat
-from holdfast.town.rng import MEETING as MEETING_STREAM
-from holdfast.town.rng import below, draw
 from holdfast.town.rules import CAUSES, MONEY, NEEDS, UNIT, Rules
 from holdfast.town.state import SHIFTS, TownState
 

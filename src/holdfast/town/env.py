@@ -1,4 +1,4 @@
-"""A batch of worlds to act in: actions in; observations, rewards, ends and masks out.
+"""A batch of worlds to act in, and one tick of it: actions in; observations, rewards, ends and masks out.
 
 The same world comes of the same seed in a batch of any size. Arrays that come out are the batch's own and are written
 again by the next step: copy what is to be kept.
@@ -14,14 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.town import actions as deeds
-from holdfast.town import scripts, step
-from holdfast.town.actions import allow
+from holdfast.town import scripts
+from holdfast.town.actions import WAIT, act, allow
 from holdfast.town.compiled_rules import Law, law
-from holdfast.town.jit import jit
+from holdfast.town.kernel import ORDER_STREAM, below, draw, jit, world_seed
+from holdfast.town.life import arrivals, dawn, deliver, exits, found, wear
 from holdfast.town.observations import Senses, empty, observe, senses
-from holdfast.town.rng import world_seed
+from holdfast.town.perturbations import gather, refill, weather
+from holdfast.town.places import progress, queues
+from holdfast.town.relationships import fade
+from holdfast.town.rewards import pay
 from holdfast.town.rules import Rules, load
 from holdfast.town.state import TownState, blank
+from holdfast.town.work import shifts
 
 PLANNED = ("sleep", "shower", "cook", "eat", "buy", "cafe_meal", "relax")  # what scripts know by name
 
@@ -67,7 +72,7 @@ class Env:
         """The first morning of every world; world k is the one that `first_world + k` would be in any other batch."""
         self.state = self._blank()
         self.state.town["seed"] = [world_seed(seed, first_world + k) for k in range(self.worlds)]
-        step.begin(self.law, *self.state.arrays.values())
+        begin(self.law, *self.state.arrays.values())
         return self._seen()
 
     def restore(self, state: TownState) -> Seen:
@@ -88,7 +93,7 @@ class Env:
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self.actions)):
             raise ValueError(f"actions go from 0 to {len(self.actions) - 1}")
         s = self.state
-        step.tick(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward)
+        tick(self.law, s.town, s.people, s.things, s.who, s.slots, s.events, wanted, self._reward)
         return self._seen()
 
     def scripted(self) -> NDArray[np.int64]:
@@ -124,3 +129,57 @@ def masks(law: Any, towns: Any, people: Any, things: Any, who: Any, out: Any) ->
 def _masks(law: Any, town: Any, people: Any, things: Any, who: Any, out: Any) -> None:
     for i in range(people.size):
         allow(law, town, people, things, who, i, out[i])
+
+
+@jit
+def begin(law: Any, towns: Any, people: Any, things: Any, who: Any, slots: Any, events: Any) -> None:
+    """The first morning of every world."""
+    for b in range(towns.size):
+        found(law, towns[b], people[b], things[b], who[b], slots[b], events[b])
+
+
+@jit
+def tick(
+    law: Any, towns: Any, people: Any, things: Any, who: Any, slots: Any, events: Any, actions: Any, rewards: Any
+) -> None:
+    for b in range(towns.size):
+        _tick(law, towns[b], people[b], things[b], who[b], slots[b], events[b], actions[b], rewards[b])
+
+
+@jit
+def _tick(
+    law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any, ring: Any, actions: Any, rewards: Any
+) -> None:
+    weather(law, town, people, ring)
+    dawn(law, town, people, ring)
+    deliver(law, town, things, ring)
+    arrivals(law, town, people, things, who, slots, ring)
+    first = below(draw(town.seed, town.tick, ORDER_STREAM, 0), people.size)
+    for k in range(people.size):  # nobody is always first
+        i = first + k
+        if i >= people.size:
+            i -= people.size
+        person = people[i]
+        person.earned = person.chat_gain = 0
+        person.avoided = 0
+        if person.alive:
+            action = WAIT if person.fresh else actions[i]  # who has just come has not seen anything yet
+            person.switches = action != person.last_action and person.doing < 0
+            person.last_action = action
+            if action == WAIT:
+                person.success = 1
+                person.blocked = 0
+            else:
+                person.success = act(law, town, people, things, who, ring, i, action)
+    progress(law, town, people, things, ring)
+    wear(law, town, people)
+    shifts(law, town, people, ring)
+    queues(law, town, people, things, ring)
+    gather(law, town, people, ring)
+    fade(law, town, people)
+    if town.tick % 60 == 0:
+        refill(law, town, people)
+    exits(law, town, people, things, who, slots, ring)
+    pay(law, town, people, rewards)
+    town.tick += 1
+    town.time = town.time + 1 if town.time + 1 < law.n.day else 0

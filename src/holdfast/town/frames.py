@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from holdfast.town import talk
 from holdfast.town.actions import names as action_names
-from holdfast.town.events import EVENTS, KINDS
+from holdfast.town.kernel import EVENTS, KINDS
 from holdfast.town.record import BadFile
 from holdfast.town.rules import NEEDS, TROUBLES, UNIT, Rules
 from holdfast.town.state import SHIFTS, TownState

@@ -1,4 +1,4 @@
-"""Coming and going: dawn with rent and deliveries, why a resident has to leave, and who comes in their place.
+"""Needs that run down, dawn with rent and deliveries, why a resident has to leave, and who comes in their place.
 
 Only so many leave in a day, and not at once one after another, whatever the cause; while the town is in trouble, and
 for a while after, nobody has to.
@@ -8,14 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.town.compiled_rules import COLLAPSE, EVICTION, HUNGER, JOBLESS, N_ITEMS, N_NEEDS, NEGLECT
-from holdfast.town.events import ARRIVAL, EXIT, RENT_UNPAID, RESTOCK, tell
-from holdfast.town.jit import inlined, jit
+from holdfast.town.compiled_rules import (
+    COLLAPSE,
+    ENERGY,
+    EVICTION,
+    FESTIVAL,
+    HUNGER,
+    HYGIENE,
+    JOBLESS,
+    N_ITEMS,
+    N_NEEDS,
+    NEGLECT,
+    RAIN,
+    SOCIAL,
+)
+from holdfast.town.kernel import (
+    ARRIVAL,
+    EXIT,
+    RENT_UNPAID,
+    RESTOCK,
+    SPAWN_STREAM,
+    START_STREAM,
+    below,
+    draw,
+    inlined,
+    jit,
+    tell,
+)
 from holdfast.town.perturbations import is_hard
 from holdfast.town.places import abort, leave_queue
 from holdfast.town.relationships import drop
 from holdfast.town.rewards import potential
-from holdfast.town.rng import SPAWN, START, below, draw
+from holdfast.town.rules import UNIT
 from holdfast.town.state import OFF
 from holdfast.town.work import hire
 
@@ -124,7 +148,7 @@ def depart(law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any, 
     person.money, person.alive, person.cause, person.left_at = 0, 0, cause, town.tick
     person.home, person.job, person.job_slot, person.shift, person.goal = -1, -1, -1, OFF, -1
     span = law.n.respawn_high - law.n.respawn_low + 1
-    person.respawn_at = town.tick + law.n.respawn_low + below(draw(town.seed, town.tick, SPAWN, i), span)
+    person.respawn_at = town.tick + law.n.respawn_low + below(draw(town.seed, town.tick, SPAWN_STREAM, i), span)
     town.exits_today += 1
     town.exits += 1
     town.exit_ready = town.tick + law.n.exit_cooldown
@@ -148,7 +172,7 @@ def arrivals(law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any
             tile = law.n.entries[(i + k) % law.n.n_entries]
             if who[tile] < 0:
                 settle(law, town, people, who, slots, i, tile, slot)
-                hire_now = below(draw(town.seed, town.tick, SPAWN, 1000 + i), 2) == 0
+                hire_now = below(draw(town.seed, town.tick, SPAWN_STREAM, 1000 + i), 2) == 0
                 if law.n.with_work and hire_now:
                     hire(law, town, people, ring, i)
                 tell(town, ring, ARRIVAL, i, -1, slot)
@@ -182,7 +206,7 @@ def settle(law: Any, town: Any, people: Any, who: Any, slots: Any, i: int, tile:
         person.item[k] = law.n.starter[k]
         town.delivered += law.n.starter[k]
     for k in range(N_NEEDS):
-        person.need[k] = 600_000 + below(draw(town.seed, town.tick, START, 10 * i + k), 350_000)
+        person.need[k] = 600_000 + below(draw(town.seed, town.tick, START_STREAM, 10 * i + k), 350_000)
     nature(law, town, person)
     person.home = free_bed(law, people, i)
     person.job, person.job_slot, person.shift, person.hire_at = -1, -1, OFF, town.tick + law.n.hour
@@ -251,3 +275,24 @@ def found(law: Any, town: Any, people: Any, things: Any, who: Any, slots: Any, r
         settle(law, town, people, who, slots, i, tile, i % slots.size)
         if law.n.with_work:
             hire(law, town, people, ring, i)
+
+
+@jit
+def wear(law: Any, town: Any, people: Any) -> None:
+    is_raining, is_feast = town.until[RAIN] > town.tick, town.until[FESTIVAL] > town.tick
+    for i in range(people.size):
+        person = people[i]
+        if not person.alive:
+            continue
+        profile = person.profile if law.n.with_traits else 0
+        is_wet = is_raining and not law.tile[person.tile].is_indoors
+        for k in range(N_NEEDS):
+            if k == SOCIAL and not law.n.with_ties:
+                continue  # alone it could never be met
+            loss = law.n.decay[profile, k]
+            if is_wet and (k in (HYGIENE, ENERGY)):
+                loss = loss * 3 // 2
+            if is_feast and k == SOCIAL and law.tile[person.tile].is_park:
+                loss = -4 * loss
+            value = person.need[k] - loss
+            person.need[k] = 0 if value < 0 else UNIT if value > UNIT else value

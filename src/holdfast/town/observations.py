@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.town.compiled_rules import FESTIVAL, N_NEEDS, RAIN, SPIKE
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import inlined, jit
 from holdfast.town.places import is_invited, power, water
 from holdfast.town.relationships import tie
 from holdfast.town.rules import ITEMS, MONEY, NEEDS, TRAITS, UNIT, Rules

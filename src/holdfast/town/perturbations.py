@@ -8,11 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, N_TROUBLES, OUTAGE, RAIN, SPIKE
-from holdfast.town.events import MET, MISSED, TROUBLE_BEGINS, TROUBLE_ENDS, tell
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import (
+    MEETING_STREAM,
+    MET,
+    MISSED,
+    TROUBLE_BEGINS,
+    TROUBLE_ENDS,
+    TROUBLE_STREAM,
+    below,
+    draw,
+    inlined,
+    jit,
+    tell,
+)
 from holdfast.town.relationships import both, rivalry
-from holdfast.town.rng import MEETING as MEETING_STREAM
-from holdfast.town.rng import TROUBLE, below, draw
 
 HARD = (SPIKE, BLACKOUT, OUTAGE)  # while one of these lasts, nobody has to leave
 
@@ -31,13 +40,13 @@ def weather(law: Any, town: Any, people: Any, ring: Any) -> None:
         active += town.until[kind] > town.tick
     if active >= law.n.most_at_once or town.tick < town.trouble_ready:
         return
-    chance, kind = below(draw(town.seed, town.tick, TROUBLE, 0), 1 << 32), 0
+    chance, kind = below(draw(town.seed, town.tick, TROUBLE_STREAM, 0), 1 << 32), 0
     while kind < N_TROUBLES and chance >= law.n.trouble_chance[kind]:  # one a tick at most
         chance -= law.n.trouble_chance[kind]
         kind += 1
     if kind < N_TROUBLES and town.tick >= town.ready[kind]:
         span = law.n.trouble_high[kind] - law.n.trouble_low[kind] + 1
-        length = law.n.trouble_low[kind] + below(draw(town.seed, town.tick, TROUBLE, 100 + kind), span)
+        length = law.n.trouble_low[kind] + below(draw(town.seed, town.tick, TROUBLE_STREAM, 100 + kind), span)
         begin_trouble(law, town, people, ring, kind, length)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from holdfast.town.compiled_rules import BLACKOUT, N_ITEMS, N_NEEDS, OUTAGE, SPIKE
 from holdfast.town.conditions import holds
-from holdfast.town.events import ABORTED, FAILED, FINISHED, GHOST_STEP, HANDOVER, QUEUED, STARTED, tell
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import ABORTED, FAILED, FINISHED, GHOST_STEP, HANDOVER, QUEUED, STARTED, inlined, jit, tell
 from holdfast.town.relationships import avoid, clash, rivalry, share_meal
 from holdfast.town.rules import UNIT
 from holdfast.town.state import ABSENT, ON_TIME

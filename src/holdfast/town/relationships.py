@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import HUNGER, MEAL, SOCIAL
-from holdfast.town.events import AVOIDED, CHAT, CONFLICT, HELP, REBUFF, SHARED_MEAL, tell
-from holdfast.town.jit import inlined, jit
-from holdfast.town.rng import CHAT as CHAT_STREAM
-from holdfast.town.rng import below, draw
+from holdfast.town.kernel import (
+    AVOIDED,
+    CHAT,
+    CHAT_STREAM,
+    CONFLICT,
+    HELP,
+    REBUFF,
+    SHARED_MEAL,
+    below,
+    draw,
+    inlined,
+    jit,
+    tell,
+)
 from holdfast.town.rules import UNIT
 
 EXTROVERSION, FORGIVENESS, AMBITION = range(3)

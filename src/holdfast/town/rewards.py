@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import N_NEEDS, SOCIAL
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import inlined, jit
 from holdfast.town.rules import MONEY, UNIT
 from holdfast.town.state import ON_TIME
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.town.actions import CHAT, GO, HELP, LEAVE, WAIT, WORK, chat_partner, first_use, in_need
 from holdfast.town.compiled_rules import ENERGY, FESTIVAL, HUNGER, HYGIENE, MEAL, RAW, SOCIAL
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import SCRIPT_STREAM, below, draw, inlined, jit
 from holdfast.town.places import (
     TO_HOME,
     TO_MEETING,
@@ -25,7 +25,6 @@ from holdfast.town.places import (
     within,
 )
 from holdfast.town.relationships import rivalry
-from holdfast.town.rng import SCRIPT, below, draw
 from holdfast.town.rules import UNIT
 from holdfast.town.state import ABSENT
 from holdfast.town.work import is_at_work, is_on_shift
@@ -242,7 +241,7 @@ def provide(law: Any, town: Any, person: Any, things: Any, uses_of: Any, i: int)
 def leisure(law: Any, town: Any, person: Any, things: Any, uses_of: Any, i: int, is_lonely: bool) -> int:
     """Out on the benches, where the others are, or at home."""
     is_out = is_lonely or town.until[FESTIVAL] > town.tick
-    is_out = is_out or below(draw(town.seed, town.tick // law.n.hour, SCRIPT, i), 4) == 0
+    is_out = is_out or below(draw(town.seed, town.tick // law.n.hour, SCRIPT_STREAM, i), 4) == 0
     relax = uses_of[RELAX]
     if is_out and relax >= 0:
         o = law.tile[person.tile].nearest[law.n.aff_type[relax]]
@@ -260,6 +259,6 @@ def social(law: Any, town: Any, people: Any, who: Any, i: int, last: int, otherw
     if other < 0 or rivalry(law, people[i], other) >= law.n.avoid_at:
         return otherwise
     eager = 30 + 30 * (UNIT - people[i].need[SOCIAL]) // UNIT + 40 * people[i].trait[0] // UNIT
-    if below(draw(town.seed, town.tick, SCRIPT, 500 + i), 100) < eager // 4:
+    if below(draw(town.seed, town.tick, SCRIPT_STREAM, 500 + i), 100) < eager // 4:
         return last + CHAT
     return otherwise

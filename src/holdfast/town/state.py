@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.town.compiled_rules import N_ITEMS, N_NEEDS, N_TROUBLES
-from holdfast.town.events import EVENTS
+from holdfast.town.kernel import EVENTS
 from holdfast.town.rules import MOST_TIES, TRAITS
 
 SCHEMA = 1

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.town.events import ABSENT as TELL_ABSENT
-from holdfast.town.events import DEPARTED_EARLY, FIRED, HIRED, tell
-from holdfast.town.events import LATE as TELL_LATE
-from holdfast.town.jit import inlined, jit
+from holdfast.town.kernel import ABSENT as TELL_ABSENT
+from holdfast.town.kernel import DEPARTED_EARLY, FIRED, HIRED, inlined, jit, tell
+from holdfast.town.kernel import LATE as TELL_LATE
 from holdfast.town.state import ABSENT, AFTER, BEFORE, DUE, LATE, OFF, ON_TIME
 
 SOON = 60  # ticks before a shift in which one should set out

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from inspect import getfile
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ import numpy as np
 
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
 from holdfast.policies.lm import SPROUT, ModelShape, Transformer
+from holdfast.policies.tokens import render
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.forms import ToolUse
 from holdfast.workloads.tooluse.tasks import USUAL, Dials
+from holdfast.workloads.tooluse.tools import Toolbox
 
 PORTION = 4000  # conversations that one process makes at a time
 
@@ -116,11 +120,9 @@ def plant(
 
 
 def code_sha256() -> str:
-    """Of the files that decide what grows."""
-    package = Path(__file__).parents[1]
-    names = ["workloads/nursery.py", "learn/pretrain.py", "policies/lm.py", "policies/tokens.py"]
-    names += [f"workloads/tooluse/{name}.py" for name in ("dialogues", "tasks", "forms", "templates", "tools")]
-    return hashlib.sha256(b"".join((package / name).read_bytes() for name in names)).hexdigest()
+    """The hash of the files that decide what the model becomes."""
+    parts = (code_sha256, pretrain, Transformer, render, corpus, Dials, ToolUse, Toolbox)
+    return hashlib.sha256(b"".join(Path(getfile(part)).read_bytes() for part in parts)).hexdigest()
 
 
 def _sha256(ids: np.ndarray, decided: np.ndarray) -> str:

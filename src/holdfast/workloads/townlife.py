@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, NotFound
 from holdfast.town import console, frames, health, record, talk
 from holdfast.town.env import Env, Seen
-from holdfast.town.events import KINDS
 from holdfast.town.frames import Pseudonymizer, Recording
-from holdfast.town.jit import is_cold
+from holdfast.town.kernel import KINDS, is_cold
 from holdfast.town.record import BadFile, CommandAtTick, ReplayScript
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, BadRules, Rules
 from holdfast.town.rules import load as load_rules
 from holdfast.town.state import TownState
-from holdfast.workloads import vignettes
 
 KEY_EVERY, KPI_EVERY, TIES_EVERY = 60, 30, 30  # ticks
 LEDGER = 5  # of those who left, the last so many are remembered
@@ -203,7 +201,7 @@ class Life:
         self._before: frames.Picture | None = None
         self._seq, self._last_key, self._kpis_at, self._ties_at = -1, 0, -KPI_EVERY, 0
         self.lost = 0  # events that were gone before they were read
-        self._playing = vignettes.Playing()
+        self._playing = talk.Playing()
         self.left: deque[Left] = deque(maxlen=LEDGER)  # who left last
         self.left_for: Counter[str] = Counter()  # and what all left for, since this began
 
@@ -250,7 +248,7 @@ class Life:
             said = talk.says(event)
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
-        self._playing, beats = vignettes.due(self._playing, self.tick)
+        self._playing, beats = talk.due(self._playing, self.tick)
         lines += tuple(
             talk.Line(tick=beat.tick, kind="vignette", text=beat.text, a=beat.seat, b=-1, priority=True)
             for beat in beats
@@ -264,14 +262,14 @@ class Life:
         """Whose coming or going it is, if it is one."""
         kind, tick, seat = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"])
         if kind == "arrival":
-            self._playing = vignettes.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
+            self._playing = talk.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
         elif kind == "exit":
             cause, days = CAUSES[int(event["b"]) - 1], int(event["value"]) / int(self.env.law.n["day"])
             one = Left(tick=tick, name=self.name(seat), days=round(days, 2), cause=cause)
             self.left.append(one)
             self.left_for[cause] += 1
             why = talk.LEAVES_FOR[cause]
-            self._playing = vignettes.departure(self._playing, tick=tick, seat=seat, name=one.name, days=days, why=why)
+            self._playing = talk.departure(self._playing, tick=tick, seat=seat, name=one.name, days=days, why=why)
 
     def _line(self, line: talk.Line) -> dict[str, Any]:
         about = line.kind not in ("trouble_begins", "trouble_ends", "restock")
@@ -385,7 +383,7 @@ class Life:
         self.seed, self._seen = notes["seed"], notes["seen"]
         self.commands = [CommandAtTick(**one) for one in notes["commands"]]
         self._limiter = talk.limiter(notes["limiter"])
-        self._playing = vignettes.playing(notes["vignettes"]) if "vignettes" in notes else vignettes.Playing()
+        self._playing = talk.playing(notes["vignettes"]) if "vignettes" in notes else talk.Playing()
         self._tally = health.begin(self.env.state)
         self.kpis, self._before = self._measure(self._tally), None
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from holdfast.town.env import Env, Seen
-from holdfast.town.events import KINDS
+from holdfast.town.kernel import KINDS
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, Rules, load, merged
 from holdfast.town.state import TownState
 from tests.town.reference.life import begin

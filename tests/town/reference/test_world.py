@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from holdfast.town.env import Env
-from holdfast.town.grid import FAR
+from holdfast.town.rules import FAR
 from holdfast.town.state import COUNTS, PERSON, THING, TOWN
 from tests.town.reference.world import Layout, Person, Thing, Tie, Town, World, difference, draw, read
 from tests.town.small import small

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from holdfast.town.actions import names
-from holdfast.town.events import EVENTS, KINDS
+from holdfast.town.kernel import EVENTS, KINDS
 from holdfast.town.rules import CAUSES, ITEMS, MONEY, NEEDS, TRAITS, TROUBLES, UNIT, Rules
 from holdfast.town.state import COUNTS, SHIFTS, TownState
 

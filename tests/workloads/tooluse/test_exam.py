@@ -11,7 +11,7 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.local import Local
 from holdfast.policies.registry import load
 from holdfast.policies.tokens import END, THINK, UNTHINK
-from holdfast.workloads.tooluse.exam import ExamMark, examine, mark, summary
+from holdfast.workloads.tooluse.agent import ExamMark, examine, mark, summary
 from holdfast.workloads.tooluse.tasks import Dials, generate
 
 CALC = {"family": "calc", "needs": ["calc"], "expected": "3901"}

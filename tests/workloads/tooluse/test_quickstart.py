@@ -26,6 +26,7 @@ from holdfast.policies.model import Model
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
+from holdfast.workloads.tooluse.forms import TEMPLATES
 from holdfast.workloads.tooluse.quickstart import (
     QUICK,
     Quickstart,
@@ -36,7 +37,6 @@ from holdfast.workloads.tooluse.quickstart import (
     spec_for,
 )
 from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
-from holdfast.workloads.tooluse.templates import TEMPLATES
 from tests.conftest import Files
 from tests.learn.telling import Telling
 from tests.pipeline.scene import ran, scripted

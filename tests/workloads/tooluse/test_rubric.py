@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.tokens import THINK
-from holdfast.workloads.tooluse.rubric import DIMENSIONS, check, measured
+from holdfast.workloads.tooluse.suite import DIMENSIONS, check_rubric, measure_rubric
 
 EVEN = dict.fromkeys(DIMENSIONS, 1.0 / len(DIMENSIONS))
 TASK: dict[str, Any] = {
@@ -40,11 +40,11 @@ def spans(*tools: str, thought: bool = False) -> tuple[Span, ...]:
 
 
 def values(task: Any, output: Any, happened: Sequence[Span]) -> dict[str, float]:
-    return {signal.name: signal.value for signal in measured(EVEN, task, output, happened)}
+    return {signal.name: signal.value for signal in measure_rubric(EVEN, task, output, happened)}
 
 
 def test_the_gold_answer_earns_everything_and_no_more() -> None:
-    signals = measured(EVEN, TASK, "48", spans("lookup", "calc"))
+    signals = measure_rubric(EVEN, TASK, "48", spans("lookup", "calc"))
     assert {signal.value for signal in signals if signal.name in DIMENSIONS} == {1.0}
     assert RewardBreakdown(signals=signals).total == pytest.approx(1.0)
     assert {signal.name: (signal.value, signal.weight) for signal in signals[-2:]} == {
@@ -83,16 +83,16 @@ def test_each_way_to_stray_costs_its_own_dimension(
 
 
 def test_a_rubric_counts_only_what_it_names() -> None:
-    signals = measured({"tool_safety": 0.25, "task_completion": 0.75}, TASK, "49", spans("lookup"))
+    signals = measure_rubric({"tool_safety": 0.25, "task_completion": 0.75}, TASK, "49", spans("lookup"))
     assert [signal.name for signal in signals] == ["tool_safety", "task_completion", "success", "safety_cost"]
     assert RewardBreakdown(signals=signals).total == 0.25
 
 
 def test_a_dimension_that_nobody_measures_is_refused() -> None:
-    check(DIMENSIONS, "suite")
+    check_rubric(DIMENSIONS, "suite")
     with pytest.raises(BadInput, match="cases\\[0\\].charm: nothing here measures it; use task_accuracy"):
-        check(["tool_safety", "charm"], "cases[0]")
+        check_rubric(["tool_safety", "charm"], "cases[0]")
 
 
 def test_what_is_measured_can_be_kept() -> None:
-    assert json.dumps([signal.value for signal in measured(EVEN, TASK, {"odd": 1}, spans())])
+    assert json.dumps([signal.value for signal in measure_rubric(EVEN, TASK, {"odd": 1}, spans())])

@@ -7,8 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from holdfast.workloads.tooluse.forms import FORMS
-from holdfast.workloads.tooluse.templates import TEMPLATES
+from holdfast.workloads.tooluse.forms import FORMS, TEMPLATES
 
 
 def wordings(split: str) -> set[str]:

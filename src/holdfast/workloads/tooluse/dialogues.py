@@ -15,9 +15,8 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.workloads.tooluse.forms import ToolUse, iso, pick
+from holdfast.workloads.tooluse.forms import CITIES, COLORS, OWNERS, ToolUse, iso, pick
 from holdfast.workloads.tooluse.tasks import UNKNOWN, USUAL, Dials, SolvedTask, draw, key
-from holdfast.workloads.tooluse.templates import CITIES, COLORS, OWNERS
 from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, BUSY, SPECS, UNKNOWN_KEY, UNKNOWN_TOOL, WEEKDAYS
 
 Message = dict[str, Any]

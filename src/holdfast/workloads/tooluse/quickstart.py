@@ -35,9 +35,8 @@ from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.workloads.tooluse.agent import agent
+from holdfast.workloads.tooluse.agent import ExamMark, agent, mark, summary
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.exam import ExamMark, mark, summary
 from holdfast.workloads.tooluse.score import MOST, scorer
 from holdfast.workloads.tooluse.tasks import ToolTask, generate, to_input
 

@@ -12,8 +12,18 @@ from random import Random
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.workloads.tooluse.forms import FORMS, Sketch, ToolUse, named, number, pick, word
-from holdfast.workloads.tooluse.templates import COUNTED, NAMED, TEMPLATES
+from holdfast.workloads.tooluse.forms import (
+    COUNTED,
+    FORMS,
+    NAMED,
+    TEMPLATES,
+    Sketch,
+    ToolUse,
+    named,
+    number,
+    pick,
+    word,
+)
 from holdfast.workloads.tooluse.tools import BUSY, NAMES, UNKNOWN_KEY, ToolWorld
 
 UNKNOWN = "unknown"
