@@ -1,4 +1,4 @@
-"""What a resident can do: one fixed list for given rules, and which of it is possible right now.
+"""The actions of a resident: one fixed list for given rules, and a mask of those that are possible now.
 
 0 waits; 1 to 4 step north, east, south, west; then one each to go home, to work, to a meeting and to every type of
 thing; one for each affordance; then work, chat, help and leave.
@@ -49,7 +49,7 @@ def first_use(law: Any) -> int:
 
 @inlined
 def act(law: Any, town: Any, people: Any, things: Any, who: Any, ring: Any, i: int, action: int) -> bool:
-    """Do it, or find that it cannot be done; who is busy can only leave. To wait is no deed (step)."""
+    """Does the action and says whether it was possible. A busy resident can only leave. `env` handles waiting."""
     person = people[i]
     uses = first_use(law)
     last = uses + law.n.n_affs
@@ -108,7 +108,7 @@ def in_need(law: Any, people: Any, who: Any, i: int) -> int:
 
 @inlined
 def allow(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, mask: Any) -> None:
-    """Write 1 where the action is possible now. To wait always is."""
+    """Writes 1 for each action that is possible now. Waiting always is."""
     person = people[i]
     for k in range(mask.size):
         mask[k] = 0

@@ -1,4 +1,4 @@
-"""Rules as numbers: what the kernels read. Everything is a whole number, so that every machine agrees on every bit."""
+"""Rules as whole numbers, which the kernels read; so every machine agrees on every bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What can be ordered of a town: one list of commands, each with its arguments, its role and what it would do.
+"""The commands of a town: one list, each with its arguments, its role and its effects.
 
-Pure: a command looks at the world and gives deeds, and nothing has happened yet; `do` carries deeds out. Help, docs
-and checks come from the list. Who may order what, and whether it was ordered before, is known elsewhere.
+Pure: `plan` looks at the world and returns the effects without applying them; `do` applies them. Help, docs and checks
+come from the list. Roles and repeated commands are checked elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is seen of a town: key frames and deltas, and recordings of them in which any moment can be found.
+"""What a viewer sees of a town: key frames, deltas, and recordings that can be searched by tick.
 
-A frame is what a viewer sees; whoever has missed one waits for the next key frame. Looking moves nothing, and names
-leave only through a veil.
+A viewer who has missed a frame waits for the next key frame. Looking changes nothing, and names leave only through the
+pseudonymizer.
 """
 
 from __future__ import annotations

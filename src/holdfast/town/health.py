@@ -1,7 +1,7 @@
-"""How a town is doing: numbers of a window of ticks, the limits they should keep, and which stages they unlock.
+"""The health of a town: figures of a window of ticks, their limits, and the stages that they unlock.
 
-Pure: a tally is added to tick by tick, and what it amounts to is a function of it. Raising alarms and telling people
-is up to others. A town that nobody lives in is never healthy, however quiet it is.
+Pure: counts are added tick by tick, and the figures are a function of the counts. Alarms are raised elsewhere. An empty
+town is never healthy.
 """
 
 from __future__ import annotations

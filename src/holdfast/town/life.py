@@ -1,7 +1,7 @@
 """Needs that run down, dawn with rent and deliveries, why a resident has to leave, and who comes in their place.
 
-Only so many leave in a day, and not at once one after another, whatever the cause; while the town is in trouble, and
-for a while after, nobody has to.
+The number of exits a day is limited, and there is a pause between two. Nobody has to leave during a perturbation or
+shortly after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What residents see: declared contracts with names, ranges and a version. To look changes nothing.
+"""What residents see: declared contracts with names, ranges and a version.
 
 `compact` is a row of numbers; `hybrid` adds a small map around the resident, `full` a richer one. All numbers lie
-within −1 and 1. A policy says which contract it was made for, and is refused by name under another.
+within −1 and 1. A policy names the contract it was trained on; another contract is refused by name.
 """
 
 from __future__ import annotations

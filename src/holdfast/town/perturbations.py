@@ -1,13 +1,13 @@
-"""Trouble and feasts: what comes over the town by chance or by command, within limits that keep it fair.
+"""Perturbations: price spikes, outages, meetings, rain and festivals, by chance or by command, within limits.
 
-Each kind has its own pause and there is one after any; only so much at once; a resident is invited only so often.
+There is a pause after each kind and after any, a limit on how many run at once, and a limit on invitations a resident.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, N_TROUBLES, OUTAGE, RAIN, SPIKE
+from holdfast.town.compiled_rules import BLACKOUT, MEETING, N_TROUBLES, OUTAGE, SPIKE
 from holdfast.town.kernel import (
     MEETING_STREAM,
     MET,
@@ -147,6 +147,3 @@ def refill(law: Any, town: Any, people: Any) -> None:
         if person.alive and town.tick >= person.refill_at:
             person.tokens = min(law.n.bucket, person.tokens + 1)
             person.refill_at = town.tick + law.n.refill
-
-
-PLEASANT = (RAIN, FESTIVAL)  # change something, and harm nobody

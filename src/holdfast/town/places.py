@@ -1,8 +1,7 @@
-"""Where residents are and what they use: steps, ways, queues, and affordances from start to end or to breaking off.
+"""Where residents are and what they use: steps, paths, queues, and affordances from start to end or to an abort.
 
-One resident a tile. Who uses a thing is on its tile (in the bed, at the stove) and in nobody's way; anybody else who
-stands in the way is passed after a while (ghost step). A thing has one user; the others wait in the order in which they
-came, and nobody who is at work with it is ever put out of it.
+One resident stands on a tile. A resident who uses a thing is on its tile and blocks nobody; a resident who stands in
+the way is passed after a while (ghost step). A thing has one user; others queue in order, and nobody is pushed out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is kept of a town to go on from it: snapshots, and the script of a replay.
+"""Snapshots of a town, and the script of a replay.
 
-A snapshot is the whole state with the hashes that tell whether it fits. A replay is a seed and the commands given: all
-else follows. What viewers see is up to `frames`.
+A snapshot is the whole state with the hashes that tell whether it fits. A replay is a seed and the commands given; all
+else follows from them. What viewers see is in `frames`.
 """
 
 from __future__ import annotations

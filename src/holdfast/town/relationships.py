@@ -1,4 +1,4 @@
-"""Ties between residents: trust, familiarity and rivalry of a pair, kept by both, few in number, fading with time."""
+"""Ties between residents: trust, familiarity and rivalry of a pair. Both keep it; ties are few and fade with time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a tick is worth to a resident, and what keeps it honest.
+"""The reward of a resident for one tick.
 
-Needs that are met, work done and talk that is not repeated; shaping by a potential, which changes no best policy; and
-the price of having to leave, which nothing can squash. Shortly before that, nothing good is paid.
+It pays for needs that are met, work done and talk that is not repeated. Shaping by a potential changes no best policy.
+The price of having to leave is not squashed. Shortly before an exit no positive reward is paid.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_near_exit(law: Any, person: Any) -> bool:
 
 @jit
 def pay(law: Any, town: Any, people: Any, out: Any) -> None:
-    """The rewards of the tick, into `out`; the dead get nothing, and who has just left what leaving costs."""
+    """Writes the rewards of the tick into `out`. An empty seat gets 0, and after an exit its cost."""
     for i in range(people.size):
         person = people[i]
         value = 0

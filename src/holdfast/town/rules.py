@@ -1,7 +1,7 @@
-"""The rules of a town: read whole, checked whole, every fault named at once.
+"""The rules of a town and its map: read whole, checked whole, every fault named at once.
 
 A fault says where it is, what is wrong and what would be right. What no resident could live by is refused as well: a
-day that costs more than it earns, a venue that cannot be reached. How rules become numbers is up to `law`.
+day that costs more than it earns, a venue that cannot be reached. `compiled_rules` turns rules into numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Residents who plan: they sleep at night, work their shifts, keep food in the house, wash, and see one another.
+"""Scripted residents: they sleep at night, work their shifts, keep food in the house, wash, and meet one another.
 
-They look at the same world as anybody, and choose from the same actions. What they need, they fetch before it is
-urgent; who has a rival in front of them in a queue goes elsewhere.
+They see the same world as anybody and choose from the same actions. They fetch what they need before it is urgent, and
+avoid a queue with a rival in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""All that a batch of worlds is at one moment: four arrays of records. A copy of them is a snapshot, their hash a name.
+"""The whole state of a batch of worlds, in arrays of records. A copy is a snapshot; its hash is its name.
 
-A record has one fixed layout whatever the rules say, so kernels are compiled once. Nothing else is kept anywhere:
-chance has no state, and the rules are told by their own hash.
+A record has one fixed layout whatever the rules say, so kernels are compiled once. There is no other state: random
+numbers have none, and the rules have a hash of their own.
 """
 
 from __future__ import annotations

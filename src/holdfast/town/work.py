@@ -1,4 +1,4 @@
-"""Shifts in the tick of the day: who is in time, late or absent; wages and fines, jobs lost and found."""
+"""Shifts: who is in time, late or absent; wages and fines; jobs lost and found."""
 
 from __future__ import annotations
 

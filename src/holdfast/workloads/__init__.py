@@ -1,1 +1,1 @@
-"""Where a world meets the pipeline: agents with their tasks and their scores."""
+"""Our own workloads: agents with their tasks and their scores, and the town. They use the seams like any user."""

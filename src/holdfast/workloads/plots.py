@@ -1,6 +1,6 @@
 """Every plot of the workloads: what the quickstart learnt, and how a policy learnt to live in a town.
 
-A plot is a file for people who look, and a line of blocks for a terminal.
+A plot is a picture in a file, or a line of blocks for a terminal.
 """
 
 from __future__ import annotations

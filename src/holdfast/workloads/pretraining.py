@@ -1,7 +1,7 @@
-"""How sprout is made: conversations from our own generator, and one model trained on them from nothing.
+"""Trains sprout from scratch on conversations from our own generator.
 
-Two grow on the same ground: `sprout` from strong demonstrations, `sprout-weak` from weak ones. What they can do is
-measured by running them as agents (`exam`), and written on their card; where they lie is `policies.sprout`.
+`sprout` learns from strong demonstrations, `sprout-weak` from weak ones. Both are measured as agents
+(`tooluse.agent.examine`); the results are on their card. The models are stored in `policies.sprout`.
 """
 
 from __future__ import annotations

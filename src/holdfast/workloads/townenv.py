@@ -1,11 +1,10 @@
-"""One resident of a town as a Gymnasium environment; all others live as they plan.
+"""One resident of a town as a Gymnasium environment; all others follow their script.
 
     env = Resident(seat=3)
-    seen, info = env.reset(seed=7)      # the very world that the native Env has for 7
+    seen, info = env.reset(seed=7)      # the same world that the native Env has for 7
 
-What is seen is what `senses` declares; what is possible now is in `info["action_mask"]`. An episode is terminated when
-the resident has to leave, and truncated when the days are over: the town itself would go on. All residents at once,
-each with a will of its own, are in `townzoo`.
+`town.observations` declares what is seen; `info["action_mask"]` says what is possible. An episode is terminated when
+the resident has to leave, and truncated when the days are over. All residents at once are in `townzoo`.
 """
 
 from __future__ import annotations

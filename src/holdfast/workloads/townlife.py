@@ -1,7 +1,7 @@
-"""A town that is lived in: the world, who acts in it, what is told of it, and what was ordered.
+"""A town that runs: the world, its policy, its narration and its commands.
 
-The one door between the town and the rest of the house. Here are no clocks and no sockets: a tick happens when it is
-asked for, and looking changes nothing. What the town refuses arrives as an error with a remedy.
+This is the only module that imports the town. It has no clocks and no sockets: a tick happens when it is called, and
+looking changes nothing. What the town refuses is raised as an error with a remedy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The desk of a town, which lives without a store: whether an order was given before, and what was ordered, in a file.
+"""Commands to a town, which has no store: tokens, an audit file, repeated commands and alarms.
 
-An order has an id: the same id again gives the same answer and does nothing. A dry run does nothing either. Everything
-that changes something, or tried to, is in the audit log, each entry sealed with the one before it. Roles are
-`contracts.access`', orders to what is in a store `control`'s; what an order does is the caller's business, and what the
-numbers mean `town.health`'s.
+An order has an id: the same id again returns the same answer and does nothing. A dry run does nothing either. The audit
+file has every change and every refusal, each entry sealed with the one before it. The caller decides what an order
+does; `town.health` defines the figures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The town as a live page: a thread that lives it at a chosen speed, and an app that shows it to any number of people.
+"""The town as a live page: a thread that runs it at a chosen speed, and an app that shows it to many viewers.
 
-The world never waits for a viewer: frames since the last key frame are kept once for all, each viewer takes the next
-it has not had, and who has fallen behind begins again at the newest key frame. How orders are taken is `observer`'s to
-say; what an order does, `townlife`'s. Without tokens the page is for this machine alone. Within an app that has let
-somebody in already (`caller` in the scope), that is who asks, for as long as that app knows them (`is_known`).
+The world never waits for a viewer: the frames since the last key frame are kept once for all, each viewer takes its
+next one, and a slow viewer starts again at the newest key frame. `townobserver` takes orders and `townlife` carries
+them out. Without tokens the page serves this machine only. Inside an app that has authenticated somebody (`caller` in
+the scope), that caller is used for as long as the app knows them (`is_known`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Residents who learn: one policy for all seats of a town, taught by PPO, and how well it lives in towns it never saw.
+"""Trains one policy for all residents of a town by PPO, and measures it in towns that it never saw.
 
-Each seat of each world is an environment of its own to the learner; whoever sits there acts by the same network. What
-the learner does is `learn.ppo`'s; here is where it learns, what it is compared with, and what is kept of it. The clock
-is given. All towns that are compared are the same ones, and none of them is learnt from.
+Each seat of each world is an environment of its own, and all seats share one network. `learn.ppo` does the learning;
+here are the environments, the comparisons and what is saved. The caller gives the clock. All policies are compared in
+the same held-out towns.
 """
 
 from __future__ import annotations

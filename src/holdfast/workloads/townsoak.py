@@ -1,6 +1,6 @@
-"""A very long life of one town: whether memory stays flat, who left, what was raised, and a page that says so.
+"""Runs one town for very long and reports memory, departures and alerts, as a record and as a Markdown page.
 
-The clock and the measure of memory are given. How much memory may grow is the caller's business.
+The caller gives the clock and the measure of memory, and decides how much memory may grow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """All residents of a town at once, each an agent of its own, as PettingZoo's `ParallelEnv`.
 
-Agents are those who live there on the first morning, by name of their seats. One who has to leave is terminated and
-does not come back: whoever moves in later lives as residents plan to. When the days are over, all who are left are
-truncated. Masks are in `infos[agent]["action_mask"]`; an action that is not possible is a tick of waiting, and so is
-none at all.
+The agents are the residents of the first morning, named by their seats. A resident who has to leave is terminated and
+does not come back; whoever moves in later follows the script. When the days are over, the rest are truncated. Masks are
+in `infos[agent]["action_mask"]`; an impossible or missing action is a tick of waiting.
 """
 
 from __future__ import annotations

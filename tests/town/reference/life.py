@@ -1,4 +1,4 @@
-"""Needs, trouble, coming and going, as `town.body`, `town.trouble` and `town.life` have them."""
+"""Needs, trouble, coming and going, as `town.life` and `town.perturbations` have them."""
 
 from __future__ import annotations
 

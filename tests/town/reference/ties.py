@@ -1,4 +1,4 @@
-"""Ties between residents, as `town.ties` has them."""
+"""Ties between residents, as `town.relationships` has them."""
 
 from __future__ import annotations
 

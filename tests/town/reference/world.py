@@ -1,6 +1,6 @@
 """A world in plain Python: objects, dicts and loops, written to be read, against which the kernels are tested.
 
-The reference reads the rules themselves and not their numbers in `law`, finds ways by itself and draws its own chance.
+The reference reads the rules and not `compiled_rules`, finds ways by itself and draws its own random numbers.
 It is some hundred times slower than the kernels; what residents see and how they plan is not in it.
 """
 

@@ -1,7 +1,8 @@
-"""The agent: asks the model, runs the tools it calls, and ends with its answer.
+"""The agent: asks the model, runs the tools it calls, and ends with its answer; and its marks on many tasks.
 
-Any model will do that speaks OpenAI's tools. A call that cannot be run gives it an error to read, as a tool's errors
-do. What the answer is worth is up to `score`; what is hidden from the agent is taken away before it is called.
+It works with any model that speaks OpenAI's tools. A call that cannot be run returns an error to the model, as a tool
+does. `score` judges the answer; hidden fields are removed before the agent is called. Marks of rollouts come from the
+store, through the loop; `examine` asks a model directly, without a store.
 """
 
 from __future__ import annotations

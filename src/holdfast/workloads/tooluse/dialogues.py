@@ -1,8 +1,8 @@
-"""Demonstrations to learn from: how a strong assistant solves a task, and how a weak one wastes its chances.
+"""Demonstrations: how a strong assistant solves a task, and how a weak one fails at it.
 
 The strong one does the right thing in 98 of 100 cases. The weak one seldom calls a tool, guesses, rambles on trivial
-questions, forgets the style and likes answers that fool a careless grader; but when it does call, it mostly calls well,
-so that there is something to be found by practice. Neither ever sees the test split.
+questions, forgets the style and likes answers that fool a careless grader; but its calls are mostly right, so that
+practice can find them. Neither sees the test split.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What can be asked: each form draws its numbers and words, the calls that answer it, and the answer.
+"""What can be asked: wordings a split, and forms that draw numbers, words, the calls that answer, and the answer.
 
-The results of the calls are worked out here and not asked of the tools, because millions of them are drawn for
-demonstrations; the tests ask the tools for every one. Wordings are in `templates`, what is made hard in `tasks`.
+No wording is shared between splits: what a model learnt on one has to carry over to wordings it never saw. Results of
+calls are computed here and not asked of the tools, because millions are drawn for demonstrations; the tests ask the
+tools for every one. `tasks` decides how hard they are.
 """
 
 from __future__ import annotations

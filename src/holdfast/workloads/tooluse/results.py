@@ -1,6 +1,6 @@
-"""What the course came to: rates before and after with their intervals, the difference, and the way there.
+"""The results of a quickstart run: rates before and after with intervals, the difference, and the curve.
 
-Everything is read from the run's updates; drawing it is left to others.
+Everything is read from the run's steps; `plots` draws it.
 """
 
 from __future__ import annotations

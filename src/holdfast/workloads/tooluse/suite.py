@@ -1,7 +1,7 @@
-"""Suites of tool-use tasks: from a file or generated, as held-out tasks that versions are measured on, and replayed.
+"""Suites of tool-use tasks, from a file or generated: held-out tasks that versions are measured on, and replayed.
 
-Each case is scored by its rubric, which its agent is not shown. How two versions are compared on them is
-`pipeline.paired`'s business, and what a replay keeps is `pipeline.golden`'s.
+Each case is scored by its rubric, which the agent does not see. `pipeline.paired` compares two versions on them, and
+`pipeline.golden` keeps a replay.
 """
 
 from __future__ import annotations

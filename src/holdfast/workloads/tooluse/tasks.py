@@ -1,7 +1,6 @@
-"""Tasks: a question with its instructions, the world behind it and the hidden answer; numbered, to be had again.
+"""Tasks: a question with its instructions, its world and its hidden answer; a number gives the same task again.
 
-Every split has wordings and random keys of its own. What the calls and answers are is drawn in `forms`; what an answer
-is worth is up to `score`.
+Every split has wordings and random keys of its own. `forms` draws the calls and answers; `score` judges an answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The four tools and the world behind them: strict about arguments, short in what they say, flaky by plan.
+"""The four tools and the world behind them: strict about arguments, short in their results, flaky on request.
 
-A result is text; what could not be done begins with "error: ". Nothing here knows questions or answers.
+A result is text; a failure begins with "error: ". Nothing here knows questions or answers.
 """
 
 from __future__ import annotations

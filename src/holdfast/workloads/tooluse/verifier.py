@@ -1,8 +1,7 @@
-"""Answers whose outcome a program knows: what the embedded verifier learns from, and what judges are calibrated on.
+"""Answers with a known outcome: the embedded verifier learns from them, and judges are calibrated on them.
 
-The models in the package answer tasks; the hidden check says which answers are right. Beside them stand answers that a
-judge is easily taken in by, and that the same check finds wrong: the right value with padding around it, and another
-value in the right shape. The labels are a program's, and are called so.
+The models in the package answer tasks, and the hidden check says which answers are right. Two kinds of wrong answers
+that fool judges are added: the right value with padding around it, and another value in the right shape.
 """
 
 from __future__ import annotations
