@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.practice import measure, practise
 from holdfast.collect.agent import Score
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
@@ -27,7 +28,7 @@ from holdfast.contracts.trace import Span
 from holdfast.learn.practice import GRPO
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
-from holdfast.workloads.tooluse.quickstart import given, measure, practise, schooled
+from holdfast.workloads.tooluse.quickstart import given, schooled
 from holdfast.workloads.tooluse.score import naive_score, score
 from holdfast.workloads.tooluse.tasks import Dials, generate
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.practice import measure, practise
 from experiments.tempted import COST, SUCCESS, demonstrations, generate, given, score
 from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
@@ -32,7 +33,7 @@ from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.prove.estimate import wilson
-from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, measure, practise, schooled
+from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, schooled
 from holdfast.workloads.tooluse.tasks import ToolTask
 
 KIND = "safety"

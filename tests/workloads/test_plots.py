@@ -24,7 +24,7 @@ from holdfast.workloads.plots import (
     training_line,
 )
 from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results, SuccessRate
-from holdfast.workloads.townschool import Score, TrainingRound
+from holdfast.workloads.townschool import TownScore, TrainingRound
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,12 @@ PAID = {"learnt": -4.0, "random": -20.0, "scripted": 5.0, "untaught": -20.0}
 @pytest.fixture
 def lesson() -> TrainingRound:
     points = [
-        townschool.Point(update=k, step=k * 100_000, seconds=float(k), mean_return=one, low=one - 1, high=one + 1)
+        townschool.EvalPoint(update=k, step=k * 100_000, seconds=float(k), mean_return=one, low=one - 1, high=one + 1)
         for k, one in enumerate(WAY)
     ]
     scores = {
-        name: Score(value=one, interval=Interval(low=one - 1, high=one + 1, level=0.95)) for name, one in PAID.items()
+        name: TownScore(value=one, interval=Interval(low=one - 1, high=one + 1, level=0.95))
+        for name, one in PAID.items()
     }
     return TrainingRound(
         seed=1,

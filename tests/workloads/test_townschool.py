@@ -12,9 +12,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Settings
 from holdfast.workloads.townlife import Env, Rules, read_rules
 from holdfast.workloads.townschool import (
-    Point,
-    School,
-    Seats,
+    EvalPoint,
+    TownTrainer,
+    TownVectorEnv,
     TrainingPlan,
     as_planned,
     by_chance,
@@ -41,9 +41,9 @@ def rules() -> Rules:
 def test_residents_learn_to_live_better_than_by_chance_where_they_never_were(rules: Rules, tmp_path: Path) -> None:
     """The world's own claim: parameters move, held-out returns rise, and the gain over chance is no chance."""
     clock = count()
-    school = School(rules, SHORT, seed=1)
+    school = TownTrainer(rules, SHORT, seed=1)
     news = list(learn(school, seconds=1e9, clock=lambda: float(next(clock)), most=24))
-    points = [one for one in news if isinstance(one, Point)]
+    points = [one for one in news if isinstance(one, EvalPoint)]
     assert [point.update for point in points] == [0, 12, 24] and points[-1].step == 24 * 64 * 16 * 4
     assert points[-1].low > points[0].high
     lesson = school.finish()
@@ -61,13 +61,13 @@ def test_residents_learn_to_live_better_than_by_chance_where_they_never_were(rul
 def test_the_same_seed_learns_the_same_bit_by_bit(rules: Rules) -> None:
     told = []
     for seed in (3, 3, 4):
-        school = School(rules, SHORT, seed=seed)
+        school = TownTrainer(rules, SHORT, seed=seed)
         told.append([school.teach(lambda: 0.0) for _ in range(2)])
     assert told[0] == told[1] != told[2]
 
 
 def test_seats_are_the_native_world(rules: Rules) -> None:
-    seats, native = Seats(rules, worlds=3), Env(rules, worlds=3)
+    seats, native = TownVectorEnv(rules, worlds=3), Env(rules, worlds=3)
     view, seen = seats.reset(7), native.reset(7)
     act = by_chance(np.random.default_rng(0))
     for _ in range(50):
@@ -81,7 +81,7 @@ def test_seats_are_the_native_world(rules: Rules) -> None:
 
 
 def test_who_leaves_is_terminated_and_who_comes_begins_an_episode(rules: Rules) -> None:
-    seats = Seats(rules, worlds=1, days=9)
+    seats = TownVectorEnv(rules, worlds=1, days=9)
     seats.reset(1)
     seats.env.state.people["unpaid"][0, 2] = 100
     wait = np.zeros(4, np.int64)
@@ -95,7 +95,7 @@ def test_who_leaves_is_terminated_and_who_comes_begins_an_episode(rules: Rules) 
 
 def test_when_the_days_are_over_all_are_truncated_and_other_towns_begin() -> None:
     job = {"id": "a", "venue": "office", "start": 0, "end": 40, "wage": 1.0, "slots": 4}
-    seats = Seats(small({"ticks_per_day": 48, "job": [job]}), worlds=2)
+    seats = TownVectorEnv(small({"ticks_per_day": 48, "job": [job]}), worlds=2)
     view = seats.reset(5)
     first = view.values.copy()
     begun = seats.env.state.sha256()
@@ -108,7 +108,7 @@ def test_when_the_days_are_over_all_are_truncated_and_other_towns_begin() -> Non
 
 
 def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
-    one, other = Seats(rules, worlds=2), Seats(rules, worlds=2)
+    one, other = TownVectorEnv(rules, worlds=2), TownVectorEnv(rules, worlds=2)
     view = one.reset(9)
     for _ in range(20):
         view = one.step(as_planned(one.env, view)).observation
@@ -121,13 +121,13 @@ def test_seats_go_on_from_where_they_were(rules: Rules) -> None:
 
 
 def test_held_out_towns_are_the_same_whatever_the_seed(rules: Rules) -> None:
-    towns = Seats(rules, worlds=2, days=2, fixed=99)
+    towns = TownVectorEnv(rules, worlds=2, days=2, fixed=99)
     assert np.array_equal(towns.reset(1).values.copy(), towns.reset(2).values)
     assert returns(towns, as_planned, 10).shape == (2, 4)
 
 
 def test_a_policy_of_other_senses_is_refused_by_name(rules: Rules, tmp_path: Path) -> None:
-    School(rules, SHORT, seed=1).save(tmp_path / "kept", now=1.0)
+    TownTrainer(rules, SHORT, seed=1).save(tmp_path / "kept", now=1.0)
     other = read_rules(residents=12)
     objects = {**other["map"]["objects"], "z": "well"}
     with pytest.raises(BadInput, match=r"was made for senses compact@1-\w+, and this town gives compact@1-"):

@@ -14,7 +14,7 @@ from holdfast.cli.townoptions import Residents, RulesAt, check_writable, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.workloads.townschool import School, TrainingPlan, TrainingRound
+    from holdfast.workloads.townschool import TownTrainer, TrainingPlan, TrainingRound
 
 MINUTES = 1.5
 QUICK = 30  # updates: enough to see residents learn, whatever the machine
@@ -59,7 +59,7 @@ def learn(
     with needing("learn"):
         from holdfast.workloads import plots
         from holdfast.workloads.townlife import read_rules
-        from holdfast.workloads.townschool import School
+        from holdfast.workloads.townschool import TownTrainer
 
     told = read_rules(rules, residents=residents)
     if picture is not None:
@@ -67,7 +67,7 @@ def learn(
     kept = _folder(seed) if out is None else out
     _check_kept(kept, picture)
     warn()
-    school = School(told, _course(quick), seed=seed)
+    school = TownTrainer(told, _course(quick), seed=seed)
     most = updates or (QUICK if quick else None)
     seconds = inf if minutes is None and most is not None else 60.0 * (minutes or MINUTES)
     is_whole = _teach(school, kept, seconds=seconds, most=most, quiet=json)
@@ -124,19 +124,19 @@ def _course(quick: bool) -> TrainingPlan:
     return TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
 
 
-def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
+def _teach(school: TownTrainer, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
     """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
     import time
 
     from holdfast.cli.show import progress
-    from holdfast.workloads.townschool import Point
+    from holdfast.workloads.townschool import EvalPoint
     from holdfast.workloads.townschool import learn as taught
 
     is_whole = True
     with progress("learning", most) as advance:
         try:
             for news in taught(school, seconds=seconds, clock=time.monotonic, most=most):
-                if not isinstance(news, Point):
+                if not isinstance(news, EvalPoint):
                     advance(now=f"{school.seconds:.0f} s")
                     continue
                 if not quiet:
@@ -150,7 +150,7 @@ def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet
     return is_whole
 
 
-def _examine(school: School, *, is_whole: bool) -> TrainingRound:
+def _examine(school: TownTrainer, *, is_whole: bool) -> TrainingRound:
     from holdfast.cli.show import progress
 
     with progress("examining", EXAMS) as advance:

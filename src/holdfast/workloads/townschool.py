@@ -32,8 +32,8 @@ Numbers = NDArray[np.float64]
 Act = Callable[[Env, Observation], NDArray[np.int64]]
 
 
-class Seats:
-    """The seats of some towns as environments that begin anew by themselves; `contracts.worlds` says what that means.
+class TownVectorEnv:
+    """The seats of some towns as environments that begin anew by themselves; `contracts.envs` defines the protocol.
 
     A seat's episode ends when its resident has to leave. While nobody sits there, there is only waiting, worth nothing,
     in an episode of its own. When the days are over, all are truncated, and the next towns begin. With a `fixed` seed
@@ -108,7 +108,7 @@ def as_planned(env: Env, _: Observation) -> NDArray[np.int64]:
     return env.scripted().ravel()
 
 
-def returns(towns: Seats, act: Act, ticks: int) -> Numbers:
+def returns(towns: TownVectorEnv, act: Act, ticks: int) -> Numbers:
     """What each seat was paid in so many ticks: [worlds, residents]."""
     view, total = towns.reset(0), np.zeros(towns.count)
     for _ in range(ticks):
@@ -118,7 +118,7 @@ def returns(towns: Seats, act: Act, ticks: int) -> Numbers:
     return total.reshape(towns.env.worlds, -1)
 
 
-def returns_of(towns: Seats, net: ActorCritic, ticks: int, *, seed: int) -> Numbers:
+def returns_of(towns: TownVectorEnv, net: ActorCritic, ticks: int, *, seed: int) -> Numbers:
     """The same of a network that acts as it learnt to: by its chances."""
     player, total = Player(towns, net, seed=seed), np.zeros(towns.count)
     for done in range(0, ticks, CHUNK):
@@ -153,7 +153,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class EvalPoint:
     """One look on the way."""
 
     update: int
@@ -165,7 +165,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class TownScore:
     """What a resident is paid in a day, in held-out towns."""
 
     value: float
@@ -183,8 +183,8 @@ class TrainingRound:
     steps: int  # agent-steps learnt from
     seconds: float  # of learning, looks not counted
     moved: float  # root mean square by which a parameter is another than in the beginning
-    curve: tuple[Point, ...]
-    scores: Mapping[str, Score]  # learnt, random, scripted, untaught
+    curve: tuple[EvalPoint, ...]
+    scores: Mapping[str, TownScore]  # learnt, random, scripted, untaught
     over_random: Interval  # by how much the learnt policy is paid more, the same towns compared
     is_whole: bool  # False: it was ended on the way
 
@@ -196,21 +196,21 @@ class TrainingRound:
         return asdict(self) | {"is_better": self.is_better}
 
 
-class School:
+class TownTrainer:
     """One policy on its way: each `teach` is one update, `look` examines, `finish` compares."""
 
     def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
         self.rules, self.course, self.seed = rules, course, seed
-        towns = Seats(rules, worlds=course.worlds, days=course.days)
+        towns = TownVectorEnv(rules, worlds=course.worlds, days=course.days)
         body = Body(observation=towns.spaces.observation, actions=towns.spaces.actions, width=course.width)
         self.net = ActorCritic(body, seed=seed)
         self._first = _vector(self.net)
         self._ppo = PPO(towns, self.net, course.ppo, seed=seed)
         self._senses = towns.env.senses.id
         self._ticks = course.days * int(rules["ticks_per_day"])
-        self._exam = Seats(rules, worlds=course.exam_worlds, days=course.days + 1, fixed=HELD_OUT)
+        self._exam = TownVectorEnv(rules, worlds=course.exam_worlds, days=course.days + 1, fixed=HELD_OUT)
         self.updates, self.steps, self.seconds = 0, 0, 0.0
-        self.curve: list[Point] = []
+        self.curve: list[EvalPoint] = []
 
     def teach(self, clock: Callable[[], float]) -> Update:
         began = clock()
@@ -219,10 +219,10 @@ class School:
         self.seconds += clock() - began
         return update
 
-    def look(self) -> Point:
+    def look(self) -> EvalPoint:
         paid = returns_of(self._exam, self.net, self._ticks, seed=self.seed)
         found = _score(paid.reshape(-1, 1), self.seed)  # of residents: there are few towns
-        point = Point(
+        point = EvalPoint(
             update=self.updates,
             step=self.steps,
             seconds=round(self.seconds, 2),
@@ -237,7 +237,9 @@ class School:
         """Examined in more towns, beside chance, scripts and the network as it was before the first lesson.
 
         `each` is told who has been, one after another."""
-        final = Seats(self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1)
+        final = TownVectorEnv(
+            self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1
+        )
         untaught = ActorCritic(self.net.body, seed=self.seed)
         exams: dict[str, Callable[[], Numbers]] = {
             "learnt": lambda: returns_of(final, self.net, self._ticks, seed=self.seed),
@@ -278,8 +280,8 @@ class School:
 
 
 def learn(
-    school: School, *, seconds: float, clock: Callable[[], float], most: int | None = None
-) -> Iterator[Update | Point]:
+    school: TownTrainer, *, seconds: float, clock: Callable[[], float], most: int | None = None
+) -> Iterator[Update | EvalPoint]:
     """Update after update for so long, or so many, with looks at even distances; what happens is told as it does."""
     course, began = school.course, school.seconds
     yield school.look()
@@ -310,8 +312,8 @@ def load(folder: Path, env: Env) -> ActorCritic:
     return net
 
 
-def _score(paid: Numbers, seed: int) -> Score:
-    return Score(value=float(paid.mean()), interval=interval(paid, rng=np.random.default_rng(seed)))
+def _score(paid: Numbers, seed: int) -> TownScore:
+    return TownScore(value=float(paid.mean()), interval=interval(paid, rng=np.random.default_rng(seed)))
 
 
 def _vector(net: ActorCritic) -> Numbers:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from holdfast.collect.agent import Score
 from holdfast.collect.pool import PoolTiming as PoolPace
-from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.policy import Policy
@@ -25,7 +25,6 @@ from holdfast.learn.imitation import portions, sequences
 from holdfast.learn.practice import GRPO, mean_reward
 from holdfast.learn.stages import BEGAN, Stages
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
-from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import ARMS, HeldOut, ProveConfig
@@ -176,45 +175,6 @@ def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
         return right / of if of else None
 
     return {name: rate(name) for name in ("success", "adoption", "format")}
-
-
-# What experiments with such runs have in common ----------------------------------------------------------------------
-
-
-async def practise(run: DurableRun, algorithm: Algorithm, base: Policy, tasks: Sequence[Any]) -> AlgorithmState:
-    """Learn from the tasks, and nothing else: neither proof nor gate."""
-    state = algorithm.start(base)
-    while work := algorithm.ask(state, tasks):
-        name, title = f"0/{state.step}", f"practice {state.step + 1}"
-        batch = await run.step(f"{name}/collect", collect, work, 1, TIMEOUT_S, title=title)
-        state = await run.step(f"{name}/learn", partial(tell, algorithm), state, batch, title=title)
-    return state
-
-
-def tell(algorithm: Algorithm, state: AlgorithmState, batch: Batch, *, ctx: StepContext) -> AlgorithmState:
-    return algorithm.tell(state, batch, ctx)
-
-
-Figures = Callable[[Sequence[Experience | None]], Mapping[str, Any]]  # None: it never came back
-
-
-async def measure(
-    run: DurableRun, phase: str, policy: Policy, inputs: Sequence[Any], figures: Figures, *, title: str
-) -> Mapping[str, Any]:
-    """Have a policy do held-out tasks, each once, and keep the figures."""
-    names = [f"{phase}-{place}" for place in range(len(inputs))]
-    work = [
-        Work(name=name, input=one, policy=policy, group=name, split=Split.TEST)
-        for name, one in zip(names, inputs, strict=True)
-    ]
-    batch = await run.step(f"{phase}/collect", collect, work, 1, TIMEOUT_S, title=title)
-    told: Mapping[str, Any] = await run.step(phase, partial(figured, phase, figures, names), batch, title=title)
-    return told
-
-
-def figured(phase: str, figures: Figures, names: Sequence[str], batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
-    known = {one.rollout.partition("/")[2]: one for one in ctx.experiences(batch)}
-    return {"phase": phase, **figures([known.get(name) for name in names])}
 
 
 # Learning ------------------------------------------------------------------------------------------------------------
