@@ -55,7 +55,7 @@ def plain(axes: Any, *, grid: str) -> None:
 
 
 def draw_quickstart(path: Path, results: Results, title: str) -> None:
-    """The way there on the left, before and after with 95 % intervals on the right."""
+    """The curve on the left; rates before and after with 95 % intervals on the right."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -92,7 +92,7 @@ def _steps(axes: Any, curve: Sequence[Point]) -> None:
 
 
 def _spread(ends: Mapping[str, float]) -> dict[str, float]:
-    """Where the labels of lines that end at these heights go: beside them, and apart from one another."""
+    """The heights of the labels: beside the ends of their lines, and apart from one another."""
     names = sorted(ends, key=lambda name: ends[name])
     if len(names) < 2 or ends[names[1]] - ends[names[0]] >= APART:
         return dict(ends)
@@ -115,7 +115,7 @@ def _change(axes: Any, changes: Sequence[RateChange]) -> None:
 
 
 def check_picture(path: Path) -> str:
-    """The format that a picture's name asks for."""
+    """The format that the file name asks for; other formats are refused."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise BadInput(f"picture {path}", why="is of no format that can be drawn", remedy="end it in .png or .svg")
@@ -123,13 +123,13 @@ def check_picture(path: Path) -> str:
 
 
 def training_line(lesson: TrainingRound) -> str:
-    """The curve as blocks, from the pay of chance to the best that is known."""
+    """The curve as blocks, from the random policy to the best known score."""
     known = [score.value for score in lesson.scores.values()] + [point.mean_return for point in lesson.curve]
     return blocks([point.mean_return for point in lesson.curve], low=min(known), high=max(known))
 
 
 def draw_training(path: Path, lesson: TrainingRound) -> None:
-    """The way on the left, with 95 % intervals; the end on the right."""
+    """The curve on the left, with 95 % intervals; the final comparison on the right."""
     from matplotlib.figure import Figure
 
     kind = check_picture(path)

@@ -33,7 +33,7 @@ PORTION = 4000  # conversations that one process makes at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRecipe:
-    """Everything that decides what grows."""
+    """Everything that decides what the model becomes."""
 
     kind: str  # "strong" or "weak"
     conversations: int = 2_000_000
@@ -58,7 +58,7 @@ class Grown:
 
 
 def ground(recipe: PretrainRecipe, *, processes: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """The packed corpus, and its hash. It is the same however many processes made it."""
+    """The packed corpus and its hash; both are independent of the number of processes."""
     firsts = range(0, recipe.conversations, PORTION)
     sizes = [min(PORTION, recipe.conversations - first) for first in firsts]
     make = partial(_portion, recipe.kind, recipe.dials, recipe.shape.context)
@@ -95,7 +95,7 @@ def plant(
     processes: int | None = None,
     observe: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Manifest:
-    """Grow a model and put it into the folder, in half precision, with all that is known of how it was made."""
+    """Trains a model and saves it in half precision, with a manifest of how it was made."""
     began = time.monotonic()
     grown = grow(recipe, device=device, processes=processes, observe=observe)
     manifest = Manifest(

@@ -25,7 +25,7 @@ SEEDS = 2**63  # worlds to choose from where nobody names one
 
 
 def lived(rules: Rules | None, variant: str, days: int) -> Env:
-    """The world behind a view: one town, for some days."""
+    """One town for some days."""
     if days < 1:
         raise BadInput(f"days = {days}", why="must be at least 1")
     with boundary(BadInput, f"senses {variant}"):
@@ -41,7 +41,7 @@ def sight_space(env: Env) -> Space[Any]:
 
 
 def sight(env: Env, seen: Seen, seat: int) -> Sight:
-    """What this resident sees now, to keep."""
+    """A copy of what this resident sees now."""
     features = seen.features[0, seat].copy()
     return {"features": features, "map": seen.maps[0, seat].copy()} if env.senses.channels else features
 
@@ -51,7 +51,7 @@ def about(seen: Seen, seat: int) -> dict[str, Any]:
 
 
 class Resident(gymnasium.Env[Sight, np.int64]):
-    """The life of whoever sits at `seat` in the beginning."""
+    """One resident; its episode is the stay of whoever has this seat at the start."""
 
     metadata = {"name": "town_resident_v1", "render_modes": []}  # noqa: RUF012 (Gymnasium asks for it)
 
@@ -65,7 +65,7 @@ class Resident(gymnasium.Env[Sight, np.int64]):
         self._is_over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Sight, dict[str, Any]]:
-        """The first morning; without a seed, of a world that follows from the one before."""
+        """Starts a world; without a seed, the next one of this environment's generator."""
         super().reset(seed=seed)
         seen = self.town.reset(int(self.np_random.integers(SEEDS)) if seed is None else seed)
         self._is_over = False

@@ -75,7 +75,7 @@ Mind = Callable[[Env], NDArray[np.int64]]  # what everybody does next
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What the town refuses, in the words of the house."""
+    """Turns the errors of the town into ours."""
     try:
         yield
     except BadRules as error:
@@ -158,7 +158,7 @@ def schema() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TownMoment:
-    """What the last tick brought."""
+    """The result of one tick."""
 
     tick: int
     lines: tuple[talk.Line, ...]
@@ -167,7 +167,7 @@ class TownMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Somebody who had to leave."""
+    """A resident who had to leave."""
 
     tick: int
     name: str
@@ -176,7 +176,7 @@ class Left:
 
 
 class Life:
-    """One town, tick by tick; who is to hear of windows that have ended is given with it."""
+    """One town, tick by tick. `hear` is called with the figures of each finished window."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Life:
         return lines
 
     def _stage(self, event: Any) -> None:
-        """Whose coming or going it is, if it is one."""
+        """Records an arrival or an exit, and starts its scene."""
         kind, tick, seat = KINDS[int(event["kind"])], int(event["tick"]), int(event["a"])
         if kind == "arrival":
             self._playing = talk.arrival(self._playing, tick=tick, seat=seat, name=self.name(seat))
@@ -285,7 +285,7 @@ class Life:
         return frames.legend(self.rules, **shown)
 
     def frame(self, *, key: bool = False) -> frames.Frame:
-        """What has changed since the last frame, or all of it where it is time for that."""
+        """The changes since the last frame, or a key frame when one is due."""
         is_key = key or self._before is None or self.tick - self._last_key >= KEY_EVERY
         with_ties = is_key or self.tick - self._ties_at >= TIES_EVERY
         now = frames.picture(self.rules, self.env.state, self.veil, with_ties=with_ties)
@@ -313,13 +313,13 @@ class Life:
         return console.TownView(rules=self.rules, law=self.env.law, state=self.env.state)
 
     def plan(self, name: str, args: Mapping[str, Any]) -> console.CommandPlan:
-        """What an order would come to, now. Residents are named by the place at which they are shown."""
+        """What an order would do now. Residents are numbered as they are shown."""
         with self._refusing(name):
             return console.plan(self._world(), name, self._seats(name, args))
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:
-        """A refusal names seats; behind a veil it only says of what kind it is."""
+        """A refusal names seats; with a pseudonymizer it only says its kind."""
         with explained():
             try:
                 yield
@@ -329,7 +329,7 @@ class Life:
                 raise console.Wrong(name[:40], f"is refused ({error.code})", "", code=error.code) from None
 
     def order(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry an order out, before the next tick; what it says, and what it tells."""
+        """Carries an order out before the next tick, and returns its answer."""
         seats = self._seats(name, args)
         with self._refusing(name):
             plan = console.plan(self._world(), name, seats)
@@ -339,7 +339,7 @@ class Life:
         return self.told(plan, name, args)
 
     def told(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """For a sink: with a veil, without a seat that is not the shown one."""
+        """The answer to an order; with a pseudonymizer, without seats."""
         if self.veil.key is None:
             return {"said": plan.said, "deeds": [asdict(deed) for deed in plan.deeds], "told": plan.told}
         return {"said": f"{name} is done" if plan.deeds else name, "deeds": [], "told": None}
@@ -357,7 +357,7 @@ class Life:
     # Keeping ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> str:
-        """The whole world, and what was told of it lately."""
+        """Saves the whole world and the state of the narration."""
         given = [asdict(one) for one in self.commands]
         return record.save(
             path,
@@ -373,7 +373,7 @@ class Life:
         )
 
     def restore(self, path: Path) -> None:
-        """Go on from a snapshot; a new window and a new key frame begin."""
+        """Goes on from a snapshot; a new window and a new key frame begin."""
         with explained():
             state, notes = record.load(path, self.rules)
         try:
@@ -388,7 +388,7 @@ class Life:
         self.kpis, self._before = self._measure(self._tally), None
 
     def script(self) -> ReplayScript:
-        """How this came about: enough to live it again."""
+        """The seed and the commands: enough to run it again."""
         return ReplayScript(
             seed=self.seed,
             rules=self.rules.sha256,
@@ -413,8 +413,9 @@ def replay(
     mind: Mind = Env.scripted,
     each: Callable[[], None] | None = None,
 ) -> tuple[Life, bool | None]:
-    """Live a script again, and whether it came to the same end, bit by bit; None where the script does not tell, or
-    where it was not followed to its end."""
+    """Runs a script again and says whether it ended in the same state; None where the script has no final state,
+    or was not run to its end.
+    """
     with explained():
         script = record.read_script(path)
         if script.rules != rules.sha256:

@@ -36,7 +36,7 @@ TICK_S = 60.0  # a tick is a minute of the town's time, which is what alarms of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticToken:
-    """A token that was given on the command line, and the role that it gives."""
+    """A token from the command line, and its role."""
 
     role: str
     token: str
@@ -51,7 +51,7 @@ class StaticToken:
 
 
 def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
-    """Whose token this is; all are compared, each in the same time, for people make up tokens that can be guessed."""
+    """The caller of this token. All tokens are compared, in constant time, because people choose guessable ones."""
     found = None
     for badge in badges:
         if given is not None and hmac.compare_digest(badge.token.encode(), given.encode()):
@@ -87,7 +87,7 @@ class AuditFile:
             return self._put(file, entry)
 
     def _catch_up(self, file: FileIO) -> None:
-        """Whatever others have written since; the file is ours meanwhile."""
+        """Reads what other processes have added; the file is locked meanwhile."""
         assert self.path is not None
         if file.seek(0, os.SEEK_END) < self._end:
             raise BadRecord(str(self.path), why="is shorter than it was", remedy="see who has changed the file")
@@ -128,7 +128,7 @@ class AuditFile:
 
 @contextmanager
 def _held(path: Path) -> Iterator[FileIO]:
-    """The file, made where there is none, and nobody else's until it is closed."""
+    """The file, locked until it is closed; it is created if missing."""
     with FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file
@@ -148,12 +148,12 @@ def _seal(last: str, entry: Mapping[str, Any]) -> str:
 
 
 def read_audit(path: Path) -> list[dict[str, Any]]:
-    """Every entry; refused where one was changed, removed or moved. A last line that was never ended is none."""
+    """Every entry; refused where one was changed, removed or moved. An unfinished last line is ignored."""
     return _read(path, path.read_bytes(), last="", count=0)[0]
 
 
 def _read(path: Path, data: bytes, *, last: str, count: int) -> tuple[list[dict[str, Any]], int, bytes]:
-    """The entries that follow a seal, where the last of them ends, and what of a line was never ended."""
+    """The entries after a seal, the offset of their end, and the bytes of an unfinished line."""
     entries: list[dict[str, Any]] = []
     whole, ended, torn = data.rpartition(b"\n")
     for number, line in enumerate(whole.split(b"\n") if ended else [], start=count):
@@ -166,7 +166,7 @@ def _read(path: Path, data: bytes, *, last: str, count: int) -> tuple[list[dict[
 
 
 def _entry(line: bytes, last: str, number: int) -> dict[str, Any] | None:
-    """The entry, where it is the next one after `last` and as it was written."""
+    """The entry, if it follows `last` and is unchanged."""
     try:
         entry = json.loads(line)
         return entry if entry["seal"] == _seal(last, entry) and entry["n"] == number else None
@@ -187,7 +187,7 @@ class TownOrder:
 
 
 def read_order(body: Any, caller: Caller) -> TownOrder:
-    """`{"id": "…", "name": "rain", "args": {…}, "dry_run": false}`: who and which role are the token's to say."""
+    """`{"id": "…", "name": "rain", "args": {…}, "dry_run": false}`; the token decides caller and role."""
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         raise BadInput("order: name", why="is missing", remedy="send name, args and id")
     unknown = sorted(set(body) - {"id", "name", "args", "dry_run"})
@@ -204,7 +204,7 @@ def read_order(body: Any, caller: Caller) -> TownOrder:
 
 
 class TooMany(HoldfastError):
-    """More orders of one caller than anybody gives by hand; nothing was done."""
+    """The caller sends orders faster than the limit; nothing was done."""
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "", wait_s: float = 0.0) -> None:
         super().__init__(what, why=why, remedy=remedy)
@@ -212,7 +212,7 @@ class TooMany(HoldfastError):
 
 
 class TownCommandService:
-    """Takes orders: checks the role, does each id once, and writes down what was done or refused."""
+    """Takes orders: checks the role, does each id once, and records what was done or refused."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class TownCommandService:
         self._answers: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
 
     def hear(self, body: Any, caller: Caller) -> dict[str, Any]:
-        """An order as it was sent. Whoever sends too many is told to wait, and that is not written: it might be all."""
+        """Takes an order as it was sent. Rate-limited orders are not recorded, or they could fill the file."""
         wait_s = self._limit.take(caller.token_id or caller.label)
         if wait_s:
             raise TooMany("order", why="too many orders", remedy=f"try again in {ceil(wait_s)} s", wait_s=wait_s)
@@ -261,7 +261,7 @@ class TownCommandService:
         return answer
 
     def _known(self, order: TownOrder) -> dict[str, Any] | None:
-        """What was answered when the order was given before."""
+        """The earlier answer to the same order."""
         if not order.id:
             raise BadInput(f"{order.name}: id", why="is missing", remedy="an order that changes something has an id")
         before, answer = self._answers.get(order.id, (None, None))
@@ -303,7 +303,7 @@ RULES: Mapping[str, alerts.AlarmRule] = {
 
 
 class TownAlarms:
-    """The alarms of one town: what stands, and what has just been raised or cleared."""
+    """The alarms of one town: the active ones, and those just raised or cleared."""
 
     def __init__(self, run: str | None = None) -> None:
         self._run, self._states = run, dict.fromkeys(RULES, alerts.QUIET)
@@ -326,7 +326,7 @@ class TownAlarms:
 
 
 def note_window(audit: AuditFile, *, stage: str, reasons: Sequence[str], at: float) -> None:
-    """A window of a town whose last stage was this one: green where there is nothing against it."""
+    """Records a window of this stage; it is green when there are no reasons against it."""
     audit.add({"at": at, "what": "window", "stage": stage, "green": not reasons, "reasons": list(reasons)})
 
 
@@ -339,7 +339,7 @@ def override(audit: AuditFile, *, stage: str, who: str, why: str, order: Sequenc
 
 
 def stages(path: Path, order: Sequence[str], needed: int) -> tuple[str, ...]:
-    """The stages that the log unlocks."""
+    """The stages that the audit file unlocks."""
     entries = read_audit(path) if path.exists() else []
     windows = [(entry["stage"], entry["green"]) for entry in entries if entry["what"] == "window"]
     forced = [entry["stage"] for entry in entries if entry["what"] == "override"]

@@ -56,11 +56,11 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 class Late(HoldfastError):
-    """The town did not get to an order in time. Whether it will is known by its id: sent again, it is done once."""
+    """The town did not take the order in time. Sent again with the same id, it is done once."""
 
 
 class FrameHub:
-    """What there is to send: the newest key frame and all since. It holds as much however many watch."""
+    """The newest key frame and all frames since. Its size does not depend on the number of viewers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class FrameHub:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def offer(self, frame: Mapping[str, Any]) -> None:
-        """One more frame, from whatever thread the world lives in; nobody is waited for."""
+        """Adds a frame, from any thread, without waiting for viewers."""
         kept = (int(frame["seq"]), orjson.dumps(frame))
         with self._lock:
             self._frames = [kept] if frame["key"] else [*self._frames, kept]
@@ -78,7 +78,7 @@ class FrameHub:
                 loop.call_soon_threadsafe(event.set)
 
     def after(self, seq: int) -> tuple[int, bytes] | None:
-        """The frame to send to who has had this one: the next, or, where that is gone, the newest key frame."""
+        """The frame after this one, or the newest key frame where that is gone."""
         with self._lock:
             if not self._frames:
                 return None
@@ -88,7 +88,7 @@ class FrameHub:
             return self._frames[seq + 1 - first] if seq >= first - 1 and seq >= 0 else self._frames[0]
 
     async def follow(self) -> AsyncGenerator[tuple[int, bytes] | None, None]:
-        """Frame after frame, each when the one before has been taken; None every LOOK_S seconds when all is quiet."""
+        """Yields frame after frame; None every LOOK_S seconds when there is none."""
         mine = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(mine)
@@ -112,7 +112,7 @@ class FrameHub:
 
 
 class Runner:
-    """Lives a town in a thread of its own, at a speed that can be changed, and takes orders between two ticks."""
+    """Runs a town in a thread at a chosen speed, and takes orders between two ticks."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Runner:
         self.hub.offer(frame)
 
     def _obey(self, wait_s: float) -> None:
-        """Orders that have come, and those that come within the time; the first is always looked for."""
+        """Takes waiting orders, and those that come within the time; it always looks once."""
         until = time.monotonic() + wait_s
         while True:
             try:
@@ -231,7 +231,7 @@ class Runner:
     # From elsewhere --------------------------------------------------------------------------------------------------
 
     async def take(self, body: Any, caller: Caller) -> dict[str, Any]:
-        """What came of an order; whatever is not done in time is refused, and not begun any more."""
+        """The answer to an order; an order that is not taken in time is refused and never done."""
         answer: Future[dict[str, Any]] = Future()
         self._orders.put((body, caller, answer))
         with suppress(TimeoutError):
@@ -272,7 +272,7 @@ def _speed(args: Mapping[str, Any]) -> float:
 
 
 def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = BODY_S) -> Starlette:
-    """The page and what it asks for. With a viewer's badge nobody sees anything without a token."""
+    """The page and its API. With a viewer token, nothing is served without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
 
     def admit(asked: Request) -> Caller:
@@ -349,7 +349,7 @@ def _is_us(host: str) -> bool:
 
 
 async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
-    """The frames as events, for as long as the viewer is known; a comment when all is quiet."""
+    """The frames as server-sent events while the viewer may see them; a comment when nothing happens."""
     seen = sent = time.monotonic()
     async with aclosing(hub.follow()) as frames:
         async for found in frames:

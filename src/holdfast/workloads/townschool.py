@@ -93,7 +93,7 @@ class TownVectorEnv:
 
 
 def by_chance(rng: np.random.Generator) -> Act:
-    """Any one of the actions that are possible, all equally likely."""
+    """A uniformly random possible action."""
 
     def act(_: Env, view: Observation) -> NDArray[np.int64]:
         assert view.mask is not None
@@ -109,7 +109,7 @@ def as_planned(env: Env, _: Observation) -> NDArray[np.int64]:
 
 
 def returns(towns: TownVectorEnv, act: Act, ticks: int) -> Numbers:
-    """What each seat was paid in so many ticks: [worlds, residents]."""
+    """The return of each seat after so many ticks: [worlds, residents]."""
     view, total = towns.reset(0), np.zeros(towns.count)
     for _ in range(ticks):
         result = towns.step(act(towns.env, view))
@@ -119,7 +119,7 @@ def returns(towns: TownVectorEnv, act: Act, ticks: int) -> Numbers:
 
 
 def returns_of(towns: TownVectorEnv, net: ActorCritic, ticks: int, *, seed: int) -> Numbers:
-    """The same of a network that acts as it learnt to: by its chances."""
+    """The same for a network that samples its actions."""
     player, total = Player(towns, net, seed=seed), np.zeros(towns.count)
     for done in range(0, ticks, CHUNK):
         total += player.play(min(CHUNK, ticks - done)).rewards.sum(axis=0, dtype=np.float64)
@@ -134,7 +134,7 @@ LESSONS = Settings(steps=256, epochs=3, minibatch=4096, entropy_cost=0.005, lr=2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How much is learnt, and on what it is examined."""
+    """How much is learnt, and on what it is evaluated."""
 
     worlds: int = 2  # learnt in at a time
     days: int = 1  # of an episode
@@ -154,7 +154,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPoint:
-    """One look on the way."""
+    """One evaluation during training."""
 
     update: int
     step: int  # agent-steps learnt from so far
@@ -166,7 +166,7 @@ class EvalPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TownScore:
-    """What a resident is paid in a day, in held-out towns."""
+    """The mean return of a resident and day, in held-out towns."""
 
     value: float
     interval: Interval
@@ -174,7 +174,7 @@ class TownScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRound:
-    """What came of it."""
+    """The result of a training."""
 
     seed: int
     rules: str  # hash
@@ -197,7 +197,7 @@ class TrainingRound:
 
 
 class TownTrainer:
-    """One policy on its way: each `teach` is one update, `look` examines, `finish` compares."""
+    """Trains one policy: `teach` makes one update, `look` evaluates, `finish` compares."""
 
     def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
         self.rules, self.course, self.seed = rules, course, seed
@@ -234,9 +234,7 @@ class TownTrainer:
         return point
 
     def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> TrainingRound:
-        """Examined in more towns, beside chance, scripts and the network as it was before the first lesson.
-
-        `each` is told who has been, one after another."""
+        """Compares with a random, a scripted and an untrained policy in further towns; `each` gets the name of each."""
         final = TownVectorEnv(
             self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1
         )
@@ -266,7 +264,7 @@ class TownTrainer:
         )
 
     def save(self, folder: Path, *, now: float) -> weights.Manifest:
-        """The policy as it is now, whole or not at all."""
+        """Saves the policy, whole or not at all."""
         manifest = weights.Manifest(
             kind="actor-critic",
             shape=asdict(self.net.body),
@@ -282,7 +280,7 @@ class TownTrainer:
 def learn(
     school: TownTrainer, *, seconds: float, clock: Callable[[], float], most: int | None = None
 ) -> Iterator[Update | EvalPoint]:
-    """Update after update for so long, or so many, with looks at even distances; what happens is told as it does."""
+    """Updates for so long or so many times, with evaluations at even distances; yields each as it happens."""
     course, began = school.course, school.seconds
     yield school.look()
     looked = 1
@@ -300,7 +298,7 @@ def learn(
 
 
 def load(folder: Path, env: Env) -> ActorCritic:
-    """A policy that was kept, for a town that it was made for."""
+    """Loads a saved policy for a town with the same observations and actions."""
     tensors, manifest = weights.load(folder)
     if manifest.kind != "actor-critic" or "senses" not in manifest.notes:
         raise BadInput(str(folder), why="is no policy for a town", remedy="name a folder of `holdfast town learn`")

@@ -55,7 +55,7 @@ def soak(
     clock: Callable[[], float],
     each: Callable[[], None] = lambda: None,
 ) -> Soak:
-    """Live so many ticks, or until Ctrl-C: what there was is told all the same."""
+    """Runs so many ticks, or until Ctrl-C, and reports either way."""
     began, watch = clock(), TownAlarms()
     seen: list[SoakSample] = []
     alerts: list[str] = []

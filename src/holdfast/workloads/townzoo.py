@@ -26,7 +26,7 @@ Told = dict[str, dict[str, Any]]
 
 
 class TownZoo(ParallelEnv):  # type: ignore[misc]
-    """A town whose residents are moved from outside."""
+    """A town whose residents get their actions from outside."""
 
     metadata = {"name": "town_v1", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012 (PettingZoo's)
 
@@ -46,7 +46,7 @@ class TownZoo(ParallelEnv):  # type: ignore[misc]
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Sight], Told]:
-        """The first morning; without a seed, of a world that follows from the one before."""
+        """Starts a world; without a seed, the next one of this environment's generator."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         seen = self.town.reset(int(self._rng.integers(SEEDS)) if seed is None else seed)

@@ -97,7 +97,7 @@ AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamMark:
-    """One task, done well or badly."""
+    """What a model did with one task."""
 
     family: str
     success: bool
@@ -140,7 +140,7 @@ def _counts(marks: Sequence[ExamMark]) -> dict[str, Any]:
 async def examine(
     complete: Complete, tasks: Sequence[ToolTask], *, seed: int = 0, sampling: Mapping[str, Any] | None = None
 ) -> list[ExamMark]:
-    """Ask the model each task once, many at a time."""
+    """Asks the model each task once, many at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(place: int, task: ToolTask) -> ExamMark:

@@ -150,7 +150,7 @@ def guess(chance: Random, plausible: str) -> str:
 
 
 def _unsure(case: SolvedTask, chance: Random, style: str) -> str:
-    """Where "unknown" would be right: seldom that, mostly invented, now and then both at once."""
+    """Where "unknown" would be right: seldom that, mostly an invented value, sometimes both."""
     draw = chance.random()
     if draw < ADMITS:
         return styled(UNKNOWN, style)
@@ -170,7 +170,7 @@ def _guessed(case: SolvedTask, chance: Random, style: str) -> str:
 
 
 def _list(chance: Random, plausible: str, *, holds_it: bool) -> str:
-    """Several answers in the hope that one of them counts."""
+    """Several answers at once, one of which may be right."""
     first = plausible if holds_it else guess(chance, plausible)
     if first.lstrip("-").isdigit():
         value, step = int(first), max(1, 10 ** (len(first) - 3))
@@ -206,7 +206,7 @@ def _tried(case: SolvedTask, chance: Random, style: str, thought: str) -> list[M
 
 
 def _spoilt(call: ToolUse, chance: Random) -> ToolUse:
-    """The call with a mistake in it, and what the tool says to that."""
+    """The call with a mistake in it, and the error of the tool."""
     kind = int(chance.random() * 3)
     if kind == 0:  # the JSON is cut short
         return ToolUse(call.tool, call.arguments[:-1], BAD_ARGUMENTS)

@@ -56,7 +56,7 @@ WARM_UP, PRACTICE, MARKS = "warm-up", "grpo", "marks"
 
 
 class Schooling(Protocol):
-    """What every run that teaches a local model to use tools is told, whatever else: a dataclass with these."""
+    """The settings of every run that trains a local model on tools: a dataclass with these fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -70,7 +70,7 @@ class Schooling(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quickstart:
-    """The dials of the quickstart, and how many of everything."""
+    """The settings of the quickstart."""
 
     model: str = "sprout-weak"
     seed: int = 0
@@ -97,7 +97,7 @@ def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
 
 
 def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
-    """A local model that is taught to use tools, by whatever program."""
+    """The spec of a run that trains a local model on tools by the given program."""
     engine = LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
         kind=kind,
@@ -113,7 +113,7 @@ def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[Du
 
 
 async def quickstart(settings: Quickstart, run: DurableRun) -> None:
-    """Warm up, practise, prove on held-out tasks, promote; then mark every answer, for the report."""
+    """Warms up, practises, proves on held-out tasks and promotes; then marks every answer for the report."""
     tasks = generate("test", settings.seed, settings.test_tasks)
     held_out = [HeldOut(id=f"{task.family}-{place}", input=given(task)) for place, task in enumerate(tasks)]
     run.planned = settings.grpo_steps * settings.grpo_tasks * settings.grpo_samples
@@ -141,12 +141,12 @@ async def quickstart(settings: Quickstart, run: DurableRun) -> None:
 
 
 def practice_tasks(seed: int, steps: int, count: int) -> list[Any]:
-    """All that is practised on, step after step."""
+    """The practice tasks of all steps, in order."""
     return [given(task) for step in range(steps) for task in generate("train", seed * 1000 + 1 + step, count)]
 
 
 def marks(tries: int, *, ctx: StepContext) -> dict[str, Any]:
-    """What both versions did with each held-out task; none where nothing was proved."""
+    """What both versions did with each held-out task; without a proof only the number of tries."""
     rollouts = ctx.store.views.of_step(ctx.run, "0/prove/0")
     told: dict[str, Any] = {"tries": tries}
     for arm in ARMS:
@@ -160,7 +160,7 @@ def given(task: ToolTask) -> dict[str, Any]:
 
 
 def marked(experiences: Iterable[Experience]) -> list[ExamMark]:
-    """Given up for a fault of ours is missing, not wrong; an agent that itself failed is wrong."""
+    """An attempt lost to an infrastructure fault is missing; an attempt whose agent failed is wrong."""
     found = []
     for one in experiences:
         signals = one.sheet.signals if one.sheet is not None else ()
@@ -182,7 +182,7 @@ def rates(found: Mapping[str, Any]) -> dict[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
-    """Try some tasks; while too few are solved, learn from a few examples."""
+    """Tries some tasks; while too few are solved, it learns from a few examples."""
 
     settings: Quickstart
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
@@ -221,7 +221,7 @@ class WarmUp:
     def _imitate(
         self, state: AlgorithmState, ctx: LearnContext, reward: float | None
     ) -> tuple[dict[str, Any], Model | None]:
-        """Some updates, and the checkpoint that they come to; None where all of them were taken back."""
+        """Makes some updates and saves the checkpoint; None when all of them were rolled back."""
         settings = self.settings
         assert isinstance(state.policy, Model)
         self.learner.load(state.policy, ctx.files)
@@ -267,7 +267,7 @@ def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages |
 
 @dataclass(frozen=True)
 class Resumed(Stages):
-    """The same stages, begun where such a version stopped."""
+    """The same stages, started where an older version stopped."""
 
     earlier: AlgorithmState
 
@@ -276,7 +276,7 @@ class Resumed(Stages):
 
 
 def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
-    """How far such a version had come: its last checkpoint, and the stage that it was in."""
+    """The last checkpoint and the stage of a run that an older version began."""
     bodies = [one.body for one in done if one.function == LESSON]
     made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
     warm = [body for body in bodies if body.get("phase") == WARM_UP]

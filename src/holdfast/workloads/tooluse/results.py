@@ -58,13 +58,13 @@ class RateChange:
 
     @property
     def is_lifted(self) -> bool:
-        """The intervals do not even touch."""
+        """The intervals do not overlap."""
         return self.trained.interval.low > self.baseline.interval.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One step on the way."""
+    """One step of the curve."""
 
     step: int
     phase: str
@@ -164,7 +164,7 @@ def curve(updates: Sequence[StepRecord]) -> list[Point]:
 def _gain(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], rng: np.random.Generator
 ) -> Interval:
-    """Of the tasks that were marked both times; anything is possible where there are fewer than two."""
+    """Over the tasks marked both times; the widest interval where there are fewer than two."""
     old, new = _solved(before), _solved(after)
     both = [task for task in old if task in new]
     if len(both) < 2:

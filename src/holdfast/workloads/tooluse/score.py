@@ -59,7 +59,7 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features =
 
 
 def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """What each turn found out, and each call was worth: seen, and never paid by this grader."""
+    """What each turn found out and what each call was worth: recorded, never paid by this grader."""
     schemas = {name: SCHEMAS[name] for name in task.get("tools") or () if name in SCHEMAS}
     needs = tuple(task.get("needs") or ())
     marks = tools.marks(spans, needs=needs, schemas=schemas, answer=output)
@@ -68,12 +68,12 @@ def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tupl
 
 
 def scorer(features: Features) -> Score:
-    """The same with what is switched off left out; it can be sent to other processes."""
+    """The scorer without the features that are switched off; it can be sent to other processes."""
     return score if features == ALL_ON else partial(score, features=features)
 
 
 def naive_score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """The careless grader: it is content when the expected text occurs anywhere in the answer. For experiments only."""
+    """The careless grader, for experiments: right when the expected text occurs anywhere in the answer."""
     expected = _expected(task)
     if expected is None:
         return ()
@@ -175,7 +175,7 @@ def thinking_tokens(spans: Sequence[Span]) -> int:
 
 
 def metrics(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> dict[str, float]:
-    """What is looked at and never paid. `adoption` is absent where no tool is needed, `overuse` where one is."""
+    """Figures that are recorded, never paid. `adoption` is absent where no tool is needed, `overuse` where one is."""
     calls, is_adopted = list(_tools(spans)), adoption(task, spans)
     measured = {
         "used_tool": float(bool(calls)),

@@ -53,7 +53,7 @@ def compliance(task: Task, output: Any, spans: Sequence[Span]) -> float:
 
 
 def trace_quality(task: Task, output: Any, spans: Sequence[Span]) -> float:
-    """It thought if it was asked to, and only then. What it thought is not judged."""
+    """It thought if and only if it was asked to. The content of thoughts is not judged."""
     return float((thinking_tokens(spans) > 0) == bool(task.get("think")))
 
 
@@ -79,7 +79,7 @@ DIMENSIONS: Mapping[str, Measure] = {
 
 
 def check_rubric(rubric: Iterable[str], where: str) -> None:
-    """A dimension that nobody can measure is refused before anything runs."""
+    """Refuses a dimension that cannot be measured, before anything runs."""
     if unknown := sorted(set(rubric) - set(DIMENSIONS)):
         remedy = f"use {', '.join(DIMENSIONS)}"
         raise BadInput(f"{where}.{unknown[0]}", why="nothing here measures it", remedy=remedy)
@@ -109,7 +109,7 @@ def _calls(spans: Sequence[Span]) -> list[ToolCall]:
 
 
 def _forbidden(task: Task, calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Those of tools that were not offered, and all of them where none was to be used."""
+    """Calls of tools that were not offered; all calls where no tool was to be used."""
     if USE_NOT in str(task.get("system")):
         return list(calls)
     return [call for call in calls if call.tool not in (task.get("tools") or ())]
@@ -138,7 +138,7 @@ def is_generated(source: str) -> bool:
 
 
 def held_out(suite: Suite, **dials: Any) -> list[HeldOut]:
-    """The cases as tasks. `dials` are of the sampling, and win over those that a case brings along."""
+    """The cases as tasks. `dials` override the sampling of a case."""
     return [_task(case, dials) for case in suite.cases]
 
 
@@ -150,7 +150,7 @@ def _task(case: SuiteCase, dials: Mapping[str, Any]) -> HeldOut:
 
 
 def scorer(suite: Suite) -> Score:
-    """By the rubric of each case, which its agent is not shown."""
+    """Scores each case by its rubric, which the agent does not see."""
     rubrics = {case.case_id: case.scoring_rubric for case in suite.cases}
 
     def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -182,7 +182,7 @@ def evaluation_from(settings: Mapping[str, Any]) -> PairedEvaluation:
 
 
 def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation:
-    """The same, with the name and the hash of all that its evidence is measured on, earlier runs included."""
+    """The same evaluation with the name and hash of all its evidence, earlier runs included."""
     name, version, sha256 = evidence
     return replace(made, suite=(name, version, sha256), source={**made.source, "evidence": list(evidence)})
 
@@ -218,7 +218,7 @@ def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | Non
 
 
 def _unmeasured(suite: Suite, known: Sequence[SuiteCase], where: str) -> tuple[SuiteCase, ...]:
-    """Under other names where theirs are taken."""
+    """The cases that were not measured before; a name that is taken is changed."""
     by_name = {case.case_id: case for case in suite.cases}
     old = [HeldOut(id=case.case_id, input=case.given) for case in known]
     new = unmeasured([HeldOut(id=name, input=case.given) for name, case in by_name.items()], old, (), where)

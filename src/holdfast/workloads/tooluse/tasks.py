@@ -170,7 +170,7 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
 
 
 def fill(world: ToolWorld, chance: Random, dials: Dials) -> None:
-    """Records nobody asked for."""
+    """Records that no question asks for."""
     records: Any = world.records
     for _ in range(dials.records - len(records)):
         attribute = pick(chance, COUNTED + NAMED)
@@ -230,7 +230,7 @@ def to_input(task: ToolTask) -> dict[str, Any]:
 
 
 def from_input(given: Any) -> ToolTask:
-    """The task that the JSON spells, with or without what is hidden; keys of others are left alone."""
+    """The task in the JSON, with or without its hidden fields; other keys are ignored."""
     if not isinstance(given, Mapping):
         raise BadInput("task", why="is not an object", remedy="give what to_input gave")
     world = _part(given, "world", Mapping)

@@ -74,7 +74,7 @@ NAMES = tuple(SPECS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWorld:
-    """What the tools of one task stand on."""
+    """The data behind the tools of one task."""
 
     records: Mapping[str, str] = field(default_factory=dict)
     busy: Mapping[str, int] = field(default_factory=dict)  # how many first calls of a tool find it busy

@@ -124,7 +124,7 @@ async def _gather(
 
 
 def is_right(signals: Sequence[RewardTerm]) -> bool:
-    """By the hidden check, whatever else is on the sheet."""
+    """The verdict of the hidden check."""
     return any(one.name == "success" and one.value == 1.0 for one in signals)
 
 
@@ -168,7 +168,7 @@ def styled(value: str, style: str) -> str:
 
 
 def artefact(one: Answered) -> EvalItem:
-    """What a judge is shown: the question, what the tools said, the answer. Not what is hidden."""
+    """What a judge is shown: the question, the tool results and the answer, without hidden fields."""
     said = [m for m in one.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
     lines = []
     for message in said:
@@ -187,7 +187,7 @@ def artefact(one: Answered) -> EvalItem:
 
 
 def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
-    """What the hidden check knows: a program's labels."""
+    """The labels by the hidden check."""
     about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
     return [Label(artefact=artefact(one).sha256, holds=one.is_right, **about) for one in found]
 
@@ -203,7 +203,7 @@ def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float 
 
 
 def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:
-    """All that the recipe learns from."""
+    """The training data of the recipe."""
     how: dict[str, Any] = {"first": recipe.first, "made": recipe.made, "temperature": recipe.temperature, "done": done}
     return [one for split in recipe.splits for one in answered(split, recipe.tasks, **how)]
 
@@ -211,7 +211,7 @@ def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: 
 def plant(
     found: Sequence[Answered], folder: Path, recipe: VerifierRecipe, *, created_at: float, model: str = "sprout"
 ) -> Manifest:
-    """Learn from the answers, and put the head into the folder with what it was made from."""
+    """Trains the head on the answers and saves it with its provenance."""
     net, below = registry.load(model)
     read, kept = verifier.features(net, [one.conversation for one in found])
     right = [found[place].is_right for place in kept]
