@@ -1,4 +1,4 @@
-"""README and guide keep their word: their commands run as printed; and the tree in the architecture page is the tree there is.
+"""README and guide keep their word: their commands run as printed; and the tree in the architecture page is true.
 
 Lines that need a network or build the environment (make, git clone, cd, pip install) are not run; the targets
 they name must exist.
