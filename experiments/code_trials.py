@@ -148,12 +148,9 @@ def _kept(output: Path) -> list[PatchOutcome]:
 def _keep(output: Path, outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> None:
     from json import dumps
 
-    from holdfast.cli.files import written_whole
+    from holdfast.store.blobs import write_atomically
 
-    if not output.parent.is_dir():
-        output.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(output) as file:
-        file.write(dumps(_record(outcomes, weighed), indent=1, allow_nan=False) + "\n")
+    write_atomically(output, (dumps(_record(outcomes, weighed), indent=1, allow_nan=False) + "\n").encode())
 
 
 def _record(outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> dict[str, Any]:

@@ -95,7 +95,6 @@ def _tell(found: Sequence[HackingOutcome], weighed: HackingResult, files: Sequen
     """At most 80 columns."""
     from experiments.hacking import CARELESS, GUARDED
     from experiments.plots import mean_course
-    from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table
     from holdfast.workloads.plots import blocks
 
@@ -123,7 +122,7 @@ def _tell(found: Sequence[HackingOutcome], weighed: HackingResult, files: Sequen
     if quick:
         print("\n(so little practice shows that everything runs, not what is learnt)")
     for file in files:
-        print(f"  {near(file)}")
+        print(f"  {file}")
 
 
 def _cell(estimate: Estimate) -> str:

@@ -84,7 +84,6 @@ def _record(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) 
 def _tell(found: Sequence[SafetyOutcome], weighed: SafetyResult, files: Sequence[Path], quick: bool) -> None:
     """At most 80 columns."""
     from experiments.plots import mean_course
-    from holdfast.cli.onward import near
     from holdfast.cli.show import count, print_table
     from holdfast.workloads.plots import blocks
 
@@ -113,7 +112,7 @@ def _tell(found: Sequence[SafetyOutcome], weighed: SafetyResult, files: Sequence
         print(f"  {name.replace('-', ' '):<14} {blocks(way)}  {ends}")
     print(_conclusion(found, weighed, quick))
     for file in files:
-        print(f"  {near(file)}")
+        print(f"  {file}")
 
 
 def _conclusion(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) -> str:
