@@ -1,7 +1,7 @@
 """Does a budget keep a model from what is off limits, and what does that cost it? One model, practising several ways.
 
 All arms start from the same weak model, warmed up by the same examples, most of which give in to the temptation of
-`tooluse.tempted`. Then each practises: unconstrained, with a plain penalty on every unsafe call (of several weights),
+`tempted`. Then each practises: unconstrained, with a plain penalty on every unsafe call (of several weights),
 or under a budget of cost (`learn.constrain`). Held-out tasks say how often each succeeds and what it costs. Each arm
 and seed is a run of its own; what they came to is `weigh`, and how they are driven is up to the caller.
 """

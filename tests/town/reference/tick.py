@@ -1,4 +1,4 @@
-"""One tick of one world, and what residents can do in it, as `town.step` and `town.actions` have them."""
+"""One tick of one world, and what residents can do in it, as `town.env` and `town.actions` have them."""
 
 from __future__ import annotations
 
