@@ -20,7 +20,6 @@ from holdfast.reward.weights import (
     TURN_PLAIN,
     CurriculumPosition,
     WeightSet,
-    ablated,
     limited,
     onward,
     score,
@@ -82,15 +81,6 @@ def test_what_a_workload_cannot_measure_is_shared_among_the_rest() -> None:
     assert few.name == "code@1[format,progress,success]"
     with pytest.raises(BadInput, match="nothing of them is measured"):
         limited(CODE, {"colour"})
-
-
-def test_an_ablation_takes_one_term_and_leaves_the_others_as_they_were() -> None:
-    values = {"choice": 1.0, "structure": 0.5, "utility": 0.25, "error_handling": 1.0}
-    whole = weigh([signal(name, value) for name, value in values.items()], TOOL)
-    before = RewardBreakdown(signals=whole).total
-    assert before is not None
-    for name, value in values.items():
-        assert RewardBreakdown(signals=ablated(whole, name)).total == pytest.approx(before - value * TOOL.shares[name])
 
 
 def test_a_score_of_what_was_not_measured_is_refused() -> None:

@@ -6,9 +6,8 @@ a canary mean is told by a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 from holdfast.contracts.errors import BadInput
@@ -18,13 +17,6 @@ from holdfast.promote.bucketing import bucket
 
 Action = Literal["rollback", "advance", "hold"]
 Step = tuple[Stage, int]  # where to, and the percent of the requests it answers there
-
-LEVELS: Mapping[str, float] = {  # of rolling back, with the seconds that each may take
-    "flag": 60.0,  # switched off
-    "version": 300.0,  # the last known good one serves again
-    "blue-green": 900.0,  # the other installation takes over
-    "data": 1800.0,  # what was written meanwhile is taken back too
-}
 
 
 def next_step(release: Release) -> Step | None:
@@ -50,15 +42,6 @@ def rollback_target(releases: Iterable[Release], failing: Release) -> Release | 
             return other
     good = [one for one in others if one.stage is Stage.RETIRED and one.is_known_good]
     return max(good, key=lambda one: (one.changed_at, one.number), default=None)
-
-
-def within_limit(level: str, began: float, ended: float) -> bool:
-    """Whether a rollback of this level was quick enough; times are unix seconds."""
-    if level not in LEVELS:
-        raise BadInput(f"rollback level {level!r}", why="is unknown", remedy=f"take one of {', '.join(LEVELS)}")
-    if not (isfinite(began) and isfinite(ended) and began <= ended):
-        raise BadInput(f"rollback from {began} to {ended}", why="must be finite and in order")
-    return ended - began <= LEVELS[level]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

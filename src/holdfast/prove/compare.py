@@ -108,17 +108,6 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p}
 
 
-def power(effect: float, deviation: float, pairs: int, alpha: float = 0.05) -> float:
-    """P(T′ > t₁₋α), T′ noncentral t of effect √n / deviation: the chance that one test of n pairs sees the effect.
-
-    The deviation is that of the differences between pairs.
-    """
-    _check_plan(effect, deviation, alpha)
-    if pairs < 2:
-        raise BadInput(f"pairs = {pairs}", why="at least two are needed to see how much they differ")
-    return _power(effect / deviation, pairs, alpha)
-
-
 def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: float = 0.8) -> int:
     """The fewest pairs with which one test has the power; a sequential one ends earlier when the effect is larger."""
     _check_plan(effect, deviation, alpha)

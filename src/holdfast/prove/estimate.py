@@ -34,13 +34,6 @@ def iqm(scores: Matrix) -> float:
     return float(runs[quarter : runs.size - quarter].mean())
 
 
-def quantile(q: float) -> Statistic:
-    """A statistic for `interval` and `difference`: the q-quantile of all runs, say the 0.95 of latencies."""
-    if not 0.0 <= q <= 1.0:
-        raise BadInput(f"quantile {q}", why="must be between 0 and 1")
-    return lambda scores: float(np.quantile(scores, q))
-
-
 def standardised(gains: ArrayLike) -> float:
     """d_z = mean / standard deviation of paired differences; Cohen 1988. 0 when all are alike: no scale to judge by."""
     d = np.asarray(gains, np.float64)
@@ -49,15 +42,6 @@ def standardised(gains: ArrayLike) -> float:
     deviation = float(d.std(ddof=1))
     # Rounding makes equal numbers differ a little, and a mean over that would be an effect of 10¹⁶.
     return float(d.mean()) / deviation if deviation > 1e-12 * float(np.abs(d).max(initial=0.0)) else 0.0
-
-
-def cliff(baseline: ArrayLike, candidate: ArrayLike) -> float:
-    """δ = P(candidate > baseline) − P(candidate < baseline), of any one against any other; Cliff 1993. From −1 to 1."""
-    before, after = (np.sort(np.asarray(side, np.float64), axis=None) for side in (baseline, candidate))
-    if not before.size or not after.size or not (np.isfinite(before).all() and np.isfinite(after).all()):
-        raise BadInput(f"{before.size} and {after.size} values", why="both must be finite, and at least one each")
-    below, not_above = np.searchsorted(before, after, "left"), np.searchsorted(before, after, "right")
-    return float((below.sum() - (before.size - not_above).sum()) / (before.size * after.size))
 
 
 def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:

@@ -261,7 +261,7 @@ def watched_by(policy: safety.SafetyPolicy) -> Part:
 
     def watch(result: TaskResult) -> PartVerdict:
         said = [result.output, *(_added(before, after) for before, after in result.change.values())]
-        codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND).codes]
+        codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND)]
         events = [safety.SafetyEvent(stage=safety.SafetyStage.OUTBOUND, code=code) for code in codes]
         events += [*safety.applied(result.spans), *safety.look(result.spans)]
         finding = safety.judge(events, policy)

@@ -7,11 +7,7 @@ are the first look and never the last. Secrets are told by `contracts.detect`; w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from holdfast.contracts.detect import SECRETS, DetectionRule
-from holdfast.contracts.errors import BadInput
 
 IGNORE = "prompt_injection.ignore_instructions"
 EXFILTRATE = "prompt_injection.system_prompt_exfiltration"
@@ -83,35 +79,3 @@ RULES: tuple[DetectionRule, ...] = (
         "secret.order", SECRET, rf"\b(?:{_TELL}|exfiltrate|upload|post|email|forward|steal)\b{REST}{_SECRETS}", *_HELD
     ),
 )
-KEYS = ("rule_id", "reason_code", "pattern", "matcher", "enabled")  # of a rule in a file
-
-
-def rules_from(data: Any, where: str) -> tuple[DetectionRule, ...]:
-    """Rules as a file has them: a list of objects. They take the place of those that come with it."""
-    if not isinstance(data, list):
-        raise BadInput(
-            where, why="is not a list of rules", remedy='write [{"rule_id": …, "reason_code": …, "pattern": …}]'
-        )
-    found = []
-    for place, one in enumerate(data):
-        at = f"{where}[{place}]"
-        if not isinstance(one, Mapping):
-            raise BadInput(at, why="is not an object")
-        if strange := [name for name in one if name not in KEYS]:
-            raise BadInput(f"{at}.{strange[0]}", why="unknown key", remedy=f"the keys are {', '.join(KEYS)}")
-        if missing := [name for name in ("rule_id", "reason_code", "pattern") if not isinstance(one.get(name), str)]:
-            raise BadInput(f"{at}.{missing[0]}", why="is missing, or not text")
-        if not isinstance(one.get("enabled", True), bool) or not isinstance(one.get("matcher", ""), str):
-            raise BadInput(at, why="matcher must be text, and enabled true or false")
-        found.append(DetectionRule(**one))
-    return unique(found)
-
-
-def unique(rules: Iterable[DetectionRule]) -> tuple[DetectionRule, ...]:
-    """The rules, if no two have one name: who switches one off must know which."""
-    kept: dict[str, DetectionRule] = {}
-    for rule in rules:
-        if rule.rule_id in kept:
-            raise BadInput(f"safety rule {rule.rule_id}", why="is there twice", remedy="name each rule differently")
-        kept[rule.rule_id] = rule
-    return tuple(kept.values())

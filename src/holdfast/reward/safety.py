@@ -2,7 +2,7 @@
 
 Events come from those who watched (spans called `agent.safety_policy_applied`) or from looking at what was said here.
 Penalties are shaping. A hard gate is more: nothing positive is paid with it, in whichever order the terms came, because
-it is applied to all of them at once and last (`close`), or as a veto of the sheet's guard (`under`). A blocked attempt
+it is applied to all of them at once and last (`close`), or as a veto of the outcome gate. A blocked attempt
 keeps its signals and stays as data: what was unsafe is what has to be learnt from. Learning under a budget of cost is
 `learn.constrain`; whether a policy may go into service is a gate's matter.
 """
@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import product
 from math import isfinite
 from typing import Any, Literal
 
-from holdfast.contracts.detect import SECRETS, Detection, DetectionRule, find, redacted, scan, texts
+from holdfast.contracts.detect import SECRETS, Detection, DetectionRule, find, scan, texts
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.injections import EXFILTRATE, INJECTION, LEAK, RULES, UNREADABLE, UNREDACTED, UNTOLD
 
 APPLIED = "agent.safety_policy_applied"  # the name of a span that tells of an event
@@ -28,8 +26,6 @@ SOURCE = "rule:safety"
 PENALTY, GATE_PENALTY = "safety.penalty_total", "safety.hard_gate_penalty"
 GATE = "safety.hard_gate"  # 1: nothing is left to be earned; what a guard takes as a veto
 MARK = "safety.hard_gate_triggered"  # as documented: a marker worth 0
-REDACTED, SECRET_REDACTED = "[TAU-SAFETY-REDACTED]", "[TAU-SECRET-REDACTED]"  # as documented
-DEEPEST = 64
 IN_A_ROW = 8  # words
 
 
@@ -38,12 +34,6 @@ class SafetyStage(StrEnum):
     TOOL = "tool_output"
     OUTBOUND = "outbound_http_payload"
     SELF = "self_modification"
-
-
-class SafetyMode(StrEnum):
-    WARN = "warn"
-    REDACT = "redact"
-    BLOCK = "block"
 
 
 # Orders are looked for in what an agent reads, secrets in what leaves it, and both in what tools gave.
@@ -63,14 +53,6 @@ class SafetyEvent:
     code: str | None  # None: something was blocked, and nobody said why
     blocked: bool = False
     turn: int | None = None  # of the model call it belongs to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """A text after it was looked at; `text` is what may go on, None where it may not."""
-
-    text: str | None
-    codes: tuple[str, ...]  # one for each hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,21 +116,9 @@ class SafetyFinding:
         return f"safety hard gate triggered: reason_codes=[{', '.join(self.codes)}]"
 
 
-def screen(
-    text: str, stage: SafetyStage, *, mode: SafetyMode = SafetyMode.WARN, rules: Sequence[DetectionRule] = RULES
-) -> Screened:
-    """Look at one text at one stage. Redacting looks again: what could still be read is not let through."""
-    hits = list(_hits(text, stage, rules))
-    codes = tuple(found.kind for found in hits)
-    if not hits or mode is SafetyMode.WARN:
-        return Screened(text=text, codes=codes)
-    if mode is SafetyMode.BLOCK:
-        return Screened(text=None, codes=codes)
-    plain = redacted(text, [hit for hit in hits if hit.kind.startswith(LEAK)], SECRET_REDACTED)
-    plain = redacted(plain, _hits(plain, stage, rules), REDACTED)
-    if any(True for _ in _hits(plain, stage, rules)):
-        return Screened(text=None, codes=(*codes, UNREDACTED))
-    return Screened(text=plain, codes=codes)
+def screen(text: str, stage: SafetyStage, *, rules: Sequence[DetectionRule] = RULES) -> tuple[str, ...]:
+    """The reason code of each hit in a text at one stage."""
+    return tuple(hit.kind for hit in _hits(text, stage, rules))
 
 
 def _hits(text: str, stage: SafetyStage, rules: Sequence[DetectionRule]) -> Iterator[Detection]:
@@ -195,7 +165,6 @@ def look(
     *,
     output: Any = None,
     stages: Sequence[SafetyStage] = (SafetyStage.OUTBOUND,),
-    mode: SafetyMode = SafetyMode.WARN,
     rules: Sequence[DetectionRule] = RULES,
 ) -> tuple[SafetyEvent, ...]:
     """Events in what was said and read. What an agent was told is not its own doing: only what leaves it counts,
@@ -213,11 +182,7 @@ def look(
             continue
         seen |= {(stage, part) for part in parts}
         for part in parts:
-            codes = screen(part, stage, rules=rules).codes
-            found += [
-                SafetyEvent(stage=stage, code=code, blocked=mode is SafetyMode.BLOCK and not place, turn=turn)
-                for place, code in enumerate(codes)
-            ]
+            found += [SafetyEvent(stage=stage, code=code, turn=turn) for code in screen(part, stage, rules=rules)]
     return tuple(found)
 
 
@@ -233,10 +198,8 @@ def obeyed(spans: Sequence[Span], *, output: Any = None, rules: Sequence[Detecti
         part for stage, _, said in _said(spans, output) if stage is SafetyStage.OUTBOUND for part in texts(said) if part
     ]
     is_told = any(_tells(part, system) for system in _systems(spans) for part in own)
-    is_leaked = any(
-        code.startswith(LEAK) for part in own for code in screen(part, SafetyStage.OUTBOUND, rules=rules).codes
-    )
-    passed_on = {code for part in own for code in screen(part, SafetyStage.INBOUND, rules=rules).codes}
+    is_leaked = any(code.startswith(LEAK) for part in own for code in screen(part, SafetyStage.OUTBOUND, rules=rules))
+    passed_on = {code for part in own for code in screen(part, SafetyStage.INBOUND, rules=rules)}
     return tuple(code for code in orders if is_told or is_leaked or code in passed_on)
 
 
@@ -320,89 +283,3 @@ def close(measured: Sequence[RewardTerm], finding: SafetyFinding, policy: Safety
     if finding.is_gated:
         others = [replace(one, weight=0.0) if one.value * one.weight > 0.0 else one for one in others]
     return RewardBreakdown(signals=(*others, *made))
-
-
-def under(
-    guard: OutcomeGate, measured: Sequence[RewardTerm], finding: SafetyFinding, policy: SafetyPolicy
-) -> RewardBreakdown:
-    """The sheet under a guard: penalties are shaping like any other, and the hard gate is a veto."""
-    return total((*measured, *signals(finding, policy)), replace(guard, vetoes=(*guard.vetoes, GATE)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
-    """An attempt of which it is known whether it was unsafe."""
-
-    events: tuple[SafetyEvent, ...]
-    is_unsafe: bool
-    signals: tuple[RewardTerm, ...]  # what it had earned before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one setting makes of all labelled attempts."""
-
-    scale: float  # of all penalties
-    gates: bool  # whether hard gates are in force
-    caught: float | None  # share of the unsafe that end at 0 or below; None: there are none
-    wronged: float | None  # share of the safe that earned something and end at 0 or below
-    overlap: float | None  # share of pairs in which the unsafe one ends no lower than the safe one
-    mean_safe: float | None
-    mean_unsafe: float | None
-
-
-SCALES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-
-
-def grid(policy: SafetyPolicy, labelled: Sequence[Labelled], scales: Sequence[float] = SCALES) -> tuple[Row, ...]:
-    """Every scale of the penalties, with and without hard gates: which is the mildest that keeps the two apart?"""
-    if not labelled:
-        raise BadInput("safety grid", why="nothing is labelled", remedy="label some attempts, safe and unsafe ones")
-    return tuple(_row(policy, labelled, scale, gates) for scale, gates in product(scales, (False, True)))
-
-
-def _row(policy: SafetyPolicy, labelled: Sequence[Labelled], scale: float, gates: bool) -> Row:
-    setting = scaled(policy, scale)
-    if not gates:
-        setting = replace(
-            setting,
-            hard_gate_reason_codes=(),
-            hard_gate_reason_prefixes=(),
-            blocked_event_triggers_hard_gate=False,
-        )
-    ends: dict[bool, list[float]] = {True: [], False: []}
-    earned: list[tuple[float, float]] = []
-    for one in labelled:
-        before = RewardBreakdown(signals=one.signals).total or 0.0
-        after = close(one.signals, judge(one.events, setting), setting).total or 0.0
-        ends[one.is_unsafe].append(after)
-        if not one.is_unsafe and before > 0.0:
-            earned.append((before, after))
-    unsafe, safe = ends[True], ends[False]
-    pairs = [bad >= good for bad in unsafe for good in safe]
-    return Row(
-        scale=scale,
-        gates=gates,
-        caught=_mean([end <= 0.0 for end in unsafe]),
-        wronged=_mean([after <= 0.0 for _, after in earned]),
-        overlap=_mean(pairs),
-        mean_safe=_mean(safe),
-        mean_unsafe=_mean(unsafe),
-    )
-
-
-def scaled(policy: SafetyPolicy, scale: float) -> SafetyPolicy:
-    """The policy with all its penalties so many times as large."""
-    return replace(
-        policy,
-        blocked_penalty=scale * policy.blocked_penalty,
-        default_reason_code_penalty=scale * policy.default_reason_code_penalty,
-        prompt_injection_penalty=scale * policy.prompt_injection_penalty,
-        secret_leak_penalty=scale * policy.secret_leak_penalty,
-        reason_code_penalties={code: scale * number for code, number in policy.reason_code_penalties.items()},
-        hard_gate_penalty=scale * policy.hard_gate_penalty,
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -118,11 +118,6 @@ def limited(by: WeightSet, measured: Collection[str]) -> WeightSet:
     )
 
 
-def ablated(signals: Iterable[RewardTerm], name: str) -> tuple[RewardTerm, ...]:
-    """The same signals without the effect of one: all others count what they did."""
-    return tuple(replace(one, weight=0.0) if one.name == name else one for one in signals)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """One stretch of a curriculum."""

@@ -17,7 +17,6 @@ from holdfast.reward.diff.matching import Matches, match
 from holdfast.reward.diff.trees import REMARKS, Both, Tree, both
 
 Change = Mapping[str, tuple[str | None, str | None]]  # path → text before and after; None: there is no such file
-Nested = tuple[str, str, tuple["Nested", ...]]  # kind, text, children
 
 COSTS = {"insert": 1.0, "delete": 1.0, "update": 0.5, "move": 0.3}
 REMARK_COST = 0.1  # of a line of comment, as a share
@@ -172,34 +171,6 @@ def _stays(old: Tree, new: Tree, to: Sequence[int], back: Sequence[int]) -> set[
     for row in rows.values():
         stays |= {row[at] for at in rising(row)}
     return stays
-
-
-def apply(tree: Tree, script: Sequence[Edit]) -> Nested:
-    """What becomes of a tree under a script: the tree after, if the script is right."""
-    below = {NodeRef(False, at): [NodeRef(False, child) for child in tree.children(at)] for at in range(len(tree))}
-    above = {child: parent for parent, children in below.items() for child in children}
-    kinds = {NodeRef(False, at): tree.kind[at] for at in range(len(tree))}
-    texts = {NodeRef(False, at): tree.text[at] for at in range(len(tree))}
-    for edit in script:
-        if edit.verb == "update":
-            texts[edit.node] = edit.text
-        if edit.verb in ("delete", "move") and edit.node in above:
-            below[above.pop(edit.node)].remove(edit.node)
-        if edit.verb == "insert":
-            below[edit.node], kinds[edit.node], texts[edit.node] = [], edit.kind, edit.text
-        if edit.verb in ("insert", "move") and edit.parent is not None:
-            row = below[edit.parent]
-            row.insert(0 if edit.left is None else row.index(edit.left) + 1, edit.node)
-            above[edit.node] = edit.parent
-
-    def nested(node: NodeRef) -> Nested:
-        return kinds[node], texts[node], tuple(nested(child) for child in below[node])
-
-    return nested(NodeRef(False, 0))
-
-
-def nested(tree: Tree, node: int = 0) -> Nested:
-    return tree.kind[node], tree.text[node], tuple(nested(tree, child) for child in tree.children(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,26 @@
 """How much more was changed than had to be.
 
-The cost of a change is set against what the least fix costs: one that is known, what is left of this one when every
-hunk that the tests do not need is gone, the cheapest that passed in the group, or a guess by the kind of task.
-Similarity of whole files plays no part, for it grows with the file. Whether a change is right is not asked here: the
-sheet's outcome gates all of this.
+The cost of a change is compared with the cost of a known minimal fix, or with a guess. Similarity of whole files plays
+no part, because it grows with the file. Whether a change is right is decided by the outcome gate.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, EditFinding, compare, cost
-from holdfast.reward.diff.lines import changed, tidy
 from holdfast.reward.diff.trees import language_of
 
 SOURCE = "rule:minimal_diff@1"
 SLACK = 10.0  # nodes: so much beyond the least halves the multiplier of a small fix
 BROKEN = 0.01  # the multiplier of a change that no longer parses
-PRIORS = {"fix": 6.0, "feature": 80.0, "refactor": 120.0, "docs": 2.0}  # guesses, for when nothing better is known
+GUESS = 6.0  # cost of a small fix, where no reference is known
 
 References = Mapping[str, str | float] | float  # per path the text or cost of the least fix; or one cost for all
 
@@ -36,17 +33,6 @@ class Excess:
     reference_cost: float
     excess: float
     is_broken: bool = False  # a text that parsed before no longer does
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minimised:
-    """What is left of a change once all that the tests do not need is gone."""
-
-    text: str  # it passes, if the change did
-    hunks: int
-    dropped: int  # of them: scaffolding, proven
-    calls: int  # of `passes`
-    is_least: bool  # no hunk that is left can go alone; false: the budget ran out, or the change never passed
 
 
 def excess(before: str, after: str, reference: str | float, *, language: str = "python") -> Excess:
@@ -73,7 +59,7 @@ def weigh(change: Change, references: References | None = None) -> Excess:
     if isinstance(references, Mapping):
         least, over = sum(one.reference_cost for one in found), sum(one.excess for one in found)
     else:
-        least = PRIORS["fix"] if references is None else float(references)
+        least = GUESS if references is None else float(references)
         over = max(0.0, spent - least)
     return Excess(cost=spent, reference_cost=least, excess=over, is_broken=is_broken)
 
@@ -87,11 +73,6 @@ def multiplier(excess: float, scaffolding: float = 0.0, *, reference_cost: float
         if not (math.isfinite(value) and value >= 0.0):
             raise BadInput(f"{name} {value}", why="must be finite and at least 0")
     return 1.0 / ((1.0 + excess / (SLACK + reference_cost)) * (1.0 + scaffolding))
-
-
-def cheapest(costs: Iterable[tuple[float, bool]]) -> float | None:
-    """The reference of a group: the least cost among the changes that passed; None when none did."""
-    return min((spent for spent, has_passed in costs if has_passed), default=None)
 
 
 def signals(
@@ -142,84 +123,3 @@ def surplus(
         else:
             kept.append(one)
     return tuple(kept)
-
-
-def minimise(before: str, after: str, passes: Callable[[str], bool], *, budget: int = 64) -> Minimised:
-    """Drop hunks while the tests still pass: ddmin, Zeller and Hildebrandt 2002. At most `budget` calls of `passes`."""
-    lines, hunks = split(before, after)
-    work = _Dropping(lines=lines, passes=passes, budget=budget)
-    if not hunks or not work.holds(hunks):
-        return Minimised(text=after, hunks=len(hunks), dropped=0, calls=work.calls, is_least=not hunks)
-    kept, is_least = ([], True) if work.holds([]) else work.ddmin(hunks)
-    text = after if len(kept) == len(hunks) else joined(lines, kept)
-    return Minimised(text=text, hunks=len(hunks), dropped=len(hunks) - len(kept), calls=work.calls, is_least=is_least)
-
-
-Hunk = tuple[int, int, tuple[str, ...]]  # lines before, from and to, and what stands there instead
-
-
-def split(before: str, after: str) -> tuple[list[str], list[Hunk]]:
-    """The lines before, and the hunks: each line of its own where lines were changed one for one, and each statement
-    of its own where whole ones were added."""
-    old, new = tidy(before).split("\n"), tidy(after).split("\n")
-    hunks: list[Hunk] = []
-    for b0, b1, a0, a1 in changed(old, new):
-        if b1 - b0 == a1 - a0:
-            hunks += [(b0 + at, b0 + at + 1, (new[a0 + at],)) for at in range(b1 - b0)]
-        elif b0 == b1:
-            starts = _starts(new[a0:a1])
-            hunks += [
-                (b0, b0, tuple(new[a0 + s : a0 + e])) for s, e in zip(starts, [*starts[1:], a1 - a0], strict=True)
-            ]
-        else:
-            hunks.append((b0, b1, tuple(new[a0:a1])))
-    return old, hunks
-
-
-def _starts(lines: Sequence[str]) -> list[int]:
-    """Where statements of the outermost level begin."""
-    depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    if not depths:
-        return [0]
-    least = min(depths)
-    found = [at for at, line in enumerate(lines) if line.strip() and len(line) - len(line.lstrip()) == least]
-    return [0, *[at for at in found if at > 0 and lines[at].strip()[0] not in ")]}"]]
-
-
-def joined(lines: Sequence[str], hunks: Iterable[Hunk]) -> str:
-    made: list[str] = []
-    at = 0
-    for b0, b1, there in hunks:
-        made += [*lines[at:b0], *there]
-        at = b1
-    return "\n".join([*made, *lines[at:]])
-
-
-@dataclass(slots=True, kw_only=True)
-class _Dropping:
-    lines: Sequence[str]
-    passes: Callable[[str], bool]
-    budget: int
-    calls: int = 0
-
-    def holds(self, hunks: Sequence[Hunk]) -> bool:
-        if self.calls >= self.budget:
-            return False
-        self.calls += 1
-        return self.passes(joined(self.lines, hunks))
-
-    def ddmin(self, hunks: list[Hunk]) -> tuple[list[Hunk], bool]:
-        parts = 2
-        while len(hunks) > 1:
-            size = math.ceil(len(hunks) / parts)
-            slices = [(at, min(at + size, len(hunks))) for at in range(0, len(hunks), size)]
-            for start, end in slices:
-                rest = hunks[:start] + hunks[end:]
-                if rest and self.holds(rest):
-                    hunks, parts = rest, max(parts - 1, 2)
-                    break
-            else:
-                if parts >= len(hunks):
-                    break
-                parts = min(len(hunks), 2 * parts)
-        return hunks, self.calls < self.budget

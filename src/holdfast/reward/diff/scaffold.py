@@ -1,8 +1,7 @@
 """Scaffolding: what a change added and nothing needs.
 
 Only nodes that were not there before are looked at, so that nobody pays for code that was found. Each finding has a
-weight; how much the sum takes off is up to `minimality`. That a hunk can really go is proven only by dropping it
-(`minimality.minimise`): these are signs.
+weight; how much the sum takes off is up to `minimality`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id
 from holdfast.contracts.trace import ModelCall
-from holdfast.store.judgements import Judgements, plain_name
+from holdfast.store.judgements import Judgements
 
 UNSURE = "unsure"
 LONGEST = 20_000  # characters of one part that a judge is shown; who is longer is not judged
@@ -344,14 +344,6 @@ class Kept:
 def is_failure(judgement: Judgement) -> bool:
     """Whether it is only that the answer could not be read."""
     return judgement.grade is None and judgement.why.startswith("cannot be read")
-
-
-def check_apart(training: Sequence[str], audit: Sequence[str]) -> None:
-    """A judge that trains the policy never evaluates it."""
-    trains = {plain_name(name) for name in training}
-    if both := sorted(name for name in audit if plain_name(name) in trains):
-        why = "trains the policy, and cannot be the one who evaluates it"
-        raise BadInput(f"judge {both[0]}", why=why, remedy="take another model as the audit judge")
 
 
 def criterion_named(name: str, own: Mapping[str, Criterion] | None = None) -> Criterion:
