@@ -27,8 +27,7 @@ from holdfast.contracts.rollout import Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.diff.edits import compare
 from holdfast.reward.judges.ensemble import cascade
-from holdfast.reward.judges.judge import CRITERIA, Kept, LlmJudge
-from holdfast.reward.judges.rules import RuleJudge
+from holdfast.reward.judges.judge import CRITERIA, Kept, LlmJudge, RuleJudge
 from holdfast.store.notifications import FINISHED
 from holdfast.store.store import Store, open_store
 from parts import report

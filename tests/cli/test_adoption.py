@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import AttemptState
-from holdfast.reward.adoption import Row
+from holdfast.reward.tools import Row
 from holdfast.workloads.tooluse.agent import agent
 from tests.cli.conftest import Cli
 from tests.reward.conversation import LOOKUP, lookup, talk, tool

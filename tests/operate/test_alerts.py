@@ -9,7 +9,7 @@ from holdfast.contracts.commands import Severity
 from holdfast.contracts.errors import BadInput
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step, watch
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import AdoptionRate, drop
+from holdfast.reward.tools import AdoptionRate, drop
 
 HIGH = AlarmRule(name="too-hot", fires_above=10.0, clears_at=8.0, hold_s=5.0, least=3, severity=Severity.CRITICAL)
 LOW = AlarmRule(name="too-slow", fires_below=0.5, clears_at=0.6)

@@ -14,7 +14,7 @@ from statsmodels.stats.power import TTestPower
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Scores
-from holdfast.prove.compare import FLIPS, holm, improvement, paired, permutation, required_pairs
+from holdfast.prove.comparison import FLIPS, holm, improvement, paired, permutation, required_pairs
 from holdfast.prove.estimate import difference
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Outcome
-from holdfast.prove.compare import holm, improvement
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, verdict, weigh
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, holm, improvement, verdict, weigh
 from holdfast.prove.estimate import wilson
 from holdfast.prove.matrix import pairs
 from holdfast.prove.sequential import judge, sequence

@@ -11,8 +11,7 @@ from statsmodels.stats.proportion import proportion_confint
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import DAY_S, AdoptionRate, ToolAttempt, drop, of_version, tally
-from holdfast.reward.tools import marks
+from holdfast.reward.tools import DAY_S, AdoptionRate, ToolAttempt, drop, marks, of_version, tally
 from tests.reward.conversation import SCHEMAS, lookup, talk, tool
 
 GOOD = lookup("oak.price", "17")

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.reward.injections import EXFILTRATE, IGNORE, SECRET, UNREDACTED, UNTOLD
 from holdfast.reward.safety import (
     APPLIED,
+    EXFILTRATE,
     GATE,
     GATE_PENALTY,
+    IGNORE,
     MARK,
     PENALTY,
+    SECRET,
+    UNREDACTED,
+    UNTOLD,
     SafetyEvent,
     SafetyPolicy,
     SafetyStage,

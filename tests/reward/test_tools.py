@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import Span
 from holdfast.reward.tools import CallMark, fits, is_busy, marks, problems, schemas_of, signals
-from holdfast.reward.weights import TOOL, weigh
+from holdfast.reward.turns import TOOL, weigh
 from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
 
 QUESTION = "What is oak.price times oak.stock? If unsure: unknown."

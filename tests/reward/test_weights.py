@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.reward.weights import (
+from holdfast.reward.turns import (
     CODE,
     DATA,
     PHASES,

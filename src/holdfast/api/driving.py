@@ -22,7 +22,7 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.pipeline.run import Control, RunSpec, drive
-from holdfast.promote.features import snapshot
+from holdfast.promote.flags import snapshot
 from holdfast.store.store import Store
 
 T = TypeVar("T")

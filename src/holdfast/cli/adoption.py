@@ -14,7 +14,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 
 if TYPE_CHECKING:
     from holdfast.contracts.rollout import Rollout
-    from holdfast.reward.adoption import AdoptionRate, Row, ToolAttempt
+    from holdfast.reward.tools import AdoptionRate, Row, ToolAttempt
     from holdfast.store.store import Store
 
 PAGE = 500
@@ -47,7 +47,7 @@ def adoption(
 ) -> None:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
-    from holdfast.reward.adoption import tally
+    from holdfast.reward.tools import tally
 
     with existing(store, project) as opened:
         named = (

@@ -251,7 +251,7 @@ def _page(change: Change, seen: _Seen) -> str:
 
 def _hunks(before: str, after: str) -> list[list[tuple[str, int, str]]]:
     """Lines that differ with some around them: (kind, number, text). Those that share what is around them are one."""
-    from holdfast.reward.diff.lines import changed, tidy
+    from holdfast.reward.diff.trees import changed, tidy
 
     old, new = tidy(before).split("\n"), tidy(after).split("\n")
     found: list[list[tuple[str, int, str]]] = []

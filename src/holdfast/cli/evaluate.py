@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.features import Features
     from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
-    from holdfast.promote.features import Snapshot
+    from holdfast.promote.flags import Snapshot
     from holdfast.reward.evaluation import Evaluation, Part, PartVerdict, TaskResult
     from holdfast.reward.judges.ensemble import Calibrated, Opinion
     from holdfast.reward.judges.judge import Judge
@@ -178,8 +178,7 @@ def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> 
 def _opinions(runner: Runner, court: _Court, artefact: EvalItem) -> list[Opinion]:
     """By each criterion what the rules can tell, and else whoever is asked after them."""
     from holdfast.reward.judges.ensemble import cascade
-    from holdfast.reward.judges.judge import CRITERIA
-    from holdfast.reward.judges.rules import RuleJudge
+    from holdfast.reward.judges.judge import CRITERIA, RuleJudge
 
     async def ask() -> list[Opinion]:
         rules = RuleJudge(clock=time.time)

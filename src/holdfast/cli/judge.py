@@ -201,8 +201,7 @@ async def _opinions(
     opened: Store, on: Criterion, artefacts: Sequence[EvalItem], judges: Sequence[Judge], advance: Any
 ) -> list[Opinion]:
     from holdfast.reward.judges.ensemble import cascade, doubt
-    from holdfast.reward.judges.judge import Kept
-    from holdfast.reward.judges.rules import RuleJudge
+    from holdfast.reward.judges.judge import Kept, RuleJudge
 
     kept = [[Kept(each, opened.judgements)] for each in judges]
     rules, found = RuleJudge(clock=time.time), []
@@ -216,8 +215,7 @@ async def _opinions(
 
 
 async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
-    from holdfast.reward.judges.bias import probe, self_preference
-    from holdfast.reward.judges.calibration import calibrate, drift, truth
+    from holdfast.reward.judges.calibration import calibrate, drift, probe, self_preference, truth
     from holdfast.reward.judges.judge import JudgeFailed, Kept
 
     known = truth(opened.judgements.labels(on.id))

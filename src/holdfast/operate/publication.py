@@ -25,7 +25,7 @@ from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask
 from holdfast.prove import matrix
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
 from holdfast.prove.reports import document
-from holdfast.prove.reports.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
 

@@ -24,8 +24,8 @@ from holdfast.operate.look import views
 from holdfast.operate.look.lessons import point
 from holdfast.operate.look.usage import catalog, record
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import ToolAttempt, drop, tally
 from holdfast.reward.safety import GATE
+from holdfast.reward.tools import ToolAttempt, drop, tally
 from holdfast.store.notifications import FINISHED, ORDERS
 from holdfast.store.store import Store
 

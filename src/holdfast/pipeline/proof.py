@@ -23,8 +23,7 @@ from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, weigh
 from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
-from holdfast.prove.reports.findings import ProofCriteria
-from holdfast.prove.reports.report import publish
+from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.store.blobs import sha256_of
 
 

@@ -18,9 +18,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import EvalItem, Grade
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import label_of, prompt_of
-from holdfast.reward.judges import bias
-from holdfast.reward.judges.judge import LONGEST, Criterion, Judge, LlmJudge, criterion_named
-from holdfast.reward.judges.rules import RULES, speaks_to_judge
+from holdfast.reward.judges import calibration
+from holdfast.reward.judges.judge import LONGEST, RULES, Criterion, Judge, LlmJudge, criterion_named, speaks_to_judge
 from holdfast.reward.ready import as_text
 
 AT_ONCE = 8  # questions to a judge
@@ -162,9 +161,9 @@ class Ranking:
             return None
         asked = self.made()
         if isinstance(asked, LlmJudge):
-            return await bias.both_ways(bias.asked(asked, self.criterion), found[i], found[j])
+            return await calibration.both_ways(calibration.asked(asked, self.criterion), found[i], found[j])
         scores = {one.sha256: (await asked.ask(self.criterion, one)).score for one in (found[i], found[j])}
-        return await bias.by_scores(lambda artefact: scores[artefact.sha256])(found[i], found[j])
+        return await calibration.by_scores(lambda artefact: scores[artefact.sha256])(found[i], found[j])
 
 
 def rank(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reward.diff.lines import changed, rising, tidy
+from holdfast.reward.diff.trees import changed, rising, tidy
 
 texts = st.lists(st.sampled_from(["a", "b", "c", "d e", ""]), max_size=12)
 

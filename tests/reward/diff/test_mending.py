@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.mending import mended, parsed, respelled
+from holdfast.reward.diff.trees import mended, parsed, respelled
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import EvalItem, Label, Maker
-from holdfast.reward.judges.bias import (
+from holdfast.reward.judges.calibration import (
     asked,
     both_ways,
     by_scores,

@@ -12,8 +12,7 @@ from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.judges.ensemble import EnsembleOutcome, Opinion, cascade, doubt, pool, signals
-from holdfast.reward.judges.judge import CRITERIA
-from holdfast.reward.judges.rules import RuleJudge
+from holdfast.reward.judges.judge import CRITERIA, RuleJudge
 from tests.reward.voices import Scripted, calibration, judgement
 
 ON = CRITERIA["correctness"]

@@ -20,6 +20,7 @@ from holdfast.reward.judges.judge import (
     JudgeFailed,
     Kept,
     LlmJudge,
+    RuleJudge,
     criterion_from,
     criterion_named,
     fence,
@@ -29,7 +30,6 @@ from holdfast.reward.judges.judge import (
     read,
     score_of,
 )
-from holdfast.reward.judges.rules import RuleJudge
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.reward.voices import Voice, call

@@ -11,8 +11,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.trace import Span
-from holdfast.reward.adoption import ToolAttempt, of_version
-from holdfast.reward.tools import marks, schemas_of
+from holdfast.reward.tools import ToolAttempt, marks, of_version, schemas_of
 from holdfast.store.store import Store
 
 Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them

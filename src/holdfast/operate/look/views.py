@@ -220,7 +220,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     """
     from holdfast.operate.look.usage import records
     from holdfast.prove.estimate import wilson
-    from holdfast.reward.adoption import tally
+    from holdfast.reward.tools import tally
 
     found = store.runs.get(run_id)
     made = records(store, store.figures.decided(found.id, min(most, MOST)))

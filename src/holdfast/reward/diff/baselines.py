@@ -11,8 +11,7 @@ from statistics import mean
 
 from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, compare
-from holdfast.reward.diff.lines import changed, tidy
-from holdfast.reward.diff.trees import kinds, language_of
+from holdfast.reward.diff.trees import changed, kinds, language_of, tidy
 
 LEAST = 0.1  # of both multipliers
 

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.reward.diff.edits import Change, EditFinding, compare
-from holdfast.reward.diff.lines import tidy
-from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, parse
+from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, parse, tidy
 
 WEIGHTS: Mapping[str, float] = {
     "unused_import": 0.25,

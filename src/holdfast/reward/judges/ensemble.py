@@ -16,8 +16,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem, Grade, Judgement, ReviewRequest
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.judges.calibration import probability, weight
-from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed
-from holdfast.reward.judges.rules import RuleJudge, speaks_to_judge
+from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed, RuleJudge, speaks_to_judge
 
 SURE = 0.8  # a probability of so much, or of so little, ends a cascade
 GAP = 0.5  # between the highest and the lowest: a dispute
