@@ -9,9 +9,8 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Outcome
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, holm, improvement, verdict, weigh
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, holm, improvement, pairs, verdict, weigh
 from holdfast.prove.estimate import wilson
-from holdfast.prove.matrix import pairs
 from holdfast.prove.sequential import judge, sequence
 
 VERSIONS = ("sprout-1", "sprout-2")

@@ -28,8 +28,7 @@ from holdfast.pipeline.episodes import SAFETY, episode, missing
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episodes_in, looks_in
 from holdfast.promote.gate import ALLOWED, NAMES
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
-from holdfast.prove.matrix import pairs
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, pairs, weigh
 from holdfast.store.store import Store
 
 NOTHING_LEARNT = "nothing_learnt"

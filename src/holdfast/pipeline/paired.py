@@ -29,8 +29,7 @@ from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
-from holdfast.prove.matrix import pairs
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, pairs, weigh
 from holdfast.store.store import Store
 
 KIND = "prove"

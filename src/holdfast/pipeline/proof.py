@@ -20,8 +20,7 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
-from holdfast.prove.comparison import ComparisonConfig, weigh
-from holdfast.prove.matrix import paired_cells
+from holdfast.prove.comparison import ComparisonConfig, paired_cells, weigh
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.store.blobs import sha256_of

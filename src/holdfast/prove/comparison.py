@@ -7,20 +7,118 @@ Whether it is enough to promote is decided by the gate, which is told what is he
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, isfinite
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
-from holdfast.prove import estimate, matrix
+from holdfast.prove import estimate
 from holdfast.prove.sequential import Bounds, judge, sequence
+
+Matrix = NDArray[np.float64]  # [tasks, seeds]
+Cells = Mapping[tuple[str, int], float | None]
+
+METRICS: Mapping[str, Callable[[Episode], float | None]] = {
+    "success": lambda episode: episode.success,
+    "reward": lambda episode: episode.reward,
+    "safety": lambda episode: -episode.safety_cost,
+    "latency": lambda episode: None if episode.latency_s is None else -episode.latency_s,
+    "cost": lambda episode: None if episode.tokens is None else -float(episode.tokens),
+}
+
+
+def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
+    """The metric on every task that was measured with every seed, in order of arrival; `missing` names the others."""
+    cells = _cells(episodes, metric)
+    tasks, seeds = _axes(cells)
+    whole = [task for task in tasks if all(cells.get((task, seed)) is not None for seed in seeds)]
+    if not whole:
+        raise BadInput(f"{metric} of {version}", why="no task was measured with every seed", remedy="measure more")
+    values = _table(cells, whole, seeds)
+    return Scores(
+        version=version,
+        metric=metric,
+        tasks=tuple(whole),
+        seeds=tuple(seeds),
+        values=tuple(map(tuple, values.tolist())),
+    )
+
+
+def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str) -> dict[str, str]:
+    """Which tasks cannot be compared, and why: what either has, but not both with every seed."""
+    cells = {"baseline": _cells(baseline, metric), "candidate": _cells(candidate, metric)}
+    seeds = _shared_seeds(*cells.values())
+    found: dict[str, str] = {}
+    for task in dict.fromkeys(task for side in cells.values() for task in _axes(side)[0]):
+        for name, side in cells.items():
+            lacking = [seed for seed in seeds if side.get((task, seed)) is None]
+            if len(lacking) == len(seeds):
+                found.setdefault(task, f"the {name} has no {metric} there")
+            elif lacking:
+                found.setdefault(task, f"the {name} has no {metric} with seed {', '.join(map(str, lacking))}")
+    return found
+
+
+def pairs(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
+) -> tuple[tuple[str, ...], Matrix, Matrix]:
+    """The tasks that both have with every seed that both use, in the baseline's order of arrival, and both matrices.
+
+    There may be none of them: then both are empty.
+    """
+    tasks, _, before, after = paired_cells(baseline, candidate, metric)
+    return tasks, before, after
+
+
+def paired_cells(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
+) -> tuple[tuple[str, ...], tuple[int, ...], Matrix, Matrix]:
+    """As `pairs`, with the seeds of the columns."""
+    before, after = _cells(baseline, metric), _cells(candidate, metric)
+    seeds = _shared_seeds(before, after)
+    whole = tuple(
+        task
+        for task in _axes(before)[0]
+        if seeds and all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
+    )
+    return whole, seeds, _table(before, whole, seeds), _table(after, whole, seeds)
+
+
+def _cells(episodes: Sequence[Episode], metric: str) -> dict[tuple[str, int], float | None]:
+    if metric not in METRICS:
+        raise BadInput(f"metric {metric!r}", why="is unknown", remedy=f"use one of {', '.join(METRICS)}")
+    value = METRICS[metric]
+    cells: dict[tuple[str, int], float | None] = {}
+    for episode in episodes:
+        if (episode.task, episode.seed) in cells:
+            raise BadInput(
+                f"episode of {episode.task} with seed {episode.seed}",
+                why="is there twice, and only one can count",
+                remedy="choose one without looking at its outcome",
+            )
+        cells[episode.task, episode.seed] = value(episode)
+    return cells
+
+
+def _axes(cells: Cells) -> tuple[list[str], list[int]]:
+    return list(dict.fromkeys(task for task, _ in cells)), sorted({seed for _, seed in cells})
+
+
+def _shared_seeds(before: Cells, after: Cells) -> tuple[int, ...]:
+    return tuple(sorted({seed for _, seed in before} & {seed for _, seed in after}))
+
+
+def _table(cells: Cells, tasks: Sequence[str], seeds: Sequence[int]) -> Matrix:
+    rows = [[cells[task, seed] for seed in seeds] for task in tasks]
+    return np.array(rows, np.float64).reshape(len(tasks), len(seeds))
+
 
 SEED_P_VALUE_SPREAD, SEED_DELTA_SPREAD = 0.05, 0.05
 SAMPLE_P_VALUE_SPREAD, SAMPLE_DELTA_SPREAD = 0.04, 0.08
@@ -114,7 +212,7 @@ _METHOD = "paired permutation"
 def streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
     """A stream of chance for each metric, and one for "bands": from one seed a metric has the same p and the same
     interval wherever it is compared, whatever else is."""
-    names = (*matrix.METRICS, "bands")
+    names = (*METRICS, "bands")
     return dict(zip(names, rng.spawn(len(names)), strict=True))
 
 
@@ -311,7 +409,7 @@ def weigh(
 ) -> ComparisonResult:
     """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
     _check_ranges([*baseline, *candidate], how)
-    both = {metric: _both(baseline, candidate, metric, versions) for metric in matrix.METRICS}
+    both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
     if how.primary not in measured:
         raise BadInput(
@@ -338,11 +436,11 @@ def weigh(
         safety_bounds=_sequence(safety, how, "safety"),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
-        missing=matrix.missing(baseline, candidate, how.primary),
+        missing=missing(baseline, candidate, how.primary),
     )
 
 
-def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
+def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and, on its own, that safety is not worse by more than the margin.
 
     Both have to be, so each may take the whole α: for a false promotion the one that is false must be proved. Either
@@ -371,7 +469,7 @@ def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: ComparisonConfig, 
 def _both(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str, versions: tuple[str, str]
 ) -> tuple[Scores, Scores] | None:
-    tasks, seeds, before, after = matrix.paired_cells(baseline, candidate, metric)
+    tasks, seeds, before, after = paired_cells(baseline, candidate, metric)
     if len(tasks) < 2:
         return None
     one, other = (
@@ -381,7 +479,7 @@ def _both(
     return one, other
 
 
-def _gains(sides: tuple[Scores, Scores]) -> matrix.Matrix:
+def _gains(sides: tuple[Scores, Scores]) -> Matrix:
     before, after = (np.array(side.values).mean(axis=1) for side in sides)
     return np.asarray(after - before)
 
@@ -395,8 +493,8 @@ def _margin(how: ComparisonConfig, metric: str, baseline: Scores) -> float:
 
 
 def _bands(
-    before: matrix.Matrix,
-    after: matrix.Matrix,
+    before: Matrix,
+    after: Matrix,
     seeds: tuple[int, ...],
     p_value: float,
     how: ComparisonConfig,
@@ -421,7 +519,7 @@ def _bands(
     return found
 
 
-def _observed(gains: matrix.Matrix, seed: int, rng: np.random.Generator) -> SeedFinding:
+def _observed(gains: Matrix, seed: int, rng: np.random.Generator) -> SeedFinding:
     means = gains.mean(axis=1)
     return SeedFinding(
         seed=seed, sample_size=len(means), p_value=permutation(means, rng=rng), reward_delta=float(means.mean())
@@ -432,7 +530,7 @@ def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
     return {"low": -reach(how, metric), "high": reach(how, metric)}
 
 
-def _sequence(gains: matrix.Matrix, how: ComparisonConfig, metric: str) -> Bounds:
+def _sequence(gains: Matrix, how: ComparisonConfig, metric: str) -> Bounds:
     return sequence(gains, **_range(how, metric), level=how.level)
 
 

@@ -2,8 +2,8 @@
 
 A scorer is shown the task with what is hidden from the agent, the answer and, if it wants it, the trace. `combine`
 makes of several the one `Score` that a worker calls. One of them may be the gate: its number is the signal `success`,
-and the others are paid only where it says that the answer is right (`sheet`). The ready scorers are in `ready` and
-`judged`; what a run should know about its scorers before it starts is told by `contracts.scorer.check_scorers`.
+and the others are paid only where it says that the answer is right (`breakdown`). The ready scorers are in `ready`;
+`contracts.scorer.check_scorers` checks scorers before a run starts.
 """
 
 from __future__ import annotations
@@ -43,24 +43,18 @@ Signals: TypeAlias = tuple[RewardTerm, ...]
 Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what was done for it
 Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
 
-# Names for config files, and where they are: plain functions, and makers that take options.
-FUNCTIONS: Mapping[str, str] = {
-    "exact": "holdfast.reward.ready",
-    "normalized": "holdfast.reward.ready",
-    "json_equal": "holdfast.reward.ready",
-    "contains": "holdfast.reward.ready",
-    "secrets_told": "holdfast.reward.ready",
-    "forbidden_tools": "holdfast.reward.ready",
-    "injections_obeyed": "holdfast.reward.ready",
-    "diff": "holdfast.reward.judged",
-}
-MAKERS: Mapping[str, str] = {
-    "numeric": "holdfast.reward.ready",
-    "regex": "holdfast.reward.ready",
-    "rules": "holdfast.reward.judged",
-    "judge": "holdfast.reward.judged",
-    "rank": "holdfast.reward.judged",
-}
+# Names in `ready` that config files may use: plain functions, and makers that take options.
+FUNCTIONS = (
+    "exact",
+    "normalized",
+    "json_equal",
+    "contains",
+    "secrets_told",
+    "forbidden_tools",
+    "injections_obeyed",
+    "diff",
+)
+MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 
 
@@ -483,12 +477,12 @@ def _own(named: str, about: dict[str, Any], options: dict[str, Any]) -> Scorer:
 
 
 def _ready(named: str, about: dict[str, Any], options: dict[str, Any], connect: Connect | None) -> Scorer:
-    known = {**FUNCTIONS, **MAKERS}
+    known = (*FUNCTIONS, *MAKERS)
     if named not in known:
         close = difflib.get_close_matches(named, known, n=1)
         remedy = f"{f'did you mean {close[0]}? ' if close else ''}use module:function, file.py:function, or one of "
         raise BadInput(f"scorer {named!r}", why="is unknown", remedy=remedy + ", ".join(known))
-    made: Any = getattr(importlib.import_module(known[named]), named)
+    made: Any = getattr(importlib.import_module("holdfast.reward.ready"), named)
     if named in ASKING:
         options = _reached(named, options, connect)
     if named in MAKERS:

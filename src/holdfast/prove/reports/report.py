@@ -20,8 +20,7 @@ import numpy as np
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode, MetricComparison
 from holdfast.contracts.records import encode
-from holdfast.prove.comparison import paired, streams
-from holdfast.prove.matrix import scores
+from holdfast.prove.comparison import paired, scores, streams
 from holdfast.prove.reports import document
 from holdfast.prove.reports.document import (
     FAMILY,

@@ -78,14 +78,8 @@ _COMPARES = names(
 _INNER = (" __dict__", " __globals__", " __subclasses__")
 _SPELLS = names("chr map join bytes bytearray fromhex decode base64 b64decode codecs str format reversed compile exec")
 _VALUES = names("int str float bool list dict tuple set frozenset bytes complex")
-_ASSIGNS = frozenset(
-    {
-        "assignment",
-        "augmented_assignment",
-        "assignment_expression",
-        "augmented_assignment_expression",
-        "delete_statement",
-    }
+_ASSIGNS = names(
+    "assignment augmented_assignment assignment_expression augmented_assignment_expression delete_statement"
 )
 _CALLS = frozenset({"call", "call_expression"})
 _DOTTED = frozenset({"attribute", "member_expression"})

@@ -283,20 +283,9 @@ _SKIPS = names(
 )
 _DOTTED_ONLY = frozenset({"skip", "only", "todo", "fails", "failing", "fit"})  # else they may be anybody's name
 _MOCKS = frozenset({"monkeypatch", "patch", "MagicMock", "mock", "spyOn"})
-_WRAPS = frozenset(
-    {
-        "if_statement",
-        "for_statement",
-        "for_in_statement",
-        "while_statement",
-        "try_statement",
-        "with_statement",
-        "except_clause",
-        "catch_clause",
-        "else_clause",
-        "elif_clause",
-        "finally_clause",
-    }
+_WRAPS = names(
+    "if_statement for_statement for_in_statement while_statement try_statement with_statement except_clause"
+    " catch_clause else_clause elif_clause finally_clause"
 )
 _WAYS = names(
     "return_statement yield raise_statement throw_statement try_statement if_statement delete_statement"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category, normalize
 
 from holdfast.contracts.detect import personal, secrets
@@ -22,7 +22,9 @@ from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id
 from holdfast.contracts.trace import ModelCall
-from holdfast.store.judgements import Judgements
+
+if TYPE_CHECKING:
+    from holdfast.store.judgements import Judgements
 
 UNSURE = "unsure"
 LONGEST = 20_000  # characters of one part that a judge is shown; who is longer is not judged
