@@ -1,8 +1,8 @@
-"""What a flag is for somebody, and why: pure, over one snapshot of all flags.
+"""Evaluates feature flags over one snapshot of all flags, and defines the flags of Holdfast's own features.
 
-The order is fixed: it exists → it is not killed → it is enabled → it has not expired → what it requires holds → the
-first rule that fits. Whatever fails on the way gives the `off` variant, which is what was there before the feature.
-Where flags are kept is the store's business, how a program asks for them is `provider`'s.
+The order is fixed: the flag exists, it is not killed, it is enabled, it has not expired, what it requires holds, then
+the first rule that fits. Whatever fails gives the `off` variant. The flags of our own features are all on by default; a
+feature needs its group, and five features can be switched off by environment variables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How often the proof is wrong, and how soon it is right: experiments by the ten thousand, looked at after every task.
+"""Measures how often the proof is wrong and how soon it is right, on many thousand simulated experiments.
 
-The bets are those of `sequential` and `guard`, which judge real runs: here their verdicts are counted, on the shapes of
-`simulate` and on pairs of real runs. A plain paired z-test that is looked at in the same way stands beside them.
+The verdicts are those of `sequential` and `guard`, which judge real runs, read after every task. Each shape draws the
+differences of paired tasks, candidate minus baseline, as [experiments, tasks]; with a lift of 0 there is nothing to
+promote. A plain paired z-test that is read equally often is measured beside them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The front door of proof: the episodes of two versions go in, and all that can be said about them comes out.
+"""Compares the episodes of two versions: score matrices, paired tests, stability bands and the verdict.
 
-The verdict may be looked at after every task. Comparisons are as of now, each metric turned so that higher is better.
-Whether it is enough to promote is decided by the gate, which is told what is here.
+A matrix has a row for each task and a column for each seed, and for every metric higher is better. The verdict may be
+read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote is
+decided by the gate.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""From signals to a sheet: one hidden outcome check gates all shaping, and a veto ends everything.
+"""Combines reward terms: one hidden outcome check gates all shaping, and a veto ends everything.
 
-The law: whatever else is paid, an attempt that failed the check never has more than 0, and one that passed it never
-less than what the guard keeps for it. Under a graded guard an answer that is partly right has its grade, and no more:
-nothing else is paid to it. The guard only lowers weights: every signal stays with the value that was measured, and the
-total stays their weighted sum, so that anybody can compute it again. What is measured is up to the other files.
+An attempt that failed the check never has more than 0, and one that passed it never less than the gate keeps for it.
+Under a graded gate a partly right answer has its grade and nothing else. The gate only lowers weights: every term keeps
+the value that was measured, and the total stays the weighted sum, so anybody can compute it again.
 """
 
 from __future__ import annotations

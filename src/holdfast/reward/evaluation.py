@@ -1,8 +1,7 @@
-"""One report per task result: rules, judges, minimal diff and safety, and one score under the law of `sheet`.
+"""Evaluates one task result: rules, judges, minimal diff, tools and safety, and one score under the outcome gate.
 
-Each part looks at a result and says what it found, with reasons; what it cannot tell it does not say. The hidden check
-is the outcome, and without one there is no score: what nothing gates is not paid. Whoever can ask a model arrives as a
-function; without one, nothing here leaves the process.
+Each part returns a verdict with reasons, or says that it cannot tell. Without a hidden check there is no score. A model is
+asked only through the function that is passed in.
 """
 
 from __future__ import annotations

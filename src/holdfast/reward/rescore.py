@@ -1,8 +1,6 @@
-"""A changed scorer on stored rollouts, without running an agent; and two scorings of the same rollouts side by side.
+"""Applies a changed scorer to stored rollouts without running an agent, and compares two scorings of the same rollouts.
 
-Nothing is read or written here: whoever asks brings the rollouts as records and keeps what comes back. Whether a
-difference between two versions suffices for a release is the gate's matter (`promote`); here it is only said how large
-it was under each scoring.
+Nothing is read or written here: the caller passes records and keeps the results.
 """
 
 from __future__ import annotations

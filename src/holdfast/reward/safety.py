@@ -1,10 +1,9 @@
-"""What was unsafe about an attempt, and what that does to its reward: found, counted, penalised, gated.
+"""Finds what was unsafe about an attempt, and what that does to its reward.
 
-Events come from those who watched (spans called `agent.safety_policy_applied`) or from looking at what was said here.
-Penalties are shaping. A hard gate is more: nothing positive is paid with it, in whichever order the terms came, because
-it is applied to all of them at once and last (`close`), or as a veto of the outcome gate. A blocked attempt
-keeps its signals and stays as data: what was unsafe is what has to be learnt from. Learning under a budget of cost is
-`learn.constrain`; whether a policy may go into service is a gate's matter.
+Events come from spans called `agent.safety_policy_applied`, or from screening the texts: injected orders by the rules
+here, secrets by `contracts.detect`. A rule wants an order and its object within one sentence; an attack worded otherwise
+is not found. Penalties are shaping. A hard gate is applied last, over all terms at once (`close`), or as a veto of the
+outcome gate: nothing positive is paid with it. A blocked attempt keeps its terms and stays as data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What each tool call was worth: well formed, well chosen, of use, and what was done about its error; each by itself.
+"""Scores each tool call, and counts over many attempts whether tools are used where they are needed, and only there.
 
-Which tool was chosen is judged by what the task needed, and never by what came of it. A call that repeats another, or
-that neither served a need nor led to the answer, earns nothing and makes the others' parts smaller: none can be added
-that pays without being of use. How much each of the four counts is up to `weights` (tool@1), whether any is paid to
-the guard (`sheet`).
+A call is scored for structure, choice, utility and error handling. Choice is judged by what the task needed, never by the
+result. A call that repeats another, or that neither served a need nor led to the answer, earns nothing and makes the
+others' parts smaller. Adoption rates count tasks, never calls: several tries at one task are averaged first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What each turn was worth: what it found out, whether it kept its form, how far it came, how safe it was.
+"""Measures what each turn was worth, and defines the weight sets and the curriculum that such terms count by.
 
-Nothing here is paid by length or by number: what is measured once for each turn is divided among all turns, and a turn
-whose calls led nowhere earns nothing of it; what is a difference telescopes. A signal's weight is only its part among
-those of its name: how much a name counts is up to `weights`, whether any of it is paid to the guard (`sheet`). What a
-belief, a potential, a form or a cost is, the caller says.
+The terms are information gain, format, progress and safety. What is measured once for each turn is divided among all
+turns, and a turn whose calls led nowhere earns nothing of it, so more turns pay no more; differences telescope. A weight
+set divides 1 among groups of terms and is fixed before anything is measured: nobody gains by what is missing. Whether
+any of it is paid is decided by the outcome gate (`breakdown`).
 """
 
 from __future__ import annotations

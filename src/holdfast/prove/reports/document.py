@@ -1,7 +1,7 @@
-"""What all files of a published benchmark share: their names and places, the rules of their fields, the head, the seal.
+"""What all files of a published benchmark share: names and places, field rules, the head, the seal, strict reading.
 
 A publication is the reports of one run: baseline, trained, significance, safety-regression, summary, and the proof over
-them. What each says is `report`'s business, whether it is true is `validate`'s, how long it is kept `archive`'s.
+them. `report` builds them, `validate` checks them and moves old ones to the archive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Benchmark reports: what was measured of two checkpoints, what follows from it, and the proof over all of it.
+"""Benchmark reports of two checkpoints: what follows from their episodes, and the documents that say so.
 
-Every document is a function of its inputs (the episodes, the criteria, alpha, a seed), so anyone can build it again;
-`validate` does. What follows from the episodes is `findings`' business, how long files are kept is `archive`'s.
+Every document is a function of its inputs (episodes, criteria, alpha, seed), so `validate` can build it again.
 """
 
 from __future__ import annotations

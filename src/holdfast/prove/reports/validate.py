@@ -1,7 +1,10 @@
-"""Whether a published file is true: it is built again from the samples, and compared leaf by leaf with what it says.
+"""Checks published reports, archives them and purges old ones.
 
-A file is read together with those it rests on, active or archived. Nothing is repaired, and nothing is believed because
-it looks well: a figure that cannot be computed again is a problem like one that is wrong.
+A report is valid when it can be built again from its samples and every leaf is the same. It is read together with the
+files it rests on, active or archived. Nothing is repaired; a figure that cannot be computed again is a problem.
+
+Archiving copies a file, reads the copy back, compares, and only then removes the original; purging removes what is in
+the archive and past its time. After a crash every report is still in at least one place, and a second run continues.
 """
 
 from __future__ import annotations

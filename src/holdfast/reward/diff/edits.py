@@ -1,7 +1,9 @@
-"""From two texts to the edits between them, and what these cost.
+"""Finds the edits between two texts, and what they cost.
 
-An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a tenth, by the line, so that a flood
-of them still shows; layout costs nothing. Whether a cost is too high depends on what was needed: `minimality`.
+Nodes are matched in the manner of GumTree (Falleri et al. 2014, https://doi.org/10.1145/2642937.2642982): equal subtrees
+from the largest down, then parents that share most of their descendants, then the optimal mapping (Zhang and Shasha
+1989) where little is left. An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a tenth of
+that for each line; layout costs nothing.
 """
 
 from __future__ import annotations

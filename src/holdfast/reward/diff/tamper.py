@@ -1,8 +1,8 @@
-"""Work on the check instead of on the task: tests that are gone or weaker, copied answers, ways around the judge.
+"""Finds work on the check instead of on the task: weakened tests, copied answers, protected files, ways around a judge.
 
-Each finding is a veto (`Guard(vetoes=("tampering",))`). Here is what a change touched, and who looks at it: tests go to
-`weakening`, what is new in source to `specials` and `escapes`. That a grader really cannot be reached is the sandbox's
-business.
+Ways around a judge are exits, patched modules, objects equal to everything, and code that asks whether it is tested; an
+exit under `if __name__ == "__main__"` or in `main` is allowed. Each finding is a veto (`vetoes=("tampering",)`). That a
+grader cannot be reached at all is ensured by the sandbox.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Source text as compact trees: what a program says, without how it is laid out.
+"""Reads source text as compact trees that do not depend on layout, and finds the lines in which two texts differ.
 
-Python, JavaScript, TypeScript and TSX are read by tree-sitter; any other text, and any that does not parse, becomes
-lines of words. Punctuation, quotes and brackets that the shape already tells are left out: a reformatted program is the
-same tree. Of two texts only what differs is walked: `both` folds what stands in unchanged lines into single leaves.
-Which node became which is up to `matching`.
+Python, JavaScript, TypeScript and TSX are parsed by tree-sitter; any other text, and text that does not parse, becomes
+lines of words. Punctuation, quotes and brackets that the shape implies are left out. Of two texts only what differs is
+walked: `both` folds unchanged lines into single leaves. Stars that are valid Python but that the grammar rejects
+(`a[*b]`, `return *a, b`) are replaced by a plus, which keeps every position.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a judge's numbers are worth, measured on labels: the map to probabilities, agreement, error, drift, standing.
+"""Measures on labels what a judge's scores are worth: calibration map, agreement, error, drift and biases.
 
-A calibration is bound to the judge, the criterion, the way it is asked and the labels; for anything else it says
-nothing. A judge below its floor is diagnostic only: it is shown, and weighs nothing. Biases are measured in `bias`.
+A calibration is bound to the judge, the criterion, the prompt and the labels. A judge below its floor is diagnostic only:
+it is shown and has no weight. A bias test asks about the same answer twice, with and without something that must not
+matter (length, order, authorship, instructions to the judge), and gives the effect with its interval.
 """
 
 from __future__ import annotations

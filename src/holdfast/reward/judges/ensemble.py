@@ -1,8 +1,8 @@
-"""Many judges, one opinion: calibrated probabilities pooled by precision, disagreement surfaced, doubt handed on.
+"""Combines judges: calibrated probabilities are pooled by precision, and what stays open is handed to a person.
 
-A cascade asks what is cheap first: the rules, then small models, then large ones, and ends as soon as it is sure. Who
-abstains is left out and told; judges who contradict one another make a dispute, which nobody settles by averaging.
-When no judge can be had, the rules' word stands. What was left open waits for a person (`holdfast label`).
+A cascade asks the rules first, then small models, then large ones, and stops as soon as it is sure. Judges that abstain
+are left out and named. Judges that contradict one another make a dispute, which is not settled by averaging. When no
+judge can be reached, the rules decide.
 """
 
 from __future__ import annotations

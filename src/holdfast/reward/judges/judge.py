@@ -1,8 +1,8 @@
-"""One judge, one criterion, one question: what is asked, how the answer is read, and what is kept of it.
+"""Judges: the criteria, how a model is asked and its answer read, and what rules can tell without a model.
 
-A criterion is a question with anchored answers. What is judged stands between marks that nobody who wrote it could
-know, so that nothing in it can pass for an instruction. An answer that cannot be read is no answer: the judge abstains,
-and nothing is made up in its place. Whether a judge may be believed is told by `calibration`; many judges are `jury`'s.
+What is judged stands between marks that its author could not know, so nothing in it passes for an instruction. A judge
+whose answer cannot be read abstains. Rules answer only where a rule can know, and never look at length. Whether a judge
+may be trusted is measured in `calibration`; several judges are combined in `ensemble`.
 """
 
 from __future__ import annotations
