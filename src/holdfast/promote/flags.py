@@ -23,6 +23,8 @@ from holdfast.promote.bucketing import bucket
 KEY = "targetingKey"  # of the context: who it is about, by OpenFeature's name
 MOST_DEEP = 32  # flags that require flags that require …
 KILL = "HOLDFAST_KILL_"
+NEEDS = {"equals": "a text, a number, true or false", "in": "a list", "not_in": "a list"}  # by operator
+NEEDS |= {"prefix": "a text", "suffix": "a text", "above": "a number", "below": "a number"}
 UNSAID = frozenset({"", "0", "false", "no", "off"})  # a variable with any other text in it kills
 
 
@@ -87,23 +89,11 @@ class _Look:
         return self._known[name]
 
     def _decide(self, flag: Flag, path: tuple[str, ...]) -> FlagValue:
-        if switch := self._switched_off(flag):
+        if switch := _switched_off(flag, self._now, self._environment):
             return _off(flag, Why.DISABLED, switch)
         if unmet := self._unmet(flag, path):
             return _off(flag, Why.DEFAULT, unmet)
         return self._by_rules(flag)
-
-    def _switched_off(self, flag: Flag) -> str:
-        variable = kill_variable(flag.name)
-        if self._environment.get(variable, "").strip().lower() not in UNSAID:
-            return f"killed by {variable}"
-        if flag.killed:
-            return "killed"
-        if not flag.enabled:
-            return "not enabled"
-        if flag.expires_at is not None and self._now >= flag.expires_at:
-            return "expired"
-        return ""
 
     def _unmet(self, flag: Flag, path: tuple[str, ...]) -> str:
         for other, wanted in flag.requires.items():
@@ -134,6 +124,18 @@ class _Look:
                 return FlagValue(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
         outside = f"; the key's place is {place:.1f}, not below {widest:g} %" if widest else ""
         return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}{outside}")
+
+
+def _switched_off(flag: Flag, now: float, environment: Mapping[str, str]) -> str:
+    """What switches the flag off for everybody; empty where nothing does."""
+    variable = kill_variable(flag.name)
+    if _is_said(environment.get(variable, "")):
+        return f"killed by {variable}"
+    if flag.killed:
+        return "killed"
+    if not flag.enabled:
+        return "not enabled"
+    return "expired" if flag.expires_at is not None and now >= flag.expires_at else ""
 
 
 def _off(flag: Flag, reason: Why, detail: str) -> FlagValue:
@@ -185,9 +187,9 @@ def _number(value: Any) -> float | None:
 
 def check(flag: Flag, flags: Mapping[str, Flag]) -> None:
     """Refuse a flag that could never be evaluated beside these others: BadInput says what to change."""
-    for rule in flag.rules:
-        for condition in rule.conditions:
-            _check_condition(flag.name, condition)
+    for condition in (one for rule in flag.rules for one in rule.conditions if not _is_fit(one)):
+        what = f"flag {flag.name}: {condition.attribute} {condition.operator} {condition.value!r}"
+        raise BadInput(what, why=f"{condition.operator} needs {NEEDS[condition.operator]}")
     beside = {**flags, flag.name: flag}
     for other, variant in flag.requires.items():
         if other not in beside:
@@ -201,14 +203,6 @@ def check(flag: Flag, flags: Mapping[str, Flag]) -> None:
             why = f"{one.name} requires its variant {one.requires[flag.name]}"
             raise BadInput(f"flag {flag.name}: variants", why=why, remedy=f"keep it, or change {one.name} first")
     _height(beside, flag.name, (), {})
-
-
-def _check_condition(name: str, condition: Condition) -> None:
-    if not _is_fit(condition):
-        wanted = {"equals": "a text, a number, true or false", "in": "a list", "not_in": "a list"}
-        wanted |= {"prefix": "a text", "suffix": "a text", "above": "a number", "below": "a number"}
-        what = f"flag {name}: {condition.attribute} {condition.operator} {condition.value!r}"
-        raise BadInput(what, why=f"{condition.operator} needs {wanted[condition.operator]}")
 
 
 def _is_fit(condition: Condition) -> bool:
@@ -336,7 +330,7 @@ class Snapshot:
     def _culprit(self, name: str, key: str) -> str:
         """The flag itself, or the one it requires that is to blame."""
         flag, seen = self.flags[name], {name}
-        while _is_open(flag, self.now, self.environment):
+        while not _switched_off(flag, self.now, self.environment):
             unmet = (
                 other
                 for other, wanted in flag.requires.items()
@@ -371,37 +365,23 @@ def snapshot(flags: Iterable[Flag], *, now: float, environment: Mapping[str, str
 
 def features(environment: Mapping[str, str], *, owner: str) -> tuple[Flag, ...]:
     """All of them, each behind the one that it requires: on, but for those whose variable says no."""
-    refused = {name for variable, name in VARIABLES.items() if _is_refused(environment.get(variable, ""))}
+    given = {name: environment.get(variable, "").strip() for variable, name in VARIABLES.items()}
+    refused = {name for name, text in given.items() if text and not _is_said(text)}
     return tuple(
-        _feature(group, part, what, is_on=f"{group}.{part}" not in refused, owner=owner)
+        Flag(
+            name=f"{group}.{part}",
+            variants={"on": True, "off": False},
+            off="off",
+            enabled=f"{group}.{part}" not in refused,
+            rules=(FlagRule(variant="on"),),
+            requires={} if part == "enabled" else {f"{group}.enabled": "on"},
+            description=what,
+            owner=owner,
+        )
         for group, parts in GROUPS.items()
         for part, what in parts.items()
     )
 
 
-def _feature(group: str, part: str, what: str, *, is_on: bool, owner: str) -> Flag:
-    return Flag(
-        name=f"{group}.{part}",
-        variants={"on": True, "off": False},
-        off="off",
-        enabled=is_on,
-        rules=(FlagRule(variant="on"),),
-        requires={} if part == "enabled" else {f"{group}.enabled": "on"},
-        description=what,
-        owner=owner,
-    )
-
-
-def _is_open(flag: Flag, now: float, environment: Mapping[str, str]) -> bool:
-    """Whether nothing about the flag itself switches it off for everybody."""
-    is_over = flag.expires_at is not None and now >= flag.expires_at
-    return flag.enabled and not (flag.killed or is_over or _is_said(environment.get(kill_variable(flag.name), "")))
-
-
 def _is_said(text: str) -> bool:
     return text.strip().lower() not in UNSAID
-
-
-def _is_refused(text: str) -> bool:
-    """Said, and it is no: a variable that is empty says nothing."""
-    return bool(text.strip()) and not _is_said(text)

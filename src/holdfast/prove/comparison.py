@@ -1,8 +1,8 @@
 """Compares the episodes of two versions: score matrices, paired tests, stability bands and the verdict.
 
 A matrix has a row for each task and a column for each seed, and for every metric higher is better. The verdict may be
-read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote is
-decided by the gate.
+read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote
+is decided by the gate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Intervals of rates, and bootstrap intervals of any statistic of a matrix of scores with a row for each task.
 
-Which statistic to use, and whether the answer is good enough, the caller decides. The generator is an argument: the same
-seed gives the same interval.
+Which statistic to use, and whether the answer is good enough, the caller decides. The generator is an argument: the
+same seed gives the same interval.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def interval(
 ) -> Interval:
     """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979.
 
-    Tasks are drawn with all their seeds, so the interval is about tasks like these, and seeds that agree do not count as
-    more evidence. Percentiles of few tasks are too narrow and are taken further out: the expanded percentile interval,
-    Hesterberg 2015, arXiv:1411.5279.
+    Tasks are drawn with all their seeds, so the interval is about tasks like these, and seeds that agree do not count
+    as more evidence. Percentiles of few tasks are too narrow and are taken further out: the expanded percentile
+    interval, Hesterberg 2015, arXiv:1411.5279.
     """
     matrix = _matrix(scores)
     if statistic is mean:

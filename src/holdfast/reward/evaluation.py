@@ -1,7 +1,7 @@
 """Evaluates one task result: rules, judges, minimal diff, tools and safety, and one score under the outcome gate.
 
-Each part returns a verdict with reasons, or says that it cannot tell. Without a hidden check there is no score. A model is
-asked only through the function that is passed in.
+Each part returns a verdict with reasons, or says that it cannot tell. Without a hidden check there is no score. A model
+is asked only through the function that is passed in.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class PartVerdict:
     is_needed: bool = False  # where it could not tell, nothing is passed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     task: str
     verdicts: tuple[PartVerdict, ...]
@@ -145,34 +145,22 @@ def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate =
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]
     if not any(signal.name == guard.outcome for signal in signals):
-        return _unknown(
-            result, verdicts, "no hidden check was run and no answer is known: what nothing gates is not paid"
-        )
+        why = "no hidden check was run and no answer is known: what nothing gates is not paid"
+        return _unknown(result, verdicts, why)
     sheet = total(signals, guard)
     vetoed = [signal.name for signal in signals if signal.name in guard.vetoes and signal.value > 0.0]
     has_passed = any(signal.name == guard.outcome and signal.value == 1.0 for signal in signals)
     untold = [one for one in verdicts if one.is_needed and one.holds is None]
     if untold and has_passed and not vetoed:
         return _unknown(result, verdicts, *(f"{one.part}: {reason}" for one in untold for reason in one.reasons))
-    reasons = [f"{name}: {reason}" for name, reason in _against(verdicts)]
-    return Evaluation(
-        task=result.task,
-        verdicts=verdicts,
-        sheet=sheet,
-        score=normalised(sheet, _faultless(signals, guard)),
-        decision="pass" if has_passed and not vetoed else "fail",
-        reasons=tuple(reasons),
-    )
+    reasons = [f"{one.part}: {reason}" for one in verdicts if one.holds is False for reason in one.reasons]
+    score = normalised(sheet, _faultless(signals, guard))
+    decision: Literal["pass", "fail"] = "pass" if has_passed and not vetoed else "fail"
+    return Evaluation(result.task, verdicts, sheet, score, decision, tuple(reasons))
 
 
 def _unknown(result: TaskResult, verdicts: tuple[PartVerdict, ...], *reasons: str) -> Evaluation:
-    return Evaluation(
-        task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=tuple(reasons)
-    )
-
-
-def _against(verdicts: Sequence[PartVerdict]) -> list[tuple[str, str]]:
-    return [(one.part, reason) for one in verdicts if one.holds is False for reason in one.reasons]
+    return Evaluation(result.task, verdicts, None, None, "unknown", reasons)
 
 
 def _faultless(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
@@ -255,7 +243,13 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     """How much more was changed than needed. What could not be measured in time is not taken to be small."""
     if not result.change:
         return None
-    looked = _in_time(result, file_s, partial(_measured, result))
+
+    def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
+        known = dict(result.references)
+        measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
+        return tuple(scaffold.inspect(result.change, files=result.files)), measured
+
+    looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):
         none = RewardTerm(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
         return PartVerdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
@@ -270,13 +264,6 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
         signals=measured,
         reasons=tuple(reasons) or ("no larger than needed",),
     )
-
-
-def _measured(result: TaskResult) -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
-    """What was added beside the fix, and how large the change is."""
-    known = dict(result.references)
-    measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
-    return tuple(scaffold.inspect(result.change, files=result.files)), measured
 
 
 def tools(result: TaskResult) -> PartVerdict | None:
@@ -324,8 +311,8 @@ def _added(before: str | None, after: str | None) -> str:
 
 def _shown(before: str | None, after: str | None) -> str:
     """What went and what came."""
-    gone, come = _added(after, before), _added(before, after)
-    return "\n".join([*(f"-{line}" for line in gone.splitlines()), *(f"+{line}" for line in come.splitlines())])
+    sides = (("-", _added(after, before)), ("+", _added(before, after)))
+    return "\n".join(f"{sign}{line}" for sign, text in sides for line in text.splitlines())
 
 
 def judged_by(judge: Judge) -> Part:
@@ -368,28 +355,25 @@ def result_from(given: Any, where: str) -> TaskResult:
     if unknown := sorted(set(given) - known - {"files", "tests"}):
         remedy = f"use {', '.join(sorted(known | {'files', 'tests'}))}"
         raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=remedy)
+    passed = given.get("passed")
+    if passed is not None and not isinstance(passed, bool):
+        raise BadInput(f"{where}: passed = {passed!r:.40}", why="must be true or false", remedy="or leave it out")
+    files = given.get("files") or []
+    if not isinstance(files, list) or not all(isinstance(one, str) for one in files):
+        raise BadInput(f"{where}: files", why="must be a list of texts")
     path = _text(given, "path", where, "solution.py")
     return TaskResult(
         task=_text(given, "task", where, ""),
         output=_text(given, "output", where, ""),
         expected=None if given.get("expected") is None else _text(given, "expected", where, ""),
-        passed=_passed(given, where),
+        passed=passed,
         kind=_text(given, "kind", where, "text"),
         context=_text(given, "context", where, ""),
         change=_change(given, path, where),
         references=_texts(given.get("reference"), path, f"{where}: reference"),
-        files=tuple(_list(given.get("files") or [], f"{where}: files")),
-        tests={
-            name: str(text) for name, text in _texts(given.get("tests"), "test_visible.py", f"{where}: tests").items()
-        },
+        files=tuple(files),
+        tests=_texts(given.get("tests"), "test_visible.py", f"{where}: tests"),
     )
-
-
-def _passed(given: Mapping[str, Any], where: str) -> bool | None:
-    passed = given.get("passed")
-    if passed is not None and not isinstance(passed, bool):
-        raise BadInput(f"{where}: passed = {passed!r:.40}", why="must be true or false", remedy="or leave it out")
-    return passed
 
 
 def _text(given: Mapping[str, Any], name: str, where: str, default: str) -> str:
@@ -404,14 +388,10 @@ def _change(given: Mapping[str, Any], path: str, where: str) -> dict[str, tuple[
         raise BadInput(where, why="before and after go together", remedy="give both, or neither")
     before, after = (_texts(given.get(name), path, f"{where}: {name}") for name in ("before", "after"))
     paths = [one for one in dict.fromkeys((*before, *after)) if before.get(one) != after.get(one)]
-    return {one: (_or_none(before.get(one)), _or_none(after.get(one))) for one in paths}
+    return {one: (before.get(one), after.get(one)) for one in paths}
 
 
-def _or_none(text: str | float | None) -> str | None:
-    return None if text is None else str(text)
-
-
-def _texts(value: Any, path: str, where: str) -> dict[str, str | float]:
+def _texts(value: Any, path: str, where: str) -> dict[str, str]:
     """A text under the given path, or an object of path → text."""
     if value is None:
         return {}
@@ -420,9 +400,3 @@ def _texts(value: Any, path: str, where: str) -> dict[str, str | float]:
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise BadInput(where, why="must be a text, or an object of path → text")
     return dict(value)
-
-
-def _list(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise BadInput(where, why="must be a list of texts")
-    return value

@@ -229,7 +229,16 @@ def compare_scorings(
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: RewardBreakdown(signals=tuple(signals)) for one, signals in old.items()}
     after = {one: RewardBreakdown(signals=tuple(new.get(one, ()))) for one in old}
-    rows = [_row(one, before[one], after[one]) for one in old]
+    rows = [
+        Changed(
+            id=one,
+            old=before[one].total,
+            new=after[one].total,
+            was_right=is_right(before[one].signals),
+            is_right=is_right(after[one].signals),
+        )
+        for one in old
+    ]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
     gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
@@ -238,7 +247,7 @@ def compare_scorings(
         only_old=sum(row.old is not None and row.new is None for row in rows),
         only_new=sum(row.old is None and row.new is not None for row in rows),
         agreement=_mean([float(row.was_right == row.is_right) for row in judged]),
-        kappa=_kappa(judged),
+        kappa=agreement([row.was_right for row in judged], [row.is_right for row in judged]).kappa if judged else None,
         became_right=sum(row.is_right is True and row.was_right is False for row in judged),
         became_wrong=sum(row.was_right is True and row.is_right is False for row in judged),
         same_reward=_mean([float(abs(gap) <= SAME) for gap in gaps]),
@@ -248,11 +257,6 @@ def compare_scorings(
         changed=tuple(sorted(filter(_has_changed, rows), key=lambda row: (-abs(_gap(row)), row.id))),
         arms=None if arms is None else _arms(measures, arms, baseline, candidate, primary),
     )
-
-
-def _row(rollout: str, before: RewardBreakdown, after: RewardBreakdown) -> Changed:
-    was, now = is_right(before.signals), is_right(after.signals)
-    return Changed(id=rollout, old=before.total, new=after.total, was_right=was, is_right=now)
 
 
 def _gap(row: Changed) -> float:
@@ -265,12 +269,6 @@ def _has_changed(row: Changed) -> bool:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fsum(values) / len(values) if values else None
-
-
-def _kappa(judged: Sequence[Changed]) -> float | None:
-    if not judged:
-        return None
-    return agreement([bool(row.was_right) for row in judged], [bool(row.is_right) for row in judged]).kappa
 
 
 def _measures(

@@ -1,8 +1,8 @@
 """Scores each tool call, and counts over many attempts whether tools are used where they are needed, and only there.
 
-A call is scored for structure, choice, utility and error handling. Choice is judged by what the task needed, never by the
-result. A call that repeats another, or that neither served a need nor led to the answer, earns nothing and makes the
-others' parts smaller. Adoption rates count tasks, never calls: several tries at one task are averaged first.
+A call is scored for structure, choice, utility and error handling. Choice is judged by what the task needed, never by
+the result. A call that repeats another, or that neither served a need nor led to the answer, earns nothing and makes
+the others' parts smaller. Adoption rates count tasks, never calls: several tries at one task are averaged first.
 """
 
 from __future__ import annotations

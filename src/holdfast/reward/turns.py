@@ -1,9 +1,9 @@
 """Measures what each turn was worth, and defines the weight sets and the curriculum that such terms count by.
 
 The terms are information gain, format, progress and safety. What is measured once for each turn is divided among all
-turns, and a turn whose calls led nowhere earns nothing of it, so more turns pay no more; differences telescope. A weight
-set divides 1 among groups of terms and is fixed before anything is measured: nobody gains by what is missing. Whether
-any of it is paid is decided by the outcome gate (`breakdown`).
+turns, and a turn whose calls led nowhere earns nothing of it, so more turns pay no more; differences telescope. A
+weight set divides 1 among groups of terms and is fixed before anything is measured: nobody gains by what is missing.
+Whether any of it is paid is decided by the outcome gate (`breakdown`).
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def limited(by: WeightSet, measured: Collection[str]) -> WeightSet:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """One stretch of a curriculum."""
 
@@ -344,30 +344,16 @@ class Phase:
 
 
 PHASES = (
+    Phase("Format Mastery", 0, 3, ("read_file",), rubric("format-mastery@1", format=0.8, tool=0.1, task=0.1), 0.8),
     Phase(
-        name="Format Mastery",
-        first=0,
-        horizon=3,
-        tools=("read_file",),
-        weights=rubric("format-mastery@1", format=0.8, tool=0.1, task=0.1),
-        least_success=0.8,
+        "Tool Integration",
+        101,
+        5,
+        ("read_file", "search", "run_tests"),
+        rubric("tool-integration@1", format=0.4, tool=0.4, task=0.2),
+        0.7,
     ),
-    Phase(
-        name="Tool Integration",
-        first=101,
-        horizon=5,
-        tools=("read_file", "search", "run_tests"),
-        weights=rubric("tool-integration@1", format=0.4, tool=0.4, task=0.2),
-        least_success=0.7,
-    ),
-    Phase(
-        name="Full Autonomy",
-        first=501,
-        horizon=10,
-        tools=None,
-        weights=rubric("full-autonomy@1", format=0.2, tool=0.3, task=0.4, minimal=0.1),
-        least_success=0.6,
-    ),
+    Phase("Full Autonomy", 501, 10, None, rubric("full-autonomy@1", format=0.2, tool=0.3, task=0.4, minimal=0.1), 0.6),
 )
 
 

@@ -1,9 +1,9 @@
 """Finds the edits between two texts, and what they cost.
 
-Nodes are matched in the manner of GumTree (Falleri et al. 2014, https://doi.org/10.1145/2642937.2642982): equal subtrees
-from the largest down, then parents that share most of their descendants, then the optimal mapping (Zhang and Shasha
-1989) where little is left. An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a tenth of
-that for each line; layout costs nothing.
+Nodes are matched in the manner of GumTree (Falleri et al. 2014, https://doi.org/10.1145/2642937.2642982): equal
+subtrees from the largest down, then parents that share most of their descendants, then the optimal mapping (Zhang and
+Shasha 1989) where little is left. An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a
+tenth of that for each line; layout costs nothing.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ class EditScript:
         return sorted(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EditFinding:
     """One thing seen in a change, and where."""
 

@@ -147,7 +147,8 @@ def spec(change: Change, *, is_equivalent: bool) -> float:
         return spec_multiplier(1.0, is_equivalent=is_equivalent)
     alike, touched, lines = [], 0, 0
     for path, before, after in pairs:
-        alike.append(_similarity(before or "", after or "", language_of(path)))
+        sizes = [len(kinds(text or "", language_of(path))) for text in (before, after)]
+        alike.append(max(0.0, 1.0 - compare(before or "", after or "", language_of(path)).cost / max(*sizes, 1)))
         old, new = tidy(before or "").split("\n"), tidy(after or "").split("\n")
         touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in changed(old, new))
         lines += max(len(old), 1)
@@ -156,11 +157,6 @@ def spec(change: Change, *, is_equivalent: bool) -> float:
     return spec_multiplier(
         mean(alike), files=len(pairs), line_ratio=ratio, scaffolding=found, is_equivalent=is_equivalent
     )
-
-
-def _similarity(before: str, after: str, language: str) -> float:
-    sizes = [len(kinds(text, language)) for text in (before, after)]
-    return max(0.0, 1.0 - compare(before, after, language).cost / max(*sizes, 1))
 
 
 def lines_score(lines: int) -> float:
@@ -187,17 +183,13 @@ def original(change: Change) -> float:
     found = [
         original_multiplier(
             jaccard(before or "", after or "", language_of(path)),
-            abs(_lines(before) - _lines(after)),
+            abs((before or "").count("\n") - (after or "").count("\n")),
             original_scaffolding(after or ""),
         )
         for path, (before, after) in sorted(change.items())
         if before != after
     ]
     return mean(found) if found else 1.0
-
-
-def _lines(text: str | None) -> int:
-    return len((text or "").split("\n"))
 
 
 def jaccard(before: str, after: str, language: str) -> float:

@@ -60,7 +60,7 @@ class _File:
         return (at for at in sorted(self.added) if self.tree.kind[at] in kinds)
 
     def finding(self, rule: str, node: int, what: str) -> EditFinding:
-        return EditFinding(rule=rule, path=self.path, line=self.tree.line[node], what=what, weight=WEIGHTS[rule])
+        return EditFinding(rule, self.path, self.tree.line[node], what, WEIGHTS[rule])
 
 
 def inspect(
@@ -79,9 +79,7 @@ def inspect(
     found: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if files and path not in files and before != after:
-            found.append(
-                EditFinding(rule="sprawl", path=path, line=1, what="outside the task", weight=WEIGHTS["sprawl"])
-            )
+            found.append(EditFinding("sprawl", path, 1, "outside the task", WEIGHTS["sprawl"]))
         language = language_of(path)
         if not after or before == after or language == TEXT:
             continue
@@ -127,15 +125,9 @@ def _parameters(tree: Tree, node: int) -> list[tuple[int, str]]:
     for child in tree.children(node):
         if tree.kind[child] in PARAMETERS:
             inner = tree.children(child)
-            named = [(one, one if tree.kind[one] in NAMES else _first_name(tree, one)) for one in inner]
-            return [
-                (one, tree.text[leaf]) for one, leaf in named if leaf >= 0 and tree.text[leaf] not in ("self", "cls")
-            ]
+            first = {one: next((tree.text[x] for x in tree.leaves(one) if tree.kind[x] in NAMES), "") for one in inner}
+            return [(one, name) for one, name in first.items() if name not in ("", "self", "cls")]
     return []
-
-
-def _first_name(tree: Tree, node: int) -> int:
-    return next((leaf for leaf in tree.leaves(node) if tree.kind[leaf] in NAMES), -1)
 
 
 def _unused(file: _File) -> Iterator[EditFinding]:
@@ -207,7 +199,7 @@ def _forwarders(file: _File) -> Iterator[EditFinding]:
         body, name = body_of(tree, node), name_of(tree, node)
         given = [name for _, name in _parameters(tree, node)]
         passed = _passed_on(tree, body[0]) if len(body) == 1 else None
-        if passed is not None and passed == given and (given or _is_call_alone(tree, body[0])):
+        if passed is not None and passed == given and (given or tree.kind[body[0]] == "return_statement"):
             yield file.finding("forwarder", node, f"{name} only calls something else with what it was given")
         elif 0 < len(body) <= SHORT and file.words[name] == 2 and not _is_stub(tree, node) and not _is_special(name):
             yield file.finding("single_caller", node, f"{name} is short, and one place uses it")
@@ -228,10 +220,6 @@ def _passed_on(tree: Tree, statement: int) -> list[str] | None:
     if any(tree.height[one] and tree.kind[one] != "keyword_argument" for one in arguments):
         return None
     return [tree.text[list(tree.leaves(one))[-1]] for one in arguments]
-
-
-def _is_call_alone(tree: Tree, statement: int) -> bool:
-    return tree.kind[statement] == "return_statement"
 
 
 def _interfaces(file: _File) -> Iterator[EditFinding]:

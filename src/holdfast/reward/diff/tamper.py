@@ -384,16 +384,16 @@ def _fits(path: str, patterns: Sequence[str]) -> bool:
 
 def _protected(path: str, before: str, after: str, patterns: Sequence[str]) -> Iterator[EditFinding]:
     if _fits(path, patterns):
-        yield EditFinding(rule="protected", path=path, line=1, what="a protected file was touched")
+        yield EditFinding("protected", path, 1, "a protected file was touched")
     elif path.endswith(".pth") and re.search(r"^import\s", after, re.MULTILINE):
-        yield EditFinding(rule="protected", path=path, line=1, what="a file that every interpreter runs")
+        yield EditFinding("protected", path, 1, "a file that every interpreter runs")
     elif PurePosixPath(path).name in _SETTINGS:
         old, new = set(before.split("\n")), set(after.split("\n"))
         for at, line in enumerate(after.split("\n"), start=1):
             if line not in old and _is_about_tests(line):
-                yield EditFinding(rule="protected", path=path, line=at, what="how tests are run was changed")
+                yield EditFinding("protected", path, at, "how tests are run was changed")
         if any(_is_about_tests(line) for line in old - new):
-            yield EditFinding(rule="protected", path=path, line=1, what="how tests are run was changed")
+            yield EditFinding("protected", path, 1, "how tests are run was changed")
 
 
 def _is_about_tests(line: str) -> bool:
@@ -443,7 +443,7 @@ def _spelled(path: str, before: str, after: str) -> list[EditFinding]:
     """Words in new lines that alone say enough."""
     known = set(before.split("\n"))
     return [
-        EditFinding(rule=rule, path=path, line=at, what=what)
+        EditFinding(rule, path, at, what)
         for at, line in enumerate(after.split("\n"), start=1)
         if line not in known
         for rule, what in spelled(line)
@@ -454,37 +454,35 @@ def _seen(
     path: str, tree: Tree, nodes: Collection[int], cases: tuple[ConstantCase, ...]
 ) -> Iterator[tuple[EditFinding, int]]:
     for node, what in special_cases(tree, nodes, cases):
-        yield EditFinding(rule="special_case", path=path, line=tree.line[node], what=what), node
+        yield EditFinding("special_case", path, tree.line[node], what), node
     for rule, node, what in escapes(tree, nodes):
-        yield EditFinding(rule=rule, path=path, line=tree.line[node], what=what), node
+        yield EditFinding(rule, path, tree.line[node], what), node
 
 
 def _tests(path: str, before: str | None, after: str | None) -> Iterator[EditFinding]:
     if before is None or language_of(path) == TEXT:
         if after is None or (before is not None and language_of(path) == TEXT and _is_shorter(before, after)):
-            yield EditFinding(rule="test_deleted", path=path, line=1, what="a file of the tests was cut or removed")
+            yield EditFinding("test_deleted", path, 1, "a file of the tests was cut or removed")
         return
     if after is None:
-        yield EditFinding(rule="test_deleted", path=path, line=1, what="a file of tests is gone")
+        yield EditFinding("test_deleted", path, 1, "a file of tests is gone")
         return
     if is_large(before) or is_large(after):
         if _is_shorter(before, after):
-            yield EditFinding(
-                rule="test_weakened", path=path, line=1, what="lines of tests too large to be read are gone"
-            )
+            yield EditFinding("test_weakened", path, 1, "lines of tests too large to be read are gone")
         yield from _spelled(path, before, after)
         return
     old, new = parse(before, language_of(path)), parse(after, language_of(path))
     if new.errors and not old.errors:
-        yield EditFinding(rule="test_deleted", path=path, line=new.errors[0], what="tests no longer parse")
+        yield EditFinding("test_deleted", path, new.errors[0], "tests no longer parse")
         return
     for rule, line, what in weakened(old, new):
-        yield EditFinding(rule=rule, path=path, line=line, what=what)
+        yield EditFinding(rule, path, line, what)
     script = compare(before, after, language_of(path))
     if not script.both.is_coarse and not script.both.after.errors:
         for rule, node, what in escapes(script.both.after, script.added()):
             if rule == "exit":
-                yield EditFinding(rule=rule, path=path, line=script.both.after.line[node], what=what)
+                yield EditFinding(rule, path, script.both.after.line[node], what)
 
 
 def _new_tests(path: str, text: str, change: Change, cases: tuple[ConstantCase, ...]) -> list[EditFinding]:

@@ -1,8 +1,8 @@
 """Finds what a change took from the tests, and answers that source code copied from the visible tests.
 
-What existing tests asked must still be asked, in the same words and under the same conditions; new tests, cases and names
-are free. A copied answer is a branch or a table that knows a test's constants. One small number proves nothing, because
-base cases are honest. `tamper` decides which files are tests and turns findings into a veto.
+What existing tests asked must still be asked, in the same words and under the same conditions; new tests, cases and
+names are free. A copied answer is a branch or a table that knows a test's constants. One small number proves nothing,
+because base cases are honest. `tamper` decides which files are tests and turns findings into a veto.
 """
 
 from __future__ import annotations

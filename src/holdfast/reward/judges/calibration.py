@@ -1,8 +1,8 @@
 """Measures on labels what a judge's scores are worth: calibration map, agreement, error, drift and biases.
 
-A calibration is bound to the judge, the criterion, the prompt and the labels. A judge below its floor is diagnostic only:
-it is shown and has no weight. A bias test asks about the same answer twice, with and without something that must not
-matter (length, order, authorship, instructions to the judge), and gives the effect with its interval.
+A calibration is bound to the judge, the criterion, the prompt and the labels. A judge below its floor is diagnostic
+only: it is shown and has no weight. A bias test asks about the same answer twice, with and without something that must
+not matter (length, order, authorship, instructions to the judge), and gives the effect with its interval.
 """
 
 from __future__ import annotations

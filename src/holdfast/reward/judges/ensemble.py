@@ -62,7 +62,7 @@ def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float
     It is decided when p is at least `sure`, or at most 1 − `sure`, and no two of them stand `gap` apart across ½.
     """
     if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
-        raise BadInput("jury", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
+        raise BadInput("ensemble", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
     bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]
     said = {
         one.judge: (probability(on, one.score), weight(on))
@@ -148,10 +148,6 @@ async def cascade(
     if opinion is None:
         why = f"{ruled.why}; no judge could be had" if tiers else ruled.why
         opinion = _opinion(ruled, EnsembleOutcome.ABSTAINED, None, why, rules.name, given)
-    return _with(opinion, given, failed)
-
-
-def _with(opinion: Opinion, given: Sequence[Judgement], failed: Sequence[str]) -> Opinion:
     return replace(opinion, judgements=tuple(given), failed=tuple(failed))
 
 
