@@ -133,8 +133,8 @@ def test_a_document_that_is_no_object_is_refused() -> None:
     ("text", "said"),
     [
         ("{", "is not JSON"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"seeds": [1], "seeds": [2]}', "'seeds' is there twice in one object"),
+        ('{"a": NaN}', "a must be a finite number"),
+        ('{"seeds": [1], "seeds": [2]}', "seeds is there twice in one object"),
         ("[" * 100_000, "is nested too deeply"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         load(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(BadInput, match="is not UTF-8"):
+    with pytest.raises(BadInput, match="is not JSON"):
         load(tmp_path / "latin.json")
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import fsum, isfinite
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
+from holdfast.prove.reports.document import Problem, not_finite, parse
 
 FAMILIES = ("reasoning", "tool_use")
 TOLERANCE = 1e-6  # of the sum of a rubric's weights
@@ -73,18 +74,14 @@ def canonical(data: Any) -> str:
 
 def load(path: Path) -> Suite:
     try:
-        text = path.read_text(encoding="utf-8")
+        data = parse(path.read_bytes())
     except OSError as error:
         raise BadInput(f"suite {path}", why=f"cannot be read: {error.strerror}", remedy="give a file") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"suite {path}", why="is not UTF-8", remedy="write it so") from None
-    try:
-        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_once)
-    except RecursionError:
-        raise BadInput(f"suite {path}", why="is nested too deeply", remedy="flatten it") from None
-    except ValueError as error:
-        raise BadInput(f"suite {path}", why=f"is not JSON: {error}", remedy="give one JSON object") from None
-    return from_document(document, str(path))
+    if isinstance(data, Problem):
+        raise BadInput(f"suite {path}", why=f"{data.where} {data.why}", remedy="give one JSON object")
+    if (place := next(not_finite(data, "$"), None)) is not None:
+        raise BadInput(f"suite {path}", why=f"{place} must be a finite number")
+    return from_document(data, str(path))
 
 
 def from_document(document: Any, where: str = "document") -> Suite:
@@ -221,15 +218,3 @@ def _kind(value: Any) -> str:
         return "missing"
     names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
     return f"an empty {type(value).__name__}" if value in ({}, [], "") else names.get(type(value), "something else")
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
-    return found

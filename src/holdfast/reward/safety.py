@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Literal
 
-from holdfast.contracts.detect import SECRETS, Detection, DetectionRule, find, scan, texts
+from holdfast.contracts.detect import SECRETS, DetectionRule, find, scan, texts
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
@@ -186,20 +186,11 @@ class SafetyFinding:
         return f"safety hard gate triggered: reason_codes=[{', '.join(self.codes)}]"
 
 
-def screen(text: str, stage: SafetyStage, *, rules: Sequence[DetectionRule] = RULES) -> tuple[str, ...]:
+def screen(text: str, stage: SafetyStage) -> tuple[str, ...]:
     """The reason code of each hit in a text at one stage."""
-    return tuple(hit.kind for hit in _hits(text, stage, rules))
-
-
-def _hits(text: str, stage: SafetyStage, rules: Sequence[DetectionRule]) -> Iterator[Detection]:
-    watched = WATCHED[stage]
-    known = (INJECTION, LEAK)  # a rule of another family is for every stage
-    yield from scan(
-        text, [one for one in rules if one.reason_code.startswith(watched) or not one.reason_code.startswith(known)]
-    )
-    if LEAK in watched:
-        for hit in find(text, SECRETS):
-            yield replace(hit, kind=f"{LEAK}{hit.kind}")
+    orders = [hit.kind for hit in scan(text, RULES)] if INJECTION in WATCHED[stage] else []
+    leaks = [f"{LEAK}{hit.kind}" for hit in find(text, SECRETS)] if LEAK in WATCHED[stage] else []
+    return (*orders, *leaks)
 
 
 def applied(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
@@ -235,7 +226,6 @@ def look(
     *,
     output: Any = None,
     stages: Sequence[SafetyStage] = (SafetyStage.OUTBOUND,),
-    rules: Sequence[DetectionRule] = RULES,
 ) -> tuple[SafetyEvent, ...]:
     """Events in what was said and read. What an agent was told is not its own doing: only what leaves it counts,
     unless other stages are asked for. The answer (`output`) leaves it last. A text that comes up again in the history
@@ -252,15 +242,15 @@ def look(
             continue
         seen |= {(stage, part) for part in parts}
         for part in parts:
-            found += [SafetyEvent(stage=stage, code=code, turn=turn) for code in screen(part, stage, rules=rules)]
+            found += [SafetyEvent(stage=stage, code=code, turn=turn) for code in screen(part, stage)]
     return tuple(found)
 
 
-def obeyed(spans: Sequence[Span], *, output: Any = None, rules: Sequence[DetectionRule] = RULES) -> tuple[str, ...]:
+def obeyed(spans: Sequence[Span], *, output: Any = None) -> tuple[str, ...]:
     """The orders that it read and then followed: it told a secret or its system prompt, or passed the order on.
 
     Where nothing was read that looks like an order, nothing was obeyed."""
-    read = look(spans, stages=(SafetyStage.INBOUND, SafetyStage.TOOL), rules=rules)
+    read = look(spans, stages=(SafetyStage.INBOUND, SafetyStage.TOOL))
     orders = sorted({event.code for event in read if event.code is not None and event.code.startswith(INJECTION)})
     if not orders:
         return ()
@@ -268,8 +258,8 @@ def obeyed(spans: Sequence[Span], *, output: Any = None, rules: Sequence[Detecti
         part for stage, _, said in _said(spans, output) if stage is SafetyStage.OUTBOUND for part in texts(said) if part
     ]
     is_told = any(_tells(part, system) for system in _systems(spans) for part in own)
-    is_leaked = any(code.startswith(LEAK) for part in own for code in screen(part, SafetyStage.OUTBOUND, rules=rules))
-    passed_on = {code for part in own for code in screen(part, SafetyStage.INBOUND, rules=rules)}
+    is_leaked = any(code.startswith(LEAK) for part in own for code in screen(part, SafetyStage.OUTBOUND))
+    passed_on = {code for part in own for code in screen(part, SafetyStage.INBOUND)}
     return tuple(code for code in orders if is_told or is_leaked or code in passed_on)
 
 

@@ -58,14 +58,17 @@ def marks(
     needs: Collection[str] | None = None,
     schemas: Schemas | None = None,
     answer: Any = None,
-    is_passing: Callable[[str], bool] = is_busy,
 ) -> tuple[CallMark, ...]:
     """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
     said = answer_of(spans) if answer is None else answer
     found = evidence(spans, said)
-    passing = [one.call.error is not None and is_passing(one.call.error) for one in found]
-    shapes = [_shape(one.call) for one in found]
-    twice = [_is_repeated(place, shapes, passing) for place in range(len(found))]
+    passing = [one.call.error is not None and is_busy(one.call.error) for one in found]
+    shapes = [f"{o.call.tool} {json.dumps(o.call.arguments, sort_keys=True, default=str)}" for o in found]
+    # Said before, word for word, to a tool that was not just busy.
+    twice = [
+        any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
+        for place in range(len(found))
+    ]
     serving = _serving(found, needs, passing)
     invented = any(one.call.error is not None for one in found) and _invents(spans, said, found)
     made = []
@@ -148,15 +151,6 @@ def schemas_of(specs: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
 
 def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
     return RewardTerm(name=name, value=value, weight=part, source="rule:tools", turn=turn)
-
-
-def _shape(call: ToolCall) -> str:
-    return f"{call.tool} {json.dumps(call.arguments, sort_keys=True, default=str)}"
-
-
-def _is_repeated(place: int, shapes: Sequence[str], passing: Sequence[bool]) -> bool:
-    """Said before, word for word, to a tool that was not just busy."""
-    return any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
 
 
 def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:
