@@ -156,7 +156,7 @@ class _Court:
 def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> _Court:
     """Each judge where it counts: what it says by a criterion that it is not calibrated on is not worth its price."""
     from holdfast.reward.judges.calibration import weight
-    from holdfast.reward.judges.judge import CRITERIA, Kept
+    from holdfast.reward.judges.judge import CRITERIA, CachedJudge
 
     if opened is None:
         return _Court(tiers={}, calibrated=lambda *_: None)
@@ -171,7 +171,7 @@ def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> 
             more = "" if base_url is None else f" --base-url {base_url}"
             raise BadInput(f"--judge {name}", why=why, remedy=f"holdfast judge calibrate --judge {name}{more}")
         for criterion in trusted:
-            tiers.setdefault(criterion, []).append([Kept(one, opened.judgements)])
+            tiers.setdefault(criterion, []).append([CachedJudge(one, opened.judgements)])
     return _Court(tiers=tiers, calibrated=calibrated)
 
 

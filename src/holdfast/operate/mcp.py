@@ -397,8 +397,8 @@ def _opinion(one: Opinion) -> dict[str, Any]:
 
 def _size(result: TaskResult) -> dict[str, Any]:
     references = dict(result.references) or None
-    spent = minimality.weigh(result.change, references)
-    found = minimality.surplus(result.change, references)
+    spent = minimality.total_excess(result.change, references)
+    found = minimality.unneeded_scaffolding(result.change, references)
     value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
     return {
         "cost": round(spent.cost, 4),

@@ -23,7 +23,7 @@ from holdfast.contracts.records import decode
 from holdfast.operate import proof_text
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
 from holdfast.prove import comparison
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
@@ -119,7 +119,7 @@ def weighing(
 def view(published: Publication, how: ComparisonConfig) -> ProofView:
     rng = np.random.default_rng(how.resample_seed)
     versions, sides = published.versions, (published.baseline, published.candidate)
-    weighed = weigh(*sides, how, versions=versions, rng=rng)
+    weighed = compare_versions(*sides, how, versions=versions, rng=rng)
     measured = {metric: comparison.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
     course = _course(how, how.primary, weighed.differences, how.min_effect)

@@ -26,8 +26,10 @@ CONCENTRATION = (
     100.0  # of the alternatives that the ratio is tested against: shares within a few percent of those meant
 )
 
-Told = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
-Compare = Callable[[Sequence[Told], float], Verdict]  # at level α: is it better? valid at every look; needs more units
+ArmOutcome = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
+Compare = Callable[
+    [Sequence[ArmOutcome], float], Verdict
+]  # at level α: is it better? valid at every look; needs more units
 Guard = Callable[
     [Sequence[ServedRequest], Sequence[ServedRequest], float], tuple[Reason, ...]
 ]  # control, treatment, α: breaches

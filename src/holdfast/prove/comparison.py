@@ -210,7 +210,7 @@ FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
 _METHOD = "paired permutation"
 
 
-def streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
+def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
     """A stream of chance for each metric, and one for "bands": from one seed a metric has the same p and the same
     interval wherever it is compared, whatever else is."""
     names = (*METRICS, "bands")
@@ -228,7 +228,7 @@ def paired(
     for name in ("metric", "tasks", "seeds"):
         if getattr(baseline, name) != getattr(candidate, name):
             raise BadInput(
-                f"{candidate.version} against {baseline.version}", why=f"the {name} differ", remedy="use matrix.pairs"
+                f"{candidate.version} against {baseline.version}", why=f"the {name} differ", remedy="use pairs()"
             )
     before, after = np.array(baseline.values), np.array(candidate.values)
     gains = after.mean(axis=1) - before.mean(axis=1)
@@ -400,7 +400,7 @@ def reach(how: ComparisonConfig, metric: str) -> float:
     return {"success": 1.0, "reward": high - low, "safety": how.max_cost}[metric]
 
 
-def weigh(
+def compare_versions(
     baseline: Sequence[Episode],
     candidate: Sequence[Episode],
     how: ComparisonConfig,
@@ -418,7 +418,7 @@ def weigh(
             why="fewer than two tasks were measured for both with every seed",
             remedy="measure more, with seeds that are the same for every task",
         )
-    chance = streams(rng)
+    chance = metric_streams(rng)
     comparisons = {
         metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
         for metric, sides in measured.items()

@@ -255,7 +255,7 @@ def read(path: Path) -> Golden:
         raise BadInput(f"golden {path}", why=f"cannot be read: {error.strerror}") from None
 
 
-def told(golden: Golden) -> dict[str, Any]:
+def as_dict(golden: Golden) -> dict[str, Any]:
     """For programs: everything, and the hash and means that follow from it."""
     return {**encode(golden), "sha256": golden.sha256, "kpis": golden.kpis}
 

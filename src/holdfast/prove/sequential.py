@@ -1,9 +1,8 @@
-"""Proof that may be looked at after every task: betting e-processes and confidence sequences for bounded differences.
+"""Proof that may be read after every task: betting e-processes and confidence sequences for bounded differences.
 
-Whoever doubts that the mean is above m bets against that, and the wealth of the bets is the evidence: while the mean is
-not above m it grows beyond 1/α with a chance of at most α, however often one looks (Ville 1939). The differences are of
-tasks, in the order they arrived in, which must not depend on how they came out. What is made of a verdict is `weigh`'s
-and the gate's business.
+A bet is made against "the mean is at most m", and the wealth of the bets is the evidence: while the mean is not above m,
+the wealth exceeds 1/α with a chance of at most α, however often one looks (Ville 1939). The differences are of tasks, in
+order of arrival, which must not depend on their outcomes.
 """
 
 from __future__ import annotations

@@ -133,10 +133,10 @@ def parts(
     policy: safety.SafetyPolicy = safety.SafetyPolicy(),  # noqa: B008 - frozen
 ) -> tuple[Part, ...]:
     """What is looked at. What a flag has switched off is not even called: all is as it was before the feature."""
-    found: list[Part] = [rules, watched_by(policy), tampering]  # no flag turns off what protects
+    found: list[Part] = [rules, safety_part(policy), tampering]  # no flag turns off what protects
     found += [diff] if features.minimal_diff else []
     found += [tools] if features.tool_rewards else []
-    found += [judged_by(judge)] if features.judges and judge is not None else []
+    found += [judge_part(judge)] if features.judges and judge is not None else []
     return tuple(found)
 
 
@@ -283,14 +283,14 @@ def tools(result: TaskResult) -> PartVerdict | None:
     )
 
 
-def watched_by(policy: safety.SafetyPolicy) -> Part:
+def safety_part(policy: safety.SafetyPolicy) -> Part:
     """A part that looks for what must not leave: in the answer, in what a change adds, and in every turn there was."""
 
     def watch(result: TaskResult) -> PartVerdict:
         said = [result.output, *(_added(before, after) for before, after in result.change.values())]
         codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND)]
         events = [safety.SafetyEvent(stage=safety.SafetyStage.OUTBOUND, code=code) for code in codes]
-        events += [*safety.applied(result.spans), *safety.look(result.spans)]
+        events += [*safety.reported_events(result.spans), *safety.find_events(result.spans)]
         finding = safety.judge(events, policy)
         reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
         return PartVerdict(
@@ -315,11 +315,11 @@ def _shown(before: str | None, after: str | None) -> str:
     return "\n".join(f"{sign}{line}" for sign, text in sides for line in text.splitlines())
 
 
-def judged_by(judge: Judge) -> Part:
+def judge_part(judge: Judge) -> Part:
     """A part that asks judges. Only what was decided counts; an abstention or a dispute is told, and weighs nothing."""
 
     def ask(result: TaskResult) -> PartVerdict:
-        opinions = list(judge(artefact(result)))
+        opinions = list(judge(eval_item(result)))
         told = tuple(replace(one, name=f"judged_{one.name}") for one in ensemble.signals(opinions, JUDGED))
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
@@ -329,7 +329,7 @@ def judged_by(judge: Judge) -> Part:
     return ask
 
 
-def artefact(result: TaskResult) -> EvalItem:
+def eval_item(result: TaskResult) -> EvalItem:
     """What a judge is shown: never who made it, and never the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
     detail = {KIND: CHANGE} if changed and not result.output else _talk(result)

@@ -247,7 +247,9 @@ def compare_scorings(
         only_old=sum(row.old is not None and row.new is None for row in rows),
         only_new=sum(row.old is None and row.new is not None for row in rows),
         agreement=_mean([float(row.was_right == row.is_right) for row in judged]),
-        kappa=agreement([row.was_right for row in judged], [row.is_right for row in judged]).kappa if judged else None,
+        kappa=agreement([bool(r.was_right) for r in judged], [bool(r.is_right) for r in judged]).kappa
+        if judged
+        else None,
         became_right=sum(row.is_right is True and row.was_right is False for row in judged),
         became_wrong=sum(row.was_right is True and row.is_right is False for row in judged),
         same_reward=_mean([float(abs(gap) <= SAME) for gap in gaps]),

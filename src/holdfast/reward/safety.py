@@ -193,7 +193,7 @@ def screen(text: str, stage: SafetyStage) -> tuple[str, ...]:
     return (*orders, *leaks)
 
 
-def applied(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
+def reported_events(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
     """The events that were told of while it ran. A reason that cannot be read is still an event."""
     found: list[SafetyEvent] = []
     turn = -1
@@ -221,7 +221,7 @@ def _reasons(given: Any) -> list[str]:
     return [code if isinstance(code, str) else UNTOLD for code in told if not isinstance(code, str) or code.strip()]
 
 
-def look(
+def find_events(
     spans: Iterable[Span],
     *,
     output: Any = None,
@@ -246,11 +246,11 @@ def look(
     return tuple(found)
 
 
-def obeyed(spans: Sequence[Span], *, output: Any = None) -> tuple[str, ...]:
+def obeyed_orders(spans: Sequence[Span], *, output: Any = None) -> tuple[str, ...]:
     """The orders that it read and then followed: it told a secret or its system prompt, or passed the order on.
 
     Where nothing was read that looks like an order, nothing was obeyed."""
-    read = look(spans, stages=(SafetyStage.INBOUND, SafetyStage.TOOL))
+    read = find_events(spans, stages=(SafetyStage.INBOUND, SafetyStage.TOOL))
     orders = sorted({event.code for event in read if event.code is not None and event.code.startswith(INJECTION)})
     if not orders:
         return ()

@@ -342,7 +342,7 @@ class AdoptionRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AdoptionRow:
     """The rates of one tool under one model, version and window; None where they are taken together."""
 
     SCHEMA: ClassVar[int] = 1
@@ -379,13 +379,13 @@ class _Count:
         return AdoptionRate(of=len(self.tasks), tries=tries, hits=hits, interval=interval(hits, len(self.tasks)))
 
 
-def tally(
+def adoption_rates(
     records: Iterable[ToolAttempt],
     interval: Proportion,
     *,
     by: Collection[str] = ("tool", "model", "version"),
     window_s: float = DAY_S,
-) -> tuple[Row, ...]:
+) -> tuple[AdoptionRow, ...]:
     """A row for each of what `by` names, in order; what it does not name is taken together."""
     if unknown := sorted(set(by) - set(BY)):
         raise BadInput(f"adoption by {unknown[0]}", why="is unknown", remedy=f"use {', '.join(BY)}")
@@ -420,13 +420,13 @@ def _hits(record: ToolAttempt, tool: str) -> dict[str, bool | None]:
     }
 
 
-def _row(key: tuple[str | float | None, ...], found: dict[str, _Count], interval: Proportion) -> Row:
+def _row(key: tuple[str | float | None, ...], found: dict[str, _Count], interval: Proportion) -> AdoptionRow:
     tool, model, version, window = key
     rates = {name: count.rate(interval) for name, count in found.items()}
-    return Row(tool=tool, model=model, version=version, window=window, **rates)  # type: ignore[arg-type]
+    return AdoptionRow(tool=tool, model=model, version=version, window=window, **rates)  # type: ignore[arg-type]
 
 
-def drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
+def rate_drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
     """By how much a rate has certainly fallen: the low end of what it was less the high end of what it is.
 
     Above 0 the intervals are apart. None where one of them has no tasks.
@@ -434,7 +434,7 @@ def drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
     return before.interval.low - now.interval.high if now.of and before.of else None
 
 
-def of_version(record: ToolAttempt) -> ToolAttempt:
+def split_version(record: ToolAttempt) -> ToolAttempt:
     """The record of a model that is called name@version, as the name and the version apart."""
     if record.model is None or record.version is not None:
         return record

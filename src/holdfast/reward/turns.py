@@ -313,11 +313,11 @@ def score(values: Mapping[str, float], by: WeightSet) -> float:
     """The rubric's own number: the shares times the values of signals that are all there."""
     shares = by.shares
     if missing := [name for name in shares if name not in values]:
-        raise BadInput(f"score by {by.name}", why=f"{missing[0]} was not measured", remedy="take `limited` weights")
+        raise BadInput(f"score by {by.name}", why=f"{missing[0]} was not measured", remedy="take `restricted` weights")
     return fsum(share * values[name] for name, share in shares.items())
 
 
-def limited(by: WeightSet, measured: Collection[str]) -> WeightSet:
+def restricted(by: WeightSet, measured: Collection[str]) -> WeightSet:
     """The set for a workload that can only measure some of it: a group's share goes to its terms that are left, and
     the share of a group without any to the other groups. To be done once for a workload, never for an attempt."""
     terms = {group: tuple(name for name in by.terms[group] if name in measured) for group in by.groups}
@@ -365,7 +365,7 @@ class CurriculumPosition:
     episode: int = 0  # played so far; set back with the phase
 
 
-def onward(
+def next_position(
     place: CurriculumPosition, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES
 ) -> CurriculumPosition:
     """The place after some more episodes: a phase back where a reward was hacked, on where enough was reached.

@@ -15,8 +15,8 @@ from holdfast.reward.diff.minimality import (
     excess,
     multiplier,
     signals,
-    surplus,
-    weigh,
+    total_excess,
+    unneeded_scaffolding,
 )
 
 BASE = """def f(a, b):
@@ -84,14 +84,14 @@ def test_a_multiplier_of_nothing_known_is_refused() -> None:
 
 def test_with_references_by_path_another_file_is_all_excess() -> None:
     change = {"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}
-    found = weigh(change, {"m.py": FIX})
+    found = total_excess(change, {"m.py": FIX})
     assert (found.cost, found.excess) == (4.5, 4.0)
 
 
 def test_one_cost_is_for_all_files_together_and_none_is_a_guess() -> None:
     change = {"m.py": (BASE, GUARDED), "same.py": ("x", "x")}
-    assert weigh(change, 8.0).excess == pytest.approx(0.5)
-    assert weigh(change).reference_cost == GUESS
+    assert total_excess(change, 8.0).excess == pytest.approx(0.5)
+    assert total_excess(change).reference_cost == GUESS
 
 
 def test_the_signals_of_the_least_fix() -> None:
@@ -106,8 +106,8 @@ def test_the_signals_of_the_least_fix() -> None:
 
 def test_scaffolding_that_the_least_fix_has_is_not_held_against_anybody() -> None:
     change = {"m.py": (BASE, GUARDED)}
-    assert [one.rule for one in surplus(change, {"m.py": FIX})] == ["guard"]
-    assert surplus(change, {"m.py": GUARDED}) == ()
+    assert [one.rule for one in unneeded_scaffolding(change, {"m.py": FIX})] == ["guard"]
+    assert unneeded_scaffolding(change, {"m.py": GUARDED}) == ()
     assert value(signals(change, references={"m.py": GUARDED}), "minimality") == 1.0
 
 

@@ -165,7 +165,7 @@ class Statistics:
     def __init__(self, asked: design.Design) -> None:
         self._design = asked
 
-    def compare(self, outcomes: Sequence[design.Told], alpha: float) -> Verdict:
+    def compare(self, outcomes: Sequence[design.ArmOutcome], alpha: float) -> Verdict:
         width = self._design.width  # outcomes come on a scale from 0 to 1
         treatment, control, _ = blocks(outcomes)
         found = judged(

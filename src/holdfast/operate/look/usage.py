@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.trace import Span
-from holdfast.reward.tools import ToolAttempt, marks, of_version, schemas_of
+from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
 from holdfast.store.store import Store
 
 Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them
@@ -43,7 +43,7 @@ def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAt
         offered=tuple(schemas) if offered is None and schemas is not None else offered,
         marks=marks(spans, needs=needs, schemas=schemas),
     )
-    return of_version(made)
+    return split_version(made)
 
 
 def names(given: Any) -> tuple[str, ...] | None:

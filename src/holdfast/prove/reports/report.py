@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode, MetricComparison
 from holdfast.contracts.records import encode
-from holdfast.prove.comparison import paired, scores, streams
+from holdfast.prove.comparison import metric_streams, paired, scores
 from holdfast.prove.reports import document
 from holdfast.prove.reports.document import (
     FAMILY,
@@ -210,7 +210,9 @@ def _compare(
     metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: ReportComparison, margin: float
 ) -> MetricComparison:
     before, after = scores(baseline, metric, "baseline"), scores(trained, metric, "trained")
-    rng = streams(np.random.default_rng(how.seed))[metric]  # as `weigh` draws: one figure has one value
+    rng = metric_streams(np.random.default_rng(how.seed))[
+        metric
+    ]  # as `compare_versions` draws: one figure has one value
     return paired(before, after, rng=rng, margin=margin, level=how.level)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.reward.diff.trees import FOLDED, REMARKS, Both, Tree, both, changed, rising
+from holdfast.reward.diff.trees import FOLDED, REMARKS, Both, Tree, both, line_changes, longest_increasing
 
 LEAST_HEIGHT = 2  # of an equal subtree that is looked for everywhere; smaller ones are found inside their parents
 LEAST_DICE = 0.4  # 2 · shared / (one + other): parents with less in common are not the same parent
@@ -269,7 +269,7 @@ def _in_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple
     """Places of equal things that stand in the same order."""
     found: list[tuple[int, int]] = []
     at = there = 0
-    for b0, b1, a0, a1 in [*changed(left, right), (len(left), len(left), len(right), len(right))]:
+    for b0, b1, a0, a1 in [*line_changes(left, right), (len(left), len(left), len(right), len(right))]:
         found += zip(range(at, b0), range(there, a0), strict=True)
         at, there = b1, a1
     return found
@@ -516,7 +516,7 @@ def _stays(old: Tree, new: Tree, to: Sequence[int], back: Sequence[int]) -> set[
             rows.setdefault(old.parent[one], []).append(other)
     stays = {at for at in range(len(new)) if new.parent[at] < 0 and back[at] >= 0}
     for row in rows.values():
-        stays |= {row[at] for at in rising(row)}
+        stays |= {row[at] for at in longest_increasing(row)}
     return stays
 
 

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, EditFinding, compare, cost
-from holdfast.reward.diff.trees import changed, kinds, language_of, tidy
+from holdfast.reward.diff.trees import kinds, language_of, line_changes, normalise_newlines
 
 SOURCE = "rule:minimal_diff@1"
 SLACK = 10.0  # nodes: so much beyond the least halves the multiplier of a small fix
@@ -49,7 +49,7 @@ def excess(before: str, after: str, reference: str | float, *, language: str = "
     return Excess(cost=script.cost, reference_cost=least, excess=over, is_broken=is_broken)
 
 
-def weigh(change: Change, references: References | None = None) -> Excess:
+def total_excess(change: Change, references: References | None = None) -> Excess:
     """All files of a change. With references by path, a file that has none needed no change at all."""
     by_path = references if isinstance(references, Mapping) else {}
     found = [
@@ -91,8 +91,8 @@ def signals(
     `files`: the paths that the task is about; empty: any. `uses`: texts that are not part of the change, tests say, in
     which a name may be used. Scaffolding that the least fix has as well is not held against a change.
     """
-    spent = weigh(change, references)
-    found = surplus(change, references, files=files, uses=uses)
+    spent = total_excess(change, references)
+    found = unneeded_scaffolding(change, references, files=files, uses=uses)
     amount = scaffold.amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     return (
@@ -105,7 +105,7 @@ def signals(
     )
 
 
-def surplus(
+def unneeded_scaffolding(
     change: Change,
     references: References | None = None,
     *,
@@ -149,8 +149,8 @@ def spec(change: Change, *, is_equivalent: bool) -> float:
     for path, before, after in pairs:
         sizes = [len(kinds(text or "", language_of(path))) for text in (before, after)]
         alike.append(max(0.0, 1.0 - compare(before or "", after or "", language_of(path)).cost / max(*sizes, 1)))
-        old, new = tidy(before or "").split("\n"), tidy(after or "").split("\n")
-        touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in changed(old, new))
+        old, new = normalise_newlines(before or "").split("\n"), normalise_newlines(after or "").split("\n")
+        touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in line_changes(old, new))
         lines += max(len(old), 1)
     found = min(1.0, scaffold.amount(scaffold.inspect(change)))
     ratio = touched / lines

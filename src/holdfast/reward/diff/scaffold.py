@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.reward.diff.edits import Change, EditFinding, compare
-from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, parse, tidy
+from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, normalise_newlines, parse
 
 WEIGHTS: Mapping[str, float] = {
     "unused_import": 0.25,
@@ -91,7 +91,7 @@ def inspect(
             tree=script.both.after,
             added=frozenset(script.added()),
             after=after,
-            lines=tidy(after).split("\n"),
+            lines=normalise_newlines(after).split("\n"),
             words=words,
         )
         for rule in _RULES:

@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff.edits import Change, EditFinding, compare
-from holdfast.reward.diff.trees import TEXT, Tree, is_large, language_of, names, parse, partial, respelled
+from holdfast.reward.diff.trees import TEXT, Tree, is_large, language_of, names, parse, partial, unparsed
 from holdfast.reward.diff.weakening import ConstantCase, cases_of, special_cases, weakened
 
 LONGEST = 24  # nodes of a name that is read whole
@@ -429,7 +429,7 @@ def _unread(path: str, before: str, after: str, cases: tuple[ConstantCase, ...])
     """What is new in a file that does not parse: in what the grammar made of it, and in its bare words."""
     language = language_of(path)
     found: list[EditFinding] = []
-    for spell in (str, respelled) if language == "python" else (str,):
+    for spell in (str, unparsed) if language == "python" else (str,):
         new, old = partial(spell(after), language), partial(spell(before), language)
         known = Counter((one.rule, one.what) for one, _ in _seen(path, old, range(len(old)), cases))
         for one, _ in _seen(path, new, range(len(new)), cases):

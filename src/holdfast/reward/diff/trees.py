@@ -28,11 +28,11 @@ MOST_TRIES = 200  # stretches of lines that may take so many steps; those after 
 Gap = tuple[int, int, int, int]  # lines from and to before, lines from and to after
 
 
-def tidy(source: str) -> str:
+def normalise_newlines(source: str) -> str:
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def changed(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
+def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
     """Line ranges that differ, as (from, to) before and (from, to) after, in order: a patience diff.
 
     Lines that occur once on both sides are anchors (Cohen); between them Myers, which
@@ -67,7 +67,7 @@ def _anchors(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[tupl
     once = _unique(before)
     other = _unique(after)
     pairs = [(at, other[line]) for line, at in once.items() if line in other]
-    return [pairs[at] for at in rising([a for _, a in pairs])]
+    return [pairs[at] for at in longest_increasing([a for _, a in pairs])]
 
 
 def _few(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
@@ -111,7 +111,7 @@ def _unique(lines: Sequence[Hashable]) -> dict[Hashable, int]:
     return {line: at for line, at in places.items() if at >= 0}
 
 
-def rising(values: Sequence[int]) -> list[int]:
+def longest_increasing(values: Sequence[int]) -> list[int]:
     """Positions of a longest rising subsequence; Fredman 1975."""
     tails: list[int] = []
     ends: list[int] = []
@@ -148,7 +148,7 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-def mended(source: str) -> str | None:
+def without_stars(source: str) -> str | None:
     """The same text without such stars; None where there are none, or where it is no Python."""
     module = parsed(source)
     places = [] if module is None else _stars(module)
@@ -162,7 +162,7 @@ def mended(source: str) -> str | None:
     return b"\n".join(lines).decode("utf-8", errors="replace")
 
 
-def respelled(source: str) -> str:
+def unparsed(source: str) -> str:
     """All of it as the interpreter would write it; empty where it is no Python. Places are not kept."""
     module = parsed(source)
     try:
@@ -283,7 +283,7 @@ def language_of(path: str) -> str:
 
 def parse(source: str, language: str) -> Tree:
     """The whole tree of one text. With errors it is made of lines and words, and says where they are."""
-    source = tidy(source)
+    source = normalise_newlines(source)
     if language == TEXT or is_large(source):
         return _by_lines(source, ())
     root = _parsed(source, language).root_node
@@ -295,7 +295,7 @@ def parse(source: str, language: str) -> Tree:
 
 def partial(source: str, language: str) -> Tree:
     """The tree with whatever the grammar made of what does not parse: to look for things in, not to compare."""
-    root = _parsed(tidy(source), language).root_node
+    root = _parsed(normalise_newlines(source), language).root_node
     return _compact(root, language, {})[0]
 
 
@@ -306,7 +306,7 @@ def is_large(source: str) -> bool:
 
 def kinds(source: str, language: str) -> list[str]:
     """The grammar's own kinds of all nodes, tokens too; of any other text, a line is a line."""
-    source = tidy(source)
+    source = normalise_newlines(source)
     if language == TEXT or is_large(source):
         return ["line"] * len(source.split("\n"))
     found, todo = [], [_parsed(source, language).root_node]
@@ -319,9 +319,9 @@ def kinds(source: str, language: str) -> list[str]:
 
 def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
     """Two texts side by side, without what is equal between them where `fold`."""
-    before, after = tidy(before), tidy(after)
+    before, after = normalise_newlines(before), normalise_newlines(after)
     lines = before.split("\n"), after.split("\n")
-    gaps = changed(*lines)
+    gaps = line_changes(*lines)
     if language == TEXT or is_large(before) or is_large(after):
         return _lines_of_both(*lines, gaps, ((), ()), is_coarse=language != TEXT)
     old = _parsed(before, language)
@@ -378,7 +378,7 @@ def _read(parsed: Parsed, source: str, language: str) -> Parsed:
     """The same tree or, where the grammar stumbled over what is right Python, that of the mended text."""
     if language != "python" or not parsed.root_node.has_error:
         return parsed
-    other = mended(source)
+    other = without_stars(source)
     again = parsed if other is None else _parser(language).parse(_bytes(other))
     return parsed if again.root_node.has_error else again
 

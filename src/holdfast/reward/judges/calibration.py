@@ -166,7 +166,7 @@ def corrected(
     return Corrected(raw=p, rate=rate, low=min(low, rate), high=max(high, rate), level=level, n=n)
 
 
-def truth(labels: Iterable[Label]) -> dict[str, Label]:
+def best_labels(labels: Iterable[Label]) -> dict[str, Label]:
     """The label of each artefact that counts: a person's before a model's before a program's, the newest of a kind."""
     found: dict[str, Label] = {}
     for one in labels:
@@ -204,7 +204,7 @@ def calibrate(
     used = [labels[artefact] for artefact in both]
     xs, ys = bounded(*isotonic(x, y), len(x)) if len(x) else (np.array([]), np.array([]))
     measures = measured(x, y, [one.artefact for one in said]) if len(x) else {}
-    against = [*below(criterion, len(x), measures), *reasons]
+    against = [*reasons_against(criterion, len(x), measures), *reasons]
     return Calibration(
         judge=judge,
         criterion=criterion.id,
@@ -225,7 +225,7 @@ def calibrate(
 
 def measured(x: Array, y: Array, artefacts: Sequence[str]) -> dict[str, float | None]:
     """Raw, and through the map: the map is always made from other labels than those it is measured on."""
-    mapped, is_known = crossed(x, y, artefacts), y > 0.5
+    mapped, is_known = cross_fitted(x, y, artefacts), y > 0.5
     agreed = agreement(mapped >= 0.5, is_known)
     yes = mapped >= 0.5
     return {
@@ -245,7 +245,7 @@ def measured(x: Array, y: Array, artefacts: Sequence[str]) -> dict[str, float | 
     }
 
 
-def crossed(x: Array, y: Array, artefacts: Sequence[str]) -> Array:
+def cross_fitted(x: Array, y: Array, artefacts: Sequence[str]) -> Array:
     """Each score through a map made without its fold; which fold follows from the artefact."""
     fold = np.array([int(one[:8], 16) % FOLDS for one in artefacts])
     mapped = np.full(len(x), float(y.mean()))
@@ -257,7 +257,7 @@ def crossed(x: Array, y: Array, artefacts: Sequence[str]) -> Array:
     return mapped
 
 
-def below(criterion: Criterion, n: int, measures: Mapping[str, float | None]) -> list[str]:
+def reasons_against(criterion: Criterion, n: int, measures: Mapping[str, float | None]) -> list[str]:
     """What speaks against a judge; missing evidence is a reason."""
     if n < LEAST:
         return [f"{n} labels < {LEAST}"]
@@ -447,7 +447,7 @@ class OrderEffect:
         return {"n": self.n, "raw": self.raw, "corrected": self.corrected}
 
 
-async def both_ways(prefer: Prefer, a: EvalItem, b: EvalItem) -> float | None:
+async def order_averaged(prefer: Prefer, a: EvalItem, b: EvalItem) -> float | None:
     """P(a ≻ b) = (P(a first) + 1 − P(b first)) / 2: what the order adds, it takes away again."""
     forth, back = await prefer(a, b), await prefer(b, a)
     return None if forth is None or back is None else (forth + 1.0 - back) / 2.0
@@ -458,7 +458,7 @@ async def order(prefer: Prefer, pairs: Sequence[tuple[EvalItem, EvalItem]]) -> O
     seen = raw = corrected = 0
     for a, b in pairs:
         forth, back = await prefer(a, b), await prefer(b, a)
-        again = await both_ways(prefer, b, a)
+        again = await order_averaged(prefer, b, a)
         if forth is None or back is None or again is None:
             continue
         seen += 1
@@ -472,7 +472,7 @@ def _better(p: float) -> int:
     return 0 if abs(p - 0.5) < TIE else (1 if p > 0.5 else -1)
 
 
-def by_scores(score: Callable[[EvalItem], float | None]) -> Prefer:
+def score_preference(score: Callable[[EvalItem], float | None]) -> Prefer:
     """A judge that looks at one answer at a time prefers by the odds; which comes first cannot matter."""
 
     async def prefer(a: EvalItem, b: EvalItem) -> float | None:
@@ -489,7 +489,7 @@ def _logit(p: float) -> float:
     return log(p / (1.0 - p))
 
 
-def asked(judge: LlmJudge, criterion: Criterion) -> Prefer:
+def model_preference(judge: LlmJudge, criterion: Criterion) -> Prefer:
     """A language model that is shown both at once. Its word is "first", "second" or "neither"; else it abstains."""
 
     async def prefer(a: EvalItem, b: EvalItem) -> float | None:
@@ -560,10 +560,10 @@ async def probe(
     told = [await score(injected(one, place)) for place, one in enumerate(some)]
     pairs = paired(artefacts, most // 2)
     if isinstance(judge, LlmJudge):
-        prefer = asked(judge, criterion)
+        prefer = model_preference(judge, criterion)
     else:
         scores = {one.sha256: await score(one) for pair in pairs for one in pair}
-        prefer = by_scores(lambda artefact: scores[artefact.sha256])
+        prefer = score_preference(lambda artefact: scores[artefact.sha256])
     effects = (effect("padding", plain, longer), effect("instructions", plain, told), *([own] if own else []))
     return BiasProbe(effects=effects, order=await order(prefer, pairs))
 

@@ -164,7 +164,7 @@ def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[
     return tuple(told)
 
 
-def doubt(opinion: Opinion, *, now: float) -> ReviewRequest | None:
+def review_request(opinion: Opinion, *, now: float) -> ReviewRequest | None:
     """What a person should look at; None where it was decided."""
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None

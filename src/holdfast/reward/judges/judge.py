@@ -303,7 +303,7 @@ class FunctionJudge:
         ]
 
 
-class Kept:
+class CachedJudge:
     """Judgements that were given are not asked for again; of many who ask at once, one goes and all are told.
 
     A failure is never kept, and neither is an answer that could not be read: the next who asks may have more luck.
