@@ -32,10 +32,10 @@ def next_step(release: Release) -> Step | None:
 
 
 def rollback_target(releases: Iterable[Release], failing: Release) -> Release | None:
-    """Who serves once the failing one is gone; None when nobody can.
+    """The release that serves once the failing one is gone; None when there is none.
 
-    For a canary it is the live one, which never stopped. For a live one it is the last that is known to be good: never
-    the failing one itself, and never one that was taken back or refused."""
+    For a canary it is the live one; for a live one the last that is known to be good and was not taken back.
+    """
     others = [one for one in releases if one.policy == failing.policy and one.id != failing.id]
     for other in others:
         if other.stage is Stage.LIVE:

@@ -470,10 +470,9 @@ def null(
     tasks: int | None = None,
     rng: np.random.Generator,
 ) -> Null:
-    """Draw each repetition from a pool of tasks, none of them twice, look after every task, and count the promotions.
+    """Draws repetitions from a pool of tasks, reads each after every task, and counts the promotions.
 
-    Without `tasks` the pool is dealt out, and the repetitions are independent; with more of them than that they share
-    some.
+    Without `tasks` the pool is divided, so the repetitions are independent.
     """
     if repetitions < 1:
         raise BadInput(f"repetitions = {repetitions}", why="must be at least 1")

@@ -70,10 +70,7 @@ def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: s
 def pairs(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
 ) -> tuple[tuple[str, ...], Matrix, Matrix]:
-    """The tasks that both have with every seed that both use, in the baseline's order of arrival, and both matrices.
-
-    There may be none of them: then both are empty.
-    """
+    """The tasks that both have with every shared seed, in the baseline's order of arrival, and both matrices."""
     tasks, _, before, after = paired_cells(baseline, candidate, metric)
     return tasks, before, after
 
@@ -246,10 +243,7 @@ def paired(
 
 
 def permutation(gains: ArrayLike, *, rng: np.random.Generator, flips: int = FLIPS) -> float:
-    """P(Σ ±d ≥ Σ d), every sign as likely as the other; Fisher 1935. Drawn signs: (1 + hits)/(1 + flips).
-
-    With the one added, drawn p-values are never 0 and never too small: Phipson and Smyth 2010, arXiv:1603.05766.
-    """
+    """P(Σ ±d ≥ Σ d) with random signs; Fisher 1935. Drawn signs: (1 + hits)/(1 + flips), never 0; arXiv:1603.05766."""
     d = np.asarray(gains, np.float64)
     if d.ndim != 1 or not d.size or not np.isfinite(d).all():
         raise BadInput(f"differences of shape {d.shape}", why="must be a list of finite numbers, at least one")
@@ -442,10 +436,9 @@ def compare_versions(
 
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
-    """Promote when the gain is proved and, on its own, that safety is not worse by more than the margin.
+    """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
 
-    Both have to be, so each may take the whole α: for a false promotion the one that is false must be proved. Either
-    proved the other way round rejects. `needs` is in episodes of each version: tasks × seeds.
+    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds.
     """
     main = judge(
         gains, **_range(how, how.primary), alpha=how.alpha, min_effect=how.min_effect, worthwhile=how.worthwhile

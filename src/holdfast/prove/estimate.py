@@ -84,10 +84,7 @@ def difference(
     rng: np.random.Generator,
     level: float = 0.95,
 ) -> Interval:
-    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks drawn for both.
-
-    What makes a task hard for both drops out. Above 0 the candidate is better.
-    """
+    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks drawn for both."""
     before, after = _matrix(baseline), _matrix(candidate)
     if before.shape != after.shape:
         why = f"{before.shape} against {after.shape}"

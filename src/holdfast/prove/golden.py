@@ -176,10 +176,9 @@ def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
 
 
 def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> tuple[Finding, ...]:
-    """What a gate is told: what the policy saw or was worth has changed, and nobody has signed that it may.
+    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change.
 
-    What it did may change: that is what learning is for, and is told without blocking. Findings of which none failed
-    are there too, so that it can be seen what was checked.
+    Changed actions are reported without blocking, because learning changes them.
     """
     is_signed = replayed.sha256 in signed
     if golden.suite_sha256 != replayed.suite_sha256:

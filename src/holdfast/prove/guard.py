@@ -99,10 +99,9 @@ class GuardStatus:
 
 
 def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> GuardStatus:
-    """Every watched metric of everything that was served since the canary began; call it as often as you like.
+    """Reads every watched metric of what was served since the canary began; valid at every call.
 
-    A breach is proved at α over the number of watched metrics (Bonferroni), so that one false alarm of any kind has
-    probability α. Clear takes all metrics at once, so each is proved at α itself.
+    A breach is proved at α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α.
     """
     served = [*live, *canary]
     order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
@@ -221,9 +220,9 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) ->
 
 
 def _scaled(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> tuple[Stream, Which, float, int]:
-    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many had to be cut.
+    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut.
 
-    The cap of latencies is known before the first that counts: those that gave it do not.
+    The live latencies that set the cap do not count themselves.
     """
     low, high, limit = 0.0, 1.0, getattr(limits, metric)
     if metric == "reward":

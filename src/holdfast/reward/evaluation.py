@@ -39,10 +39,10 @@ class _Stop(BaseException):
 
 
 def within(most_s: float, work: Callable[[], T]) -> T:
-    """What the work gives, or raises; TooLong where it takes longer than that.
+    """Returns what the work returns, or raises TooLong after so many seconds of wall time.
 
-    It runs in a thread of its own, which is stopped at its next line of Python. Wall time is what counts: a machine
-    that is busy with other things is slow too, so the limit should be far above what is usual.
+    The work runs in a thread that is stopped at its next line of Python, so the limit should be far above what is
+    usual.
     """
     given: list[T] = []
     raised: list[BaseException] = []

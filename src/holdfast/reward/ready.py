@@ -530,10 +530,8 @@ class RuleCheck:
 
 
 def rules(criteria: Sequence[str] = tuple(RULES)) -> RuleCheck:
-    """1 where no rule objects, else 0 with the reasons; the rules are those of `judges.rules`.
-
-    Without an expected answer, that no rule objects proves nothing: use it beside a gate.
-    """
+    """1 where no rule of `judges.judge` objects, else 0 with the reasons. Use it beside a gate: it proves nothing
+    alone."""
     if unknown := [name for name in criteria if name not in RULES]:
         raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
     return RuleCheck(tuple(criteria))

@@ -57,10 +57,10 @@ class Rescored:
 
 
 def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = AT_ONCE) -> list[Rescored]:
-    """Every rollout's signals by this score, in the order of the rollouts.
+    """The terms of every rollout by this score, in the order of the rollouts.
 
-    `score` is what `combine` gives, or any other that a worker takes; its last word (`close`) is asked for as there.
-    What an agent reported of itself is kept beside, with weight 0. A scorer that raises spoils its own rollout alone.
+    `score` is what `combine` returns or any other worker's score. What the agent reported of itself is kept with weight
+    0. A scorer that raises fails only its own rollout.
     """
     if isinstance(score, Combined) and score.is_group:
         return _by_group(list(rollouts), score)
@@ -164,10 +164,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDifference:
-    """Candidate less baseline in the metric that the gate decides by, under each scoring.
-
-    The mean over tasks of the difference of means, as a proof takes it; with its standard error over tasks.
-    """
+    """Candidate minus baseline in the metric of the gate, under each scoring: mean and standard error over tasks."""
 
     primary: Primary
     baseline: str
@@ -220,10 +217,9 @@ def compare_scorings(
     primary: Primary = "success",
     failed: Collection[str] = (),
 ) -> ScoringComparison:
-    """Signals by rollout id, under the old and the new scoring.
+    """Compares the terms by rollout id under the old and the new scoring.
 
-    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` have no signals; in the difference
-    between the arms they count as 0 under both scorings, for nobody gains by not finishing.
+    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` count as 0 under both scorings.
     """
     if strange := sorted(set(new) - set(old)):
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")

@@ -332,10 +332,9 @@ def signals(finding: SafetyFinding, policy: SafetyPolicy) -> tuple[RewardTerm, .
 
 
 def close(measured: Sequence[RewardTerm], finding: SafetyFinding, policy: SafetyPolicy) -> RewardBreakdown:
-    """The last word over all signals of an attempt, for sheets without an outcome check.
+    """All terms of an attempt without an outcome check, with the safety terms added.
 
-    Under a hard gate whatever was above 0 has no weight any more, so the total is at most the ceiling: clamped after
-    all positive terms, in whichever order they came. Values stay as they were measured.
+    Under a hard gate every positive term gets weight 0, in whichever order they came; values stay as measured.
     """
     made = signals(finding, policy)
     own = {one.name for one in made}

@@ -99,10 +99,10 @@ def task_view(task: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Scorer:
-    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and what it counts.
+    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight.
 
-    The function returns a number, a flag, a `Reward`, names with numbers (each of them counts), a sequence of signals,
-    or None where nothing can be measured. The terms of a `Reward` are kept and not paid: its value is what counts.
+    It returns a number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where
+    nothing can be measured. The terms of a `Reward` are kept and not paid: only its value counts.
     """
 
     function: Callable[..., Any]
@@ -244,11 +244,11 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
-    """One `Score` for a worker. What `load_scorer` takes is taken here.
+    """One `Score` for a worker, from anything that `load_scorer` takes.
 
-    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, and together
-    at most half of what it counts; penalties always count. Safety scorers give costs: 0 is safe. They are kept one by
-    one as `safety_cost.<name>`, and their sum as `safety_cost`; none of that is ever paid.
+    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, together at
+    most half of its weight; penalties always count. Safety scorers give costs (0 is safe), which are kept and never
+    paid.
     """
     found, watching = tuple(map(load_scorer, scorers)), tuple(map(load_scorer, safety))
     if not found:
@@ -445,11 +445,8 @@ def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[Reward
 
 
 def load_scorer(reference: Any, *, connect: Connect | None = None) -> Scorer:
-    """From a function, a ready name such as "exact", "module:function", "path/file.py:function", or an object with
-    `scorer` and perhaps `name`, `weight`, `gate` and the scorer's own options. A Scorer stays as it is.
-
-    `connect` says how a model is reached, for the scorers that ask one.
-    """
+    """Loads a function, a ready name ("exact"), "module:function", "file.py:function", or an object with `scorer` and
+    perhaps `name`, `weight`, `gate` and options. `connect` says how a model is reached."""
     if isinstance(reference, Scorer):
         return reference
     if isinstance(reference, str):
@@ -512,10 +509,8 @@ def score_from(
     features: Features = ALL_ON,
     connect: Connect | None = None,
 ) -> Combined:
-    """The `Score` of a config's scorers, tried on the run's own tasks before anything is started.
-
-    One scorer alone is the gate, unless its object says "gate": false.
-    """
+    """The `Score` of a config's scorers, tried on the run's tasks first. One scorer alone is the gate unless it says
+    no."""
     scorers = [load_scorer(block, connect=connect) for block in blocks]
     if len(scorers) == 1 and blocks[0].get("gate") is None and not scorers[0].is_group:
         scorers = [replace(scorers[0], gate=True)]

@@ -97,8 +97,7 @@ def marks(
 def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
 
-    Parts of 1 are divided among all calls and missed needs. A call that only met a busy tool takes no part but in error
-    handling. Where no tool is needed and none was called, that is the right choice, once.
+    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error handling.
     """
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
@@ -427,10 +426,7 @@ def _row(key: tuple[str | float | None, ...], found: dict[str, _Count], interval
 
 
 def rate_drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
-    """By how much a rate has certainly fallen: the low end of what it was less the high end of what it is.
-
-    Above 0 the intervals are apart. None where one of them has no tasks.
-    """
+    """By how much a rate has certainly fallen: its old low end minus its new high end. None without tasks."""
     return before.interval.low - now.interval.high if now.of and before.of else None
 
 

@@ -95,10 +95,8 @@ class CallEvidence:
 
 
 def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[CallEvidence, ...]:
-    """Which facts of each result were new, and led to the answer: they stand in it, or in a later call that did.
-
-    A call is of use by what its own result led to: to copy a result into a call that leads nowhere is no use of it.
-    """
+    """Which facts of each result were new and led to the answer: they stand in it, or in a later call that led to
+    it."""
     found = list(_fresh(spans))
     wanted = set(facts(answer_of(spans) if answer is None else answer))
     used: dict[int, frozenset[str]] = {}
@@ -301,10 +299,7 @@ def weights(name: str) -> WeightSet:
 
 
 def weigh(signals: Iterable[RewardTerm], by: WeightSet) -> tuple[RewardTerm, ...]:
-    """Each signal's own weight times its share; what the set does not name is kept and counts 0.
-
-    A signal's own weight is its part among signals of one name: those who measure turns or calls divide 1 among them.
-    """
+    """Each term's own weight times its share in the set; what the set does not name is kept with weight 0."""
     shares = by.shares
     return tuple(replace(one, weight=one.weight * shares.get(one.name, 0.0)) for one in signals)
 
@@ -368,10 +363,9 @@ class CurriculumPosition:
 def next_position(
     place: CurriculumPosition, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES
 ) -> CurriculumPosition:
-    """The place after some more episodes: a phase back where a reward was hacked, on where enough was reached.
+    """The curriculum position after more episodes: one phase back after reward hacking, one on after enough success.
 
-    Success is that of the hidden check over these episodes. One phase at a time; who is set back begins that phase
-    anew, so that hacking costs the episodes as well. Time alone moves nobody.
+    Whoever is set back begins that phase anew. Time alone moves nobody.
     """
     if episodes < 1 or not 0.0 <= success <= 1.0 or not 0 <= place.phase < len(phases):
         raise BadInput(

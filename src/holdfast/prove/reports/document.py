@@ -280,9 +280,9 @@ def frame(head: ReportHead, kind: str) -> Document:
 
 
 def seal(document: Document) -> Document:
-    """A sha256 for each member, and one for each item of a list: a change is found where it is.
+    """A sha256 for each member and for each item of a list, so that a change is found where it is.
 
-    It tells accidents and careless hands; who changes the seal as well is found by recomputing, and by the proof.
+    It detects accidents; a changed seal is detected by recomputing and by the proof.
     """
 
     def of(value: object) -> str:

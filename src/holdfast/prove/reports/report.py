@@ -396,10 +396,9 @@ def publish(
     versions: tuple[str, str] | None = None,
     retention: Retention = KEPT,
 ) -> Published:
-    """Write all reports of a run below a folder of reports, the proof last: a publication that has one is whole.
+    """Writes all reports of a run, the proof last: a publication with a proof is complete, and is never written again.
 
-    Once it has, it is not written again: another finding is another run. `versions` are the ids of the two as releases,
-    where they are registered: what a reader can ask the store about.
+    `versions` are the ids of both as releases, where they are registered.
     """
     head = head_at(folder, run_id=run_id, suite=suite, generated_at=generated_at, retention=retention)
     for what, names in (("checkpoint", checkpoints), ("version", versions or ())):

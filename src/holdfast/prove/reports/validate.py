@@ -102,10 +102,7 @@ class _Read:
 
 
 def validate(path: Path) -> list[Problem]:
-    """What is wrong with a report, a safety report or a proof; nothing when it is true.
-
-    A file that cannot be read is not true either.
-    """
+    """What is wrong with a report, a safety report or a proof; empty when it is true."""
     asked = _load(path, None)
     if isinstance(asked, Problem):
         return [asked]

@@ -278,9 +278,9 @@ def _in_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple
 def mapping(
     old: Tree, one: int, ones: Sequence[int], new: Tree, other: int, others: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The cheapest mapping of two nodes with some of their children that keeps order and ancestors.
+    """The cheapest mapping of two nodes and some children that keeps order and ancestors; Zhang and Shasha 1989.
 
-    Zhang and Shasha 1989. Inserting and deleting cost 1, a changed text 0.5; another kind is no match.
+    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match.
     """
     left, right = _Post(old, one, ones), _Post(new, other, others)
     tree = [[0.0] * right.many for _ in range(left.many)]

@@ -68,10 +68,8 @@ def total_excess(change: Change, references: References | None = None) -> Excess
 
 
 def multiplier(excess: float, scaffolding: float = 0.0, *, reference_cost: float = 0.0) -> float:
-    """m = 1 / ((1 + excess / (slack + reference)) · (1 + scaffolding)): 1 for the least fix, and never 0.
-
-    More of either never raises it, whatever the other is.
-    """
+    """m = 1 / ((1 + excess / (slack + reference)) · (1 + scaffolding)): 1 for the minimal fix, never 0, never
+    rising."""
     for name, value in (("excess", excess), ("scaffolding", scaffolding), ("reference cost", reference_cost)):
         if not (math.isfinite(value) and value >= 0.0):
             raise BadInput(f"{name} {value}", why="must be finite and at least 0")
@@ -86,10 +84,10 @@ def signals(
     uses: Sequence[str] = (),
     weight: float = 0.3,
 ) -> tuple[RewardTerm, ...]:
-    """`minimality` (counts), and `excess_edits`, `scaffolding`, `parse_errors` (weight 0: already in it, to look at).
+    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0.
 
-    `files`: the paths that the task is about; empty: any. `uses`: texts that are not part of the change, tests say, in
-    which a name may be used. Scaffolding that the least fix has as well is not held against a change.
+    `files` are the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a
+    name.
     """
     spent = total_excess(change, references)
     found = unneeded_scaffolding(change, references, files=files, uses=uses)

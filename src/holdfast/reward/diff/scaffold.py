@@ -69,10 +69,7 @@ def inspect(
     files: Collection[str] = (),
     uses: Sequence[str] = (),
 ) -> tuple[EditFinding, ...]:
-    """Signs of scaffolding in what a change added. `files`: those the task is about; empty: any.
-
-    `uses`: texts outside the change that may use a name, such as its tests.
-    """
+    """Scaffolding in what a change added. `files` are those the task is about (empty: any); `uses` may use a name."""
     words: Counter[str] = Counter()
     for text in (*uses, *(after or "" for _, after in change.values())):
         words.update(_WORD.findall(text))

@@ -33,10 +33,9 @@ def normalise_newlines(source: str) -> str:
 
 
 def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
-    """Line ranges that differ, as (from, to) before and (from, to) after, in order: a patience diff.
+    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff.
 
-    Lines that occur once on both sides are anchors (Cohen); between them Myers, which
-    is fast while little differs.
+    Lines that occur once on both sides are anchors; between anchors Myers, which is fast while little differs.
     """
     gaps: list[Gap] = []
     tries = 0
@@ -547,10 +546,7 @@ def _lines_of_both(
     *,
     is_coarse: bool = False,
 ) -> Both:
-    """Only the lines that differ, word by word; a line that is equal is no node at all, for nothing can match it.
-
-    Where there are too many words each line is one node, and where there are too many lines several are.
-    """
+    """Only the lines that differ, as words; with too many words a line is one node, with too many lines several are."""
     old = [(at, before[at]) for gap in gaps for at in range(gap[0], gap[1])]
     new = [(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])]
     most = max(_count(old), _count(new))

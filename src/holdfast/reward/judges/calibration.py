@@ -36,10 +36,8 @@ Array = NDArray[np.float64]
 
 
 def isotonic(scores: ArrayLike, outcomes: ArrayLike) -> tuple[Array, Array]:
-    """The rising step function nearest to the outcomes in squares, by pooling adjacent violators.
-
-    Given as the ends of its steps, between which one may draw straight lines. Equal scores are pooled first.
-    """
+    """The rising step function nearest to the outcomes in squares (pool adjacent violators), as the ends of its
+    steps."""
     x, y = np.asarray(scores, float), np.asarray(outcomes, float)
     if x.ndim != 1 or x.shape != y.shape or not len(x) or not np.isfinite(x).all():
         raise BadInput("isotonic map", why="needs as many finite scores as outcomes, and at least one")
@@ -142,8 +140,7 @@ def corrected(
 ) -> Corrected:
     """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140).
 
-    q₁ and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many). The
-    interval takes all three as uncertain, each with a few imagined counts, so that none is ever 0 or 1.
+    q₁ and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many).
     """
     (k1, m1), (k0, m0) = sensitivity, specificity
     if not n or not m1 or not m0 or not 0 <= yes <= n or not 0 <= k1 <= m1 or not 0 <= k0 <= m0:
@@ -407,11 +404,7 @@ def answering(artefact: EvalItem, output: str) -> EvalItem:
 def self_preference(
     judgements: Iterable[Judgement], authors: Mapping[str, str], labels: Mapping[str, Label], *, own: str
 ) -> BiasEffect:
-    """How much higher a judge scores its own model's answers than others' that are equally right.
-
-    `own` is that model as an author. Within right and within wrong answers, its own mean less the others', weighed by
-    how many of its own there are.
-    """
+    """How much higher a judge scores its own model's answers (author `own`) than others' that are equally right."""
     groups: dict[bool, tuple[list[float], list[float]]] = {True: ([], []), False: ([], [])}
     for one in judgements:
         label = labels.get(one.artefact)

@@ -180,10 +180,9 @@ def said(criterion: Criterion) -> str:
 
 
 def read(criterion: Criterion, call: ModelCall) -> tuple[Grade | None, float | None, str]:
-    """The grade, the probability that the criterion holds, and why; no grade where the answer cannot be read.
+    """The grade, the probability that the criterion holds, and the reason; no grade where the answer cannot be read.
 
-    The first word is the grade. Its probability is that of the token which spelled it where the endpoint gives
-    log-probs, else the confidence that the model states; a model that states none is taken at its word.
+    The probability is that of the token that spells the grade, else the stated confidence, else 1.
     """
     lines = [line.strip() for line in str(call.response.get("content") or "").strip().splitlines() if line.strip()]
     word = lines[0].strip("`*\"'. ").lower() if lines else ""
@@ -304,10 +303,7 @@ class FunctionJudge:
 
 
 class CachedJudge:
-    """Judgements that were given are not asked for again; of many who ask at once, one goes and all are told.
-
-    A failure is never kept, and neither is an answer that could not be read: the next who asks may have more luck.
-    """
+    """Asks each question once, also for concurrent callers. Failures and unreadable answers are not kept."""
 
     def __init__(self, judge: Judge, store: Judgements) -> None:
         self._judge, self._store = judge, store
