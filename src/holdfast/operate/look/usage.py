@@ -1,4 +1,4 @@
-"""Tool use of stored rollouts as `reward.adoption` counts it: who needed which tool, and what was called.
+"""Tool use of stored rollouts as `reward.tools` counts it: who needed which tool, and what was called.
 
 What a task needs and offers is what its input says; where it says nothing, nothing is known.
 """

@@ -216,7 +216,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     """How far tools are adopted, from the newest decided rollouts of a run.
 
     {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
-     "mended"}]}: each rate an interval, of tasks, n of them; see `reward.adoption`.
+     "mended"}]}: each rate an interval, of tasks, n of them; see `reward.tools`.
     """
     from holdfast.operate.look.usage import records
     from holdfast.prove.estimate import wilson
