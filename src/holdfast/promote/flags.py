@@ -127,7 +127,7 @@ class _Look:
 
 
 def _switched_off(flag: Flag, now: float, environment: Mapping[str, str]) -> str:
-    """What switches the flag off for everybody; empty where nothing does."""
+    """What switches the flag off for all keys; empty where nothing does."""
     variable = kill_variable(flag.name)
     if _is_said(environment.get(variable, "")):
         return f"killed by {variable}"
@@ -218,7 +218,7 @@ def _is_fit(condition: Condition) -> bool:
 
 
 def _height(flags: Mapping[str, Flag], name: str, path: tuple[str, ...], known: dict[str, int]) -> int:
-    """How many flags stand on one another below this one; a circle, or too many of them, is refused."""
+    """The depth of requirements below this flag; a circle, or too great a depth, is refused."""
     if name in path:
         why = f"goes in a circle: {' → '.join((*path[path.index(name) :], name))}"
         raise BadInput(f"flag {path[0]}: requires", why=why, remedy="leave one of them out")
@@ -287,7 +287,7 @@ NOBODY = "nobody in particular"  # a key where only what holds for everybody is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Off:
-    """Why somebody does not get a feature, and what would turn it on."""
+    """Why a key does not get a feature, and what would turn it on."""
 
     feature: str
     flag: str
@@ -297,7 +297,7 @@ class Off:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All flags at one moment. A key stands for whoever gets a feature or not: a run, a rollout; always the same."""
+    """All flags at one moment. A key is a run or a rollout, and always gets the same."""
 
     flags: Mapping[str, Flag]  # what is in the store, and the defaults for what is not
     kept: frozenset[str]  # names of those in the store

@@ -84,7 +84,7 @@ def _hold(code: str, text: str) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Who answers, by release id. It is a value: a request that has one is not disturbed by the next."""
+    """Which release answers. It is an immutable value: a change does not disturb running requests."""
 
     live: str
     canary: str | None = None

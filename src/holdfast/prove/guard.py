@@ -41,8 +41,8 @@ Which = NDArray[np.bool_]  # of each outcome, whether it is the canary's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """How much worse a canary may be. A metric whose limit is None is not watched; one that is watched and that nobody
-    tells stays open, and so keeps the canary where it is."""
+    """How much worse a canary may be. A metric without a limit is not watched; a watched one without data stays
+    open."""
 
     success: float | None = 0.10  # of live's mean, less
     latency: float | None = 0.50  # of live's mean, more
@@ -75,7 +75,7 @@ class GuardLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReading:
-    """One metric so far; the means are of what was told, before anything was cut."""
+    """One metric so far; the means are of the outcomes as reported, before they were cut."""
 
     metric: str
     state: State

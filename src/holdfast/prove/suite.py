@@ -137,7 +137,7 @@ def to_document(suite: Suite) -> dict[str, Any]:
 
 
 class _Reader:
-    """Collects what is wrong, so that it can be told at once."""
+    """Collects all problems, so that they can be reported together."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []

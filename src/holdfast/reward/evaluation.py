@@ -35,7 +35,7 @@ class TooLong(Exception):
 
 
 class _Stop(BaseException):
-    """Raised within the work; no Exception, so that nobody in there takes it for one of theirs."""
+    """Raised inside the work. It is no Exception, so that code inside does not catch it."""
 
 
 def within(most_s: float, work: Callable[[], T]) -> T:
@@ -79,7 +79,7 @@ KINDS = ("text", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What somebody did with a task, and what is known about that."""
+    """What was done with a task, and what is known about it."""
 
     task: str  # what was asked, or its name
     output: str = ""  # the answer; a change has none
@@ -267,7 +267,7 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
 
 
 def tools(result: TaskResult) -> PartVerdict | None:
-    """How tools were used: told with weight 0, since nothing is gained by more calls."""
+    """How tools were used, with weight 0: more calls must not pay."""
     if not result.spans:
         return None
     found = tool_use.marks(result.spans, needs=result.needs, answer=result.output)
@@ -316,7 +316,7 @@ def _shown(before: str | None, after: str | None) -> str:
 
 
 def judge_part(judge: Judge) -> Part:
-    """A part that asks judges. Only what was decided counts; an abstention or a dispute is told, and weighs nothing."""
+    """A part that asks judges. Decided opinions count; abstentions and disputes are shown with weight 0."""
 
     def ask(result: TaskResult) -> PartVerdict:
         opinions = list(judge(eval_item(result)))
@@ -330,7 +330,7 @@ def judge_part(judge: Judge) -> Part:
 
 
 def eval_item(result: TaskResult) -> EvalItem:
-    """What a judge is shown: never who made it, and never the hidden answer."""
+    """What a judge is shown, without the author and the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
     detail = {KIND: CHANGE} if changed and not result.output else _talk(result)
     return EvalItem(task=result.task, output=result.output or changed, context=result.context, detail=detail)

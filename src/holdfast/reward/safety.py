@@ -39,7 +39,7 @@ def _spaced(word: str) -> str:
 
 
 def _order(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
-    """What is no order where somebody says not to do it."""
+    """A rule for an order; it does not hit where the text says not to do it."""
     return DetectionRule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints, unless=NOT)
 
 
@@ -194,7 +194,7 @@ def screen(text: str, stage: SafetyStage) -> tuple[str, ...]:
 
 
 def reported_events(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
-    """The events that were told of while it ran. A reason that cannot be read is still an event."""
+    """The events that were reported while the agent ran. An unreadable reason is still an event."""
     found: list[SafetyEvent] = []
     turn = -1
     for span in sorted(spans, key=lambda one: one.seq):
@@ -214,7 +214,7 @@ def reported_events(spans: Iterable[Span]) -> tuple[SafetyEvent, ...]:
 
 
 def _reasons(given: Any) -> list[str]:
-    """The codes that were told. Who watched may be wrong about the form: that costs what an unknown reason costs."""
+    """The reported codes. A reason in an unreadable form costs what an unknown reason costs."""
     if given is None:
         return []
     told = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [None]
@@ -227,9 +227,8 @@ def find_events(
     output: Any = None,
     stages: Sequence[SafetyStage] = (SafetyStage.OUTBOUND,),
 ) -> tuple[SafetyEvent, ...]:
-    """Events in what was said and read. What an agent was told is not its own doing: only what leaves it counts,
-    unless other stages are asked for. The answer (`output`) leaves it last. A text that comes up again in the history
-    of a later call, or as the answer, counts once."""
+    """Events found in the texts of an attempt; by default only in what leaves the agent, its answer (`output`)
+    included. A text that occurs again in the history of a later call, or as the answer, counts once."""
     found: list[SafetyEvent] = []
     seen: set[tuple[SafetyStage, str]] = set()
     for stage, turn, said in _said(spans, output):
@@ -247,9 +246,8 @@ def find_events(
 
 
 def obeyed_orders(spans: Sequence[Span], *, output: Any = None) -> tuple[str, ...]:
-    """The orders that it read and then followed: it told a secret or its system prompt, or passed the order on.
-
-    Where nothing was read that looks like an order, nothing was obeyed."""
+    """The orders that the agent read and then followed: it revealed a secret or its system prompt, or passed the order
+    on."""
     read = find_events(spans, stages=(SafetyStage.INBOUND, SafetyStage.TOOL))
     orders = sorted({event.code for event in read if event.code is not None and event.code.startswith(INJECTION)})
     if not orders:

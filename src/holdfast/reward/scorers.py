@@ -344,7 +344,7 @@ class Combined:
 
 
 def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """What each returns. Where one raises, what the others began is closed: nobody will await it."""
+    """What each function returns. Where one raises, the coroutines of the others are closed."""
     given: list[Any] = []
     try:
         given.extend(function() for function in functions)  # what came before a failure stays in it
@@ -357,7 +357,7 @@ def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
 
 
 async def _settled(given: Sequence[Any]) -> list[Any]:
-    """All of them awaited at once; the first failure is raised when nobody is left running."""
+    """Awaits all values at once; raises the first failure when all have ended."""
 
     async def wait(value: Any) -> Any:
         return await value if isawaitable(value) else value
@@ -423,7 +423,7 @@ def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[Re
 
 
 def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[RewardTerm]) -> list[RewardTerm]:
-    """The signals with what the safety scorers found; a cost that a scorer told of is in the sum."""
+    """The terms with the safety costs added; a cost that another scorer reported is part of the sum."""
     if not safety:
         return measured
     told = [replace(one, name=f"{SAFETY}.{one.source}") for one in measured if one.name == SAFETY]

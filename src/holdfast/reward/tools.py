@@ -153,7 +153,7 @@ def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTer
 
 
 def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:
-    """The last time that the same was said again, in a later turn."""
+    """The last repetition of the same call in a later turn."""
     again = [
         after
         for after in range(place + 1, len(found))
@@ -195,7 +195,7 @@ def _handled(
 
 
 def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) -> bool:
-    """Whether the answer states a value that nobody but the model ever said, and does not say that it is unknown."""
+    """Whether the answer states a value that only the model ever said, and does not say that it is unknown."""
     heard: set[str] = set()
     for span in spans:
         if span.kind is SpanKind.MODEL and span.model is not None:

@@ -41,7 +41,7 @@ COMMON = frozenset(  # words that every text has
 
 
 def facts(value: Any) -> frozenset[str]:
-    """Numbers, days, names and keys in a text or in the values of an object; how often each is said is no matter."""
+    """The set of numbers, days, names and keys in a text or in the values of an object."""
     found: set[str] = set()
     _collect(value, found)
     return frozenset(found)
@@ -76,7 +76,7 @@ def read(spans: Iterable[Span]) -> tuple[Turn, ...]:
 
 
 def answer_of(spans: Sequence[Span]) -> str:
-    """What was said last, where no tool was called with it."""
+    """The last message of the model, where it called no tool."""
     for span in sorted(spans, key=lambda one: one.seq, reverse=True):
         if span.kind is SpanKind.MODEL and span.model is not None and PARTIAL not in span.attributes:
             said = span.model.response
@@ -354,7 +354,7 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurriculumPosition:
-    """Where in the curriculum a policy stands."""
+    """The position of a policy in the curriculum."""
 
     phase: int = 0  # index into the phases
     episode: int = 0  # played so far; set back with the phase

@@ -297,7 +297,7 @@ def safety_report(
     how: ReportComparison,
     found: SafetyRegression,
 ) -> Document:
-    """It stands on its own: it carries the penalties of both sides."""
+    """A report that can be checked alone, because it contains the penalties of both sides."""
     after = {(one.task, one.seed): one.safety_cost for one in trained}
     test = found.comparison
     return {

@@ -237,7 +237,7 @@ def _find(asked: _Read, kind: str) -> Path | None:
 
 
 def _check_all(files: Mapping[str, _Read]) -> None:
-    """Build every file again, from the inputs that stand in it and in those it rests on."""
+    """Builds every file again, from its own inputs and from the files it rests on."""
     for read in files.values():
         _check_seal(read)
     head = next((files[kind].head for kind in KINDS if kind in files and files[kind].head), None)
@@ -457,7 +457,7 @@ def due(folder: Path, now: datetime) -> RetentionPlan:
 
 
 def carry_out(plan: RetentionPlan) -> Iterator[RetentionStep]:
-    """Do what is due, file by file: archive first, then purge. Each step is told once it is done and on disk."""
+    """Does what is due, archiving first, then purging. Yields each step once it is on disk."""
     for step in plan.only(RetentionAction.ARCHIVE).steps:
         _archive(step)
         yield step

@@ -177,7 +177,7 @@ def original_multiplier(similarity: float, lines: int, scaffolding: float = 0.0)
 
 
 def original(change: Change) -> float:
-    """What the original system said of a change; the mean over its files, since it knew only single ones."""
+    """The multiplier of the original system: the mean over the files of a change."""
     found = [
         original_multiplier(
             jaccard(before or "", after or "", language_of(path)),

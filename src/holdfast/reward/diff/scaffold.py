@@ -258,7 +258,7 @@ def _swallows(file: _File) -> Iterator[EditFinding]:
 
 
 def _guards(file: _File) -> Iterator[EditFinding]:
-    """An early way out for a value that nobody was known to pass: a test for nothing, or for a type."""
+    """Early exits for a missing value or a wrong type that no caller is known to pass."""
     tree = file.tree
     for node in file.new({"if_statement"}):
         parts = tree.children(node)
@@ -324,8 +324,8 @@ def _dead(file: _File) -> Iterator[EditFinding]:
 
 
 def _is_end(file: _File, node: int, after: int) -> bool:
-    """Whether nothing comes after a statement; of lines that were left as they are, the last one says it, if it stands
-    as deep as what comes after."""
+    """Whether control never passes a statement. Of a folded block, the last line decides, if it is as deep as the
+    next."""
     if file.tree.kind[node] != FOLDED:
         return file.tree.kind[node] in ENDS
     last, line = file.lines[file.tree.end[node] - 1], file.lines[file.tree.line[after] - 1]

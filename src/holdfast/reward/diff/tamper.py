@@ -179,7 +179,7 @@ def _owned(words: str, modules: Collection[str]) -> bool:
 
 
 def _is_made_up(tree: Tree, node: int) -> bool:
-    """Whether a text comes of constants alone, by ways that only hide it: a variable is somebody's input."""
+    """Whether a text is built from constants alone, in ways that only hide it."""
     named = (tree.text[leaf] for leaf in tree.leaves(node) if tree.kind[leaf] == "identifier")
     return all(name in _SPELLS for name in named)
 
@@ -192,7 +192,7 @@ def _dotted(tree: Tree, node: int) -> str:
 
 
 def _root(tree: Tree, node: int) -> str:
-    """What stands left of all dots."""
+    """The name left of all dots."""
     return next((tree.text[leaf] for leaf in tree.leaves(node)), "")
 
 

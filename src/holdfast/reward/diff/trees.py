@@ -62,7 +62,7 @@ def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[
 
 
 def _anchors(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Pairs of equal lines that are unique on both sides, as many as can stand in one order."""
+    """Pairs of equal lines that are unique on both sides, as many as keep one order."""
     once = _unique(before)
     other = _unique(after)
     pairs = [(at, other[line]) for line, at in once.items() if line in other]
@@ -171,7 +171,7 @@ def unparsed(source: str) -> str:
 
 
 def _stars(module: ast.Module) -> list[tuple[int, int]]:
-    """Where starred values stand in tuples that are read, not written to."""
+    """The places of starred values in tuples that are read, not assigned to."""
     found = []
     for node in ast.walk(module):
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
@@ -416,7 +416,7 @@ Folds = dict[int, int]  # node → the number of its fold; −1: inside the fold
 
 
 def _fold(old: Node, new: Node, gaps: Sequence[Gap], lines: int) -> tuple[tuple[Folds, Folds], list[tuple[int, int]]]:
-    """What stands in equal lines under parents that belong together, and these parents."""
+    """The nodes in equal lines under parents that belong together, and these parents."""
     ends = [0, *(gap[1] for gap in gaps)]  # of the gaps: where equal blocks start
     shifts = [0, *(gap[3] - gap[1] for gap in gaps)]
     starts = [*(gap[0] for gap in gaps), lines]

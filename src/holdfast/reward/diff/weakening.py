@@ -184,7 +184,7 @@ def _branch(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> tuple[boo
 
 
 def _is_distinctive(text: str) -> bool:
-    """Nothing that stands in a program by chance."""
+    """Whether a constant is unlikely to occur in a program by chance."""
     if re.fullmatch(r"-?[\d.]+", text):
         return len(text.lstrip("-").replace(".", "")) >= 2 and text not in ("10", "100", "1000")
     return text not in TRIVIAL and (len(text) >= 3 or "(" in text)
@@ -253,7 +253,7 @@ def _is_case(keys: set[str], value: str, case: ConstantCase) -> bool:
 
 
 def _keys(tree: Tree, node: int) -> set[str]:
-    """What a key stands for: itself, what is inside it, and what it spells, for it may be the repr of arguments."""
+    """The key, the constants inside it, and what it spells: it may be the repr of arguments."""
     found = set(constants(tree, node))
     key = constant(tree, node)
     if key is not None and key.startswith(("(", "[", "{")):
@@ -384,7 +384,7 @@ def _weaker(old: Tree, new: Tree) -> Iterator[Seen]:
 
 
 def _assertions(tree: Tree) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Each with its words and all that stands between it and its test."""
+    """Each assertion with its words and all nodes between it and its test."""
     outs: dict[int, int] = {}
     for node in range(len(tree)):
         if _is_assertion(tree, node):
@@ -405,7 +405,7 @@ def _is_assertion(tree: Tree, node: int) -> bool:
 
 
 def _around(tree: Tree, node: int, outs: dict[int, int]) -> Iterator[str]:
-    """What stands between an assertion and its test. `outs` keeps the first way out of each block."""
+    """The nodes between an assertion and its test. `outs` keeps the first way out of each block."""
     below, above = node, tree.parent[node]
     while above >= 0:
         kind = tree.kind[above]

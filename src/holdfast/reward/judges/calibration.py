@@ -77,7 +77,7 @@ def weight(calibration: Calibration | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two who judged the same agree, and how far they would by chance."""
+    """How far two judges of the same items agree, and how far they would by chance."""
 
     n: int
     base_rate: float  # share that holds, by the labels
@@ -367,7 +367,7 @@ class BiasEffect:
 
 
 def effect(name: str, before: Sequence[float | None], after: Sequence[float | None]) -> BiasEffect:
-    """Paired: the mean of after − before with Student's interval. Who abstained on one of the two is left out."""
+    """The paired mean of after − before with Student's interval; pairs with an abstention are left out."""
     pairs = [(b, a) for b, a in zip(before, after, strict=True) if a is not None and b is not None]
     if not pairs:
         return BiasEffect(name=name, n=0, mean=0.0, low=0.0, high=0.0, raised=0.0)
@@ -384,12 +384,12 @@ def _interval(values: Any) -> tuple[float, float, float]:
 
 
 def padded(artefact: EvalItem, place: int = 0) -> EvalItem:
-    """The same answer, said at greater length."""
+    """The same answer, longer."""
     return answering(artefact, PADDINGS[place % len(PADDINGS)].replace("{}", artefact.output))
 
 
 def injected(artefact: EvalItem, place: int = 0) -> EvalItem:
-    """The same answer, with words for whoever judges it."""
+    """The same answer, with instructions to the judge."""
     return answering(artefact, INJECTIONS[place % len(INJECTIONS)].replace("{}", artefact.output))
 
 

@@ -122,7 +122,8 @@ async def cascade(
     sure: float = SURE,
     gap: float = GAP,
 ) -> Opinion:
-    """Rules, then tier by tier until one is sure. A dispute goes on to the next tier, and stands if there is none."""
+    """Asks rules, then tier by tier until one is sure. A dispute goes to the next tier, and remains if there is
+    none."""
     ruled = rules.judge(criterion, artefact)
     if (words := speaks_to_judge(artefact)) is not None:
         why = f"the answer speaks to its judge: {words!r}"
@@ -152,7 +153,7 @@ async def cascade(
 
 
 def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[RewardTerm, ...]:
-    """For the sheet: what was decided counts by its weight; what was not is told, and weighs nothing."""
+    """Reward terms: decided opinions count by their weight; the others are recorded with weight 0."""
     told = []
     for one in opinions:
         name = one.criterion.partition("@")[0]

@@ -124,7 +124,7 @@ one sentence that says why"""
 
 
 class Judge(Protocol):
-    """Somebody who can be asked. `name` is the model's: asked otherwise, it is still the same judge."""
+    """A judge. `name` is the model's name: with another prompt it is still the same judge."""
 
     @property
     def name(self) -> str: ...
@@ -139,7 +139,7 @@ class Judge(Protocol):
 
 
 def fence(artefact: EvalItem) -> str:
-    """A mark that stands nowhere in what it surrounds: its text would have to hold its own hash."""
+    """A mark that cannot occur in the text it surrounds: the text would have to contain its own hash."""
     return f"[{artefact.sha256[:16]}]"
 
 
@@ -174,7 +174,7 @@ def prompt_hash(criterion: Criterion, sampling: Mapping[str, Any]) -> str:
 
 
 def said(criterion: Criterion) -> str:
-    """All of a criterion in one text: another floor is another criterion too, for it decides who counts."""
+    """The whole criterion as one text, with its floor, which decides who counts."""
     anchors = {str(grade): text for grade, text in criterion.anchors.items()}
     return json.dumps([criterion.id, criterion.question, anchors, criterion.floor], sort_keys=True)
 
@@ -392,7 +392,7 @@ Found = tuple[Grade, str] | None  # what a rule knows, and why
 
 
 def speaks_to_judge(artefact: EvalItem) -> str | None:
-    """The words with which an answer turns to whoever judges it; what the task itself says is no matter."""
+    """The words with which an answer addresses its judge; words that the task itself uses do not count."""
     asked = _seen(artefact.task).lower()
     for match in TO_THE_JUDGE.finditer(_seen(artefact.output)):
         if match.group().lower() not in asked:
@@ -414,7 +414,7 @@ def _numbers(text: str) -> set[str]:
 
 
 def faithfulness(artefact: EvalItem) -> Found:
-    """A number that stands neither in the task nor in the context came from nowhere; without a context, who knows."""
+    """No, if a number is neither in the task nor in the context. Without a context it abstains."""
     if not artefact.context.strip():
         return None
     known = _numbers(f"{artefact.task}\n{artefact.context}\n{artefact.expected or ''}")
@@ -428,7 +428,7 @@ def relevance(artefact: EvalItem) -> Found:
 
 
 def minimality(artefact: EvalItem) -> Found:
-    """The same sentence twice is once too often. Of a change that is told by what minimal diffs cost, not by words."""
+    """No, if a sentence is repeated. It abstains on code changes, which minimal diffs measure."""
     if artefact.detail.get(KIND) == CHANGE:
         return None
     said = [_plain(sentence) for sentence in SENTENCE.findall(artefact.output)]
