@@ -128,10 +128,7 @@ def difference(metric: str, limit: float, canary: Stream, live: Stream) -> Strea
 def bounds(metric: str, limit: float) -> tuple[float, float]:
     """The least and the most that d can be."""
     per_canary, per_live, more = _terms(metric, limit)
-    return (
-        more + min(per_canary, 0.0) + min(per_live, 0.0),
-        more + max(per_canary, 0.0) + max(per_live, 0.0),
-    )
+    return (more + min(per_canary, 0.0) + min(per_live, 0.0), more + max(per_canary, 0.0) + max(per_live, 0.0))
 
 
 def _terms(metric: str, limit: float) -> tuple[float, float, float]:

@@ -259,10 +259,7 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
     return PartVerdict(
-        part="minimal diff",
-        holds=not reasons,
-        signals=measured,
-        reasons=tuple(reasons) or ("no larger than needed",),
+        part="minimal diff", holds=not reasons, signals=measured, reasons=tuple(reasons) or ("no larger than needed",)
     )
 
 

@@ -372,9 +372,7 @@ def judge(
     earns 0 unseen. Before you learn from it, measure it: `holdfast judge calibrate`.
     """
     return ModelJudge(
-        criterion=_criterion(criterion, question),
-        made=_maker(complete, connect, clock),
-        shows_expected=shows_expected,
+        criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), shows_expected=shows_expected
     )
 
 

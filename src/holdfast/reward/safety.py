@@ -222,10 +222,7 @@ def _reasons(given: Any) -> list[str]:
 
 
 def find_events(
-    spans: Iterable[Span],
-    *,
-    output: Any = None,
-    stages: Sequence[SafetyStage] = (SafetyStage.OUTBOUND,),
+    spans: Iterable[Span], *, output: Any = None, stages: Sequence[SafetyStage] = (SafetyStage.OUTBOUND,)
 ) -> tuple[SafetyEvent, ...]:
     """Events found in the texts of an attempt; by default only in what leaves the agent, its answer (`output`)
     included. A text that occurs again in the history of a later call, or as the answer, counts once."""

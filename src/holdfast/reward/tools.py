@@ -53,11 +53,7 @@ class CallMark:
 
 
 def marks(
-    spans: Sequence[Span],
-    *,
-    needs: Collection[str] | None = None,
-    schemas: Schemas | None = None,
-    answer: Any = None,
+    spans: Sequence[Span], *, needs: Collection[str] | None = None, schemas: Schemas | None = None, answer: Any = None
 ) -> tuple[CallMark, ...]:
     """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
     said = answer_of(spans) if answer is None else answer

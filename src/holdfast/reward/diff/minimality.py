@@ -104,11 +104,7 @@ def signals(
 
 
 def unneeded_scaffolding(
-    change: Change,
-    references: References | None = None,
-    *,
-    files: Collection[str] = (),
-    uses: Sequence[str] = (),
+    change: Change, references: References | None = None, *, files: Collection[str] = (), uses: Sequence[str] = ()
 ) -> tuple[EditFinding, ...]:
     """The scaffolding of a change, less what the least fix has of the same kind in the same file."""
     texts = references if isinstance(references, Mapping) else {}

@@ -63,12 +63,7 @@ class _File:
         return EditFinding(rule, self.path, self.tree.line[node], what, WEIGHTS[rule])
 
 
-def inspect(
-    change: Change,
-    *,
-    files: Collection[str] = (),
-    uses: Sequence[str] = (),
-) -> tuple[EditFinding, ...]:
+def inspect(change: Change, *, files: Collection[str] = (), uses: Sequence[str] = ()) -> tuple[EditFinding, ...]:
     """Scaffolding in what a change added. `files` are those the task is about (empty: any); `uses` may use a name."""
     words: Counter[str] = Counter()
     for text in (*uses, *(after or "" for _, after in change.values())):
