@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
-from math import fsum, isfinite, sqrt
+from math import isfinite, sqrt
+from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
@@ -266,7 +267,7 @@ def _has_changed(row: Changed) -> bool:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 def _measures(
@@ -303,28 +304,20 @@ def _arms(
     if not shared:
         return None
     gains = [
-        [_part(cells[candidate, task], which) - _part(cells[baseline, task], which) for task in shared]
+        [
+            fmean(pair[which] for pair in cells[candidate, task]) - fmean(pair[which] for pair in cells[baseline, task])
+            for task in shared
+        ]
         for which in (0, 1)
     ]
+    errors = [stdev(gain) / sqrt(len(gain)) if len(gain) > 1 else None for gain in gains]
     return ArmDifference(
         primary=primary,
         baseline=baseline,
         candidate=candidate,
         tasks=len(shared),
-        old=fsum(gains[0]) / len(shared),
-        old_error=_error(gains[0]),
-        new=fsum(gains[1]) / len(shared),
-        new_error=_error(gains[1]),
+        old=fmean(gains[0]),
+        old_error=errors[0],
+        new=fmean(gains[1]),
+        new_error=errors[1],
     )
-
-
-def _part(cell: Sequence[tuple[float, float]], which: int) -> float:
-    return fsum(pair[which] for pair in cell) / len(cell)
-
-
-def _error(gains: Sequence[float]) -> float | None:
-    n = len(gains)
-    if n < 2:
-        return None
-    mean = fsum(gains) / n
-    return sqrt(fsum((gain - mean) ** 2 for gain in gains) / (n - 1) / n)

@@ -114,7 +114,8 @@ class Scorer:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, weight: float = 1.0, gate: bool = False
     ) -> None:
-        found = _name_of(function) if name is None else name
+        own = _trait(function, "__name__", None) or _trait(function, "name", None) or type(function).__name__
+        found = str(own) if name is None else name
         if not NAME.fullmatch(found):
             why = "is no name: letters, digits, _ and -, beginning with a letter"
             raise BadInput(f"scorer {found!r}", why=why, remedy='give one, as in Scorer(…, name="correct")')
@@ -203,16 +204,10 @@ class Scorer:
 
 
 def _trait(function: Any, name: str, default: Any) -> Any:
-    """An attribute that the function says about itself; a partial has those of what it calls."""
+    """An attribute of the function; a partial has those of the function that it calls."""
     while isinstance(function, partial):
         function = function.func
     return getattr(function, name, default)
-
-
-def _name_of(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__)
 
 
 def _takes_trace(function: Any, name: str) -> bool:

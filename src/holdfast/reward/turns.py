@@ -9,7 +9,7 @@ Whether any of it is paid is decided by the outcome gate (`breakdown`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import fsum, isclose, isfinite
@@ -42,26 +42,20 @@ COMMON = frozenset(  # words that every text has
 
 def facts(value: Any) -> frozenset[str]:
     """The set of numbers, days, names and keys in a text or in the values of an object."""
-    found: set[str] = set()
-    _collect(value, found)
-    return frozenset(found)
+    return frozenset(_facts(value))
 
 
-def _collect(value: Any, found: set[str]) -> None:
+def _facts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         for match in FACT.finditer(value):
-            number = match["number"]
-            text = match[0].casefold() if number is None else _number(number)
+            text = match[0].casefold() if match["number"] is None else _number(match["number"])
             if text not in COMMON:
-                found.add(text)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            _collect(each, found)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _collect(each, found)
+                yield text
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _facts(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found.add(_number(f"{abs(value)}"))
+        yield _number(f"{abs(value)}")
 
 
 def _number(text: str) -> str:
@@ -122,13 +116,13 @@ def _fresh(spans: Sequence[Span]) -> Iterable[tuple[int | None, ToolCall, frozen
             if PARTIAL not in span.attributes:
                 turn = 0 if turn is None else turn + 1
             told = span.model.messages
-            _collect([message.get("content") for message in told[heard if len(told) >= heard else 0 :]], known)
-            _collect(span.model.response.get("content"), known)
+            known.update(_facts([message.get("content") for message in told[heard if len(told) >= heard else 0 :]]))
+            known.update(_facts(span.model.response.get("content")))
             heard = len(told)
         elif span.kind is SpanKind.MESSAGE and span.attributes.get("role") in ("system", "user"):
-            _collect([span.attributes.get("text"), span.attributes.get("content")], known)
+            known.update(_facts([span.attributes.get("text"), span.attributes.get("content")]))
         elif span.kind is SpanKind.TOOL and span.tool is not None:
-            _collect(span.tool.arguments, known)
+            known.update(_facts(span.tool.arguments))
             said = facts(span.tool.result) if span.tool.error is None else frozenset()
             yield turn, span.tool, said - known
             known |= said
@@ -166,7 +160,10 @@ def signals(
         gains = [(turn.index, _share(by_turn.get(turn.index, ()))) for turn in found]
         told += _marks("information_gain", "rule:evidence", gains, len(found), idle)
     else:
-        told += _steps("information_gain", "belief", _along(spans, found, _unit("belief", belief)), 1.0)
+        beliefs = _along(spans, found, belief)
+        if wrong := [value for value in beliefs if not 0.0 <= value <= 1.0]:
+            raise BadInput(f"belief = {wrong[0]}", why="is no probability")
+        told += _steps("information_gain", "belief", beliefs, 1.0)
     if is_formed is not None:
         formed = [(turn.index, mark) for turn in found if (mark := is_formed(turn)) is not None]
         told += _marks("format", "rule:form", formed, len(found), idle)
@@ -212,16 +209,6 @@ def _along(spans: Sequence[Span], found: Sequence[Turn], measure: Potential) -> 
     if not all(map(isfinite, heights)):
         raise BadInput("progress", why="a potential is not finite")
     return heights
-
-
-def _unit(name: str, measure: Belief) -> Belief:
-    def checked(history: Sequence[Span]) -> float:
-        value = measure(history)
-        if not 0.0 <= value <= 1.0:
-            raise BadInput(f"{name} = {value}", why="is no probability")
-        return value
-
-    return checked
 
 
 # The rubric's terms by group, and the signal that measures each; 1 is always the good end.

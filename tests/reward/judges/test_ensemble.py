@@ -68,7 +68,7 @@ def test_disagreement_is_a_dispute_whatever_the_mean() -> None:
 def test_one_who_is_unsure_decides_nothing() -> None:
     found = pool([judgement(ANSWER, "a", 0.6)], known(calibration("a")))
     assert (found.outcome, found.why) == (EnsembleOutcome.ABSTAINED, "unsure: 0.60")
-    with pytest.raises(BadInput, match="jury"):
+    with pytest.raises(BadInput, match="ensemble"):
         pool([judgement(ANSWER, "a", 0.6), judgement(EvalItem(task="t", output="x"), "a", 0.6)], known())
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, EvalItem, Judgement, JudgeStatus, Label, Maker
@@ -44,16 +44,9 @@ def isotonic(scores: ArrayLike, outcomes: ArrayLike) -> tuple[Array, Array]:
     values, place = np.unique(x, return_inverse=True)
     weight = np.bincount(place).astype(float)
     mean = np.bincount(place, y) / weight
-    blocks: list[list[float]] = []  # mean, weight, first score, last score
-    for at, m, w in zip(values, mean, weight, strict=True):
-        blocks.append([m, w, at, at])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            m2, w2, _, last = blocks.pop()
-            m1, w1, first, _ = blocks.pop()
-            blocks.append([(m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, first, last])
-    xs = [at for block in blocks for at in ([block[2]] if block[2] == block[3] else [block[2], block[3]])]
-    ys = [block[0] for block in blocks for _ in ([0] if block[2] == block[3] else [0, 0])]
-    return np.array(xs), np.array(ys)
+    fit = optimize.isotonic_regression(mean, weights=weight)
+    ends = np.unique([*fit.blocks[:-1], *(fit.blocks[1:] - 1)])  # the first and the last score of each step
+    return values[ends], fit.x[ends]
 
 
 def bounded(xs: Array, ys: Array, n: int) -> tuple[Array, Array]:

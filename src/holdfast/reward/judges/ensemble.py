@@ -31,7 +31,7 @@ class EnsembleOutcome(StrEnum):
     DISPUTED = "disputed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Opinion:
     """What all of them together say of one artefact by one criterion."""
 
@@ -101,15 +101,7 @@ def _logit(p: float) -> float:
 def _opinion(
     about: Judgement, outcome: EnsembleOutcome, p: float | None, why: str, by: str, given: Sequence[Judgement]
 ) -> Opinion:
-    return Opinion(
-        criterion=about.criterion,
-        artefact=about.artefact,
-        outcome=outcome,
-        probability=p,
-        why=why,
-        by=by,
-        judgements=tuple(given),
-    )
+    return Opinion(about.criterion, about.artefact, outcome, p, why, by, tuple(given))
 
 
 async def cascade(
