@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import floor, isfinite
 from typing import Any, ClassVar, Literal
 
@@ -208,95 +209,37 @@ def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) 
     return any(any(letter.isdigit() for letter in fact) for fact in unheard) or (bool(unheard) and not is_abstaining)
 
 
-# A schema's keywords that say nothing about whether a value is allowed; all others are checked, or refused by name.
-SILENT = frozenset(
-    ("title", "description", "default", "examples", "format", "deprecated", "$schema", "$comment", "$id")
-)
-TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, Mapping),
-    "array": lambda value: isinstance(value, list | tuple),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: (
-        not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
-    ),
-}
-LIMITS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "minimum": ("number", lambda value, limit: value >= limit),
-    "maximum": ("number", lambda value, limit: value <= limit),
-    "exclusiveMinimum": ("number", lambda value, limit: value > limit),
-    "exclusiveMaximum": ("number", lambda value, limit: value < limit),
-    "minLength": ("string", lambda value, limit: len(value) >= limit),
-    "maxLength": ("string", lambda value, limit: len(value) <= limit),
-    "pattern": ("string", lambda value, limit: re.search(limit, value) is not None),
-    "minItems": ("array", lambda value, limit: len(value) >= limit),
-    "maxItems": ("array", lambda value, limit: len(value) <= limit),
-    "minProperties": ("object", lambda value, limit: len(value) >= limit),
-    "maxProperties": ("object", lambda value, limit: len(value) <= limit),
-}
-WALKED = frozenset(
-    ("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf", "allOf", "oneOf")
-)
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    """The validator of a schema as JSON; checking a schema costs more than checking a value."""
+    from jsonschema import Draft202012Validator, SchemaError, validators  # type: ignore[import-untyped]
+    from referencing import Registry
+
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
+    kinds = kinds.redefine("object", lambda _, value: isinstance(value, Mapping))
+    kind = validators.extend(Draft202012Validator, type_checker=kinds)
+    try:
+        kind.check_schema(json.loads(schema))
+    except SchemaError as error:
+        raise BadInput("schema", why=error.message[:200]) from None
+    return kind(json.loads(schema), registry=Registry())  # an empty registry: nothing is fetched
 
 
 def problems(schema: Mapping[str, Any] | bool, value: Any, where: str = "arguments") -> tuple[str, ...]:
-    """What of a value a JSON Schema does not allow. It knows what tools' parameters use, and refuses all else."""
-    if isinstance(schema, bool):
-        return () if schema else (f"{where}: nothing is allowed here",)
-    if unknown := sorted(schema.keys() - SILENT - WALKED - LIMITS.keys()):
-        raise BadInput(f"schema: {unknown[0]}", why="is a keyword that is not checked here", remedy="write it without")
-    found: list[str] = []
-    wanted = schema.get("type")
-    kinds = [wanted] if isinstance(wanted, str) else list(wanted or ())
-    if kinds and not any(TYPES[kind](value) for kind in kinds):
-        return (f"{where}: is not {' or '.join(kinds)}",)
-    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
-        found.append(f"{where}: is none of {schema['enum']}")
-    if "const" in schema and not _same(value, schema["const"]):
-        found.append(f"{where}: is not {schema['const']!r}")
-    for keyword, (kind, is_within) in LIMITS.items():
-        if keyword in schema and TYPES[kind](value) and not is_within(value, schema[keyword]):
-            found.append(f"{where}: breaks {keyword} {schema[keyword]}")
-    if isinstance(value, Mapping):
-        found += _inside(schema, value, where)
-    elif isinstance(value, list | tuple) and "items" in schema:
-        for place, one in enumerate(value):
-            found += problems(schema["items"], one, f"{where}[{place}]")
-    return (*found, *_combined(schema, value, where))
+    """What a JSON Schema does not allow about a value, each with its place."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        errors = list(_validator(json.dumps(schema)).iter_errors(value))
+    except Unresolvable as error:
+        raise BadInput(f"schema: {error.ref}", why="cannot be resolved", remedy="write it without") from None
+    return tuple(f"{where}{error.json_path[1:]}: {_message(error)}" for error in errors)
 
 
-def _inside(schema: Mapping[str, Any], value: Mapping[str, Any], where: str) -> Iterable[str]:
-    properties, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
-    yield from (f"{where}.{name}: is missing" for name in schema.get("required", ()) if name not in value)
-    for name, one in value.items():
-        if name in properties:
-            yield from problems(properties[name], one, f"{where}.{name}")
-        elif rest is False:
-            yield f"{where}.{name}: is not a parameter"
-        else:
-            yield from problems(rest, one, f"{where}.{name}")
-
-
-def _combined(schema: Mapping[str, Any], value: Any, where: str) -> Iterable[str]:
-    for one in schema.get("allOf", ()):
-        yield from problems(one, value, where)
-    if "anyOf" in schema and all(problems(one, value, where) for one in schema["anyOf"]):
-        yield f"{where}: fits none of anyOf"
-    if "oneOf" in schema and sum(not problems(one, value, where) for one in schema["oneOf"]) != 1:
-        yield f"{where}: does not fit exactly one of oneOf"
-
-
-def _same(left: Any, right: Any) -> bool:
-    """As JSON: 1 is 1.0, and true is not 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return bool(left == right)
+def _message(error: Any) -> str:
+    """The validator's message; a long one begins with the whole value, so it is replaced by the rule."""
+    is_short = len(error.message) <= 200
+    return str(error.message) if is_short else f"breaks {error.validator} {error.validator_value!r:.100}"
 
 
 BY = ("tool", "model", "version", "window")
