@@ -293,11 +293,12 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: float = 0.8) -> int:
     """The fewest pairs with which one test has the power; a sequential one ends earlier when the effect is larger."""
-    _check_plan(effect, deviation, alpha)
-    if not 0.0 < power < 1.0:
-        raise BadInput(f"power = {power}", why="must be above 0 and below 1")
-    if effect <= 0.0:
-        raise BadInput(f"effect = {effect}", why="must be above 0: no number of pairs proves a gain that is not there")
+    for name, value in (("alpha", alpha), ("power", power)):
+        if not 0.0 < value < 1.0:
+            raise BadInput(f"{name} = {value}", why="must be above 0 and below 1")
+    for name, value in (("effect", effect), ("deviation", deviation)):
+        if not (isfinite(value) and value > 0.0):
+            raise BadInput(f"{name} = {value}", why="must be finite and above 0")
     enough = 2
     while _power(effect / deviation, enough, alpha) < power:
         enough *= 2
@@ -313,15 +314,6 @@ def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: 
 def _power(effect: float, pairs: int, alpha: float) -> float:
     freedom = pairs - 1
     return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
-
-
-def _check_plan(effect: float, deviation: float, alpha: float) -> None:
-    if not np.isfinite(effect):
-        raise BadInput(f"effect = {effect}", why="must be finite")
-    if not (np.isfinite(deviation) and deviation > 0.0):
-        raise BadInput(f"deviation = {deviation}", why="must be above 0")
-    if not 0.0 < alpha < 1.0:
-        raise BadInput(f"alpha = {alpha}", why="must be above 0 and below 1")
 
 
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking

@@ -24,26 +24,11 @@ LONGEST = 24  # nodes of a name that is read whole
 Escape = tuple[str, int, str]  # rule, node, what
 
 _EXITS = frozenset(
-    {
-        "sys exit",
-        "os _exit",
-        "os abort",
-        "os kill",
-        "os killpg",
-        "exit",
-        "quit",
-        "pytest exit",
-        "pytest skip",
-        "_exit",
-        "process exit",
-        "process abort",
-        "process kill",
-        "process reallyExit",
-        "signal raise_signal",
-        "os fork",
-        "os forkpty",
-        "os system",
-    }
+    name.replace(".", " ")
+    for name in names(
+        "sys.exit os._exit os.abort os.kill os.killpg exit quit pytest.exit pytest.skip _exit process.exit"
+        " process.abort process.kill process.reallyExit signal.raise_signal os.fork os.forkpty os.system"
+    )
 )
 # What ends the process that it runs in, as it is told; a new test may skip, fork and kill, but not this.
 ENDS = frozenset(
@@ -300,33 +285,37 @@ def _is_main(tree: Tree, node: int) -> bool:
 
 
 SOURCE = "rule:tamper@1"
-PROTECTED = (
-    "conftest.py",
-    "conftest/*",
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "tox.ini",
-    "sitecustomize.py",
-    "sitecustomize/*",
-    "usercustomize.py",
-    "usercustomize/*",
-    "jest.config.*",
-    "vitest.config.*",
-    "grader*",
-    "*/grader/*",
+PROTECTED = tuple(
+    [
+        "conftest.py",
+        "conftest/*",
+        "pytest.ini",
+        ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        "tox.ini",
+        "sitecustomize.py",
+        "sitecustomize/*",
+        "usercustomize.py",
+        "usercustomize/*",
+        "jest.config.*",
+        "vitest.config.*",
+        "grader*",
+        "*/grader/*",
+    ]
 )
-TESTS = (
-    "test_*.py",
-    "*_test.py",
-    "tests.py",
-    "tests/*",
-    "*/tests/*",
-    "*/__tests__/*",
-    "__tests__/*",
-    "*.test.*",
-    "*.spec.*",
+TESTS = tuple(
+    [
+        "test_*.py",
+        "*_test.py",
+        "tests.py",
+        "tests/*",
+        "*/tests/*",
+        "*/__tests__/*",
+        "__tests__/*",
+        "*.test.*",
+        "*.spec.*",
+    ]
 )
 
 _SETTINGS = frozenset({"pyproject.toml", "setup.cfg", "package.json"})

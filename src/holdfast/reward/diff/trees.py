@@ -22,6 +22,10 @@ from unicodedata import normalize
 
 from holdfast.contracts.errors import HoldfastError
 
+if TYPE_CHECKING:
+    from tree_sitter import Language, Node, Parser
+    from tree_sitter import Tree as Parsed
+
 MOST_STEPS = 100  # lines that may differ where none is unique; beyond that they are not compared one by one
 MOST_TRIES = 200  # stretches of lines that may take so many steps; those after them are one gap each
 
@@ -181,28 +185,14 @@ def _stars(module: ast.Module) -> list[tuple[int, int]]:
     return found
 
 
-if TYPE_CHECKING:
-    from tree_sitter import Language, Node, Parser
-    from tree_sitter import Tree as Parsed
-
-
 def names(text: str) -> frozenset[str]:
     """The words of a list that is written as one text."""
     return frozenset(text.split())
 
 
-LANGUAGES = {
-    ".py": "python",
-    ".pyi": "python",
-    ".js": "javascript",
-    ".jsx": "javascript",
-    ".mjs": "javascript",
-    ".cjs": "javascript",
-    ".ts": "typescript",
-    ".mts": "typescript",
-    ".cts": "typescript",
-    ".tsx": "tsx",
-}
+LANGUAGES = dict.fromkeys((".py", ".pyi"), "python") | {".tsx": "tsx"}
+LANGUAGES |= dict.fromkeys((".js", ".jsx", ".mjs", ".cjs"), "javascript")
+LANGUAGES |= dict.fromkeys((".ts", ".mts", ".cts"), "typescript")
 TEXT = "text"  # any other language: lines of words
 FOLDED = "unchanged"  # the kind of a leaf that stands for equal lines on both sides
 REMARKS = frozenset({"comment", "docstring", "html_comment", "hash_bang_line"})
