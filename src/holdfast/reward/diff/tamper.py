@@ -285,38 +285,11 @@ def _is_main(tree: Tree, node: int) -> bool:
 
 
 SOURCE = "rule:tamper@1"
-PROTECTED = tuple(
-    [
-        "conftest.py",
-        "conftest/*",
-        "pytest.ini",
-        ".pytest.ini",
-        "pytest.toml",
-        ".pytest.toml",
-        "tox.ini",
-        "sitecustomize.py",
-        "sitecustomize/*",
-        "usercustomize.py",
-        "usercustomize/*",
-        "jest.config.*",
-        "vitest.config.*",
-        "grader*",
-        "*/grader/*",
-    ]
+PROTECTED = names(
+    "conftest.py conftest/* pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini sitecustomize.py sitecustomize/*"
+    " usercustomize.py usercustomize/* jest.config.* vitest.config.* grader* */grader/*"
 )
-TESTS = tuple(
-    [
-        "test_*.py",
-        "*_test.py",
-        "tests.py",
-        "tests/*",
-        "*/tests/*",
-        "*/__tests__/*",
-        "__tests__/*",
-        "*.test.*",
-        "*.spec.*",
-    ]
-)
+TESTS = names("test_*.py *_test.py tests.py tests/* */tests/* */__tests__/* __tests__/* *.test.* *.spec.*")
 
 _SETTINGS = frozenset({"pyproject.toml", "setup.cfg", "package.json"})
 _ABOUT_TESTS = re.compile(
@@ -330,7 +303,7 @@ _NEEDED = re.compile(  # a requirement, with its version or in a list: no word o
 
 
 def inspect(
-    change: Change, *, protected: Sequence[str] = PROTECTED, tests: Mapping[str, str] | None = None
+    change: Change, *, protected: Collection[str] = PROTECTED, tests: Mapping[str, str] | None = None
 ) -> tuple[EditFinding, ...]:
     """Everything in a change that works on the check. `tests` are the visible ones, path → text.
 
@@ -367,11 +340,11 @@ def is_check(path: str) -> bool:
     return is_test(path) or _fits(path, PROTECTED)
 
 
-def _fits(path: str, patterns: Sequence[str]) -> bool:
+def _fits(path: str, patterns: Collection[str]) -> bool:
     return any(fnmatch(path, one) or fnmatch(PurePosixPath(path).name, one) for one in patterns)
 
 
-def _protected(path: str, before: str, after: str, patterns: Sequence[str]) -> Iterator[EditFinding]:
+def _protected(path: str, before: str, after: str, patterns: Collection[str]) -> Iterator[EditFinding]:
     if _fits(path, patterns):
         yield EditFinding("protected", path, 1, "a protected file was touched")
     elif path.endswith(".pth") and re.search(r"^import\s", after, re.MULTILINE):
