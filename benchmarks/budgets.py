@@ -27,8 +27,7 @@ from holdfast.contracts.rollout import Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.reward.diff.edits import compare
 from holdfast.reward.judges.ensemble import cascade
-from holdfast.reward.judges.judge import CRITERIA, Kept, LlmJudge
-from holdfast.reward.judges.rules import RuleJudge
+from holdfast.reward.judges.judge import CRITERIA, CachedJudge, LlmJudge, RuleJudge
 from holdfast.store.notifications import FINISHED
 from holdfast.store.store import Store, open_store
 from parts import report
@@ -164,7 +163,7 @@ def judging(path: Path, n: int) -> float:
 
     async def ask() -> list[float]:
         took, rules = [], RuleJudge(clock=time.time)
-        judge = Kept(LlmJudge(name="instant", complete=instant, clock=time.time), store.judgements)
+        judge = CachedJudge(LlmJudge(name="instant", complete=instant, clock=time.time), store.judgements)
         for number in range(n):
             one = EvalItem(task=f"What is {number} + 2?", output=str(number + 2), context="sums")
             began = time.perf_counter()

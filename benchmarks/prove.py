@@ -16,7 +16,7 @@ from holdfast.contracts.evidence import Episode, Evidence, Finding
 from holdfast.contracts.experiment import ServedRequest
 from holdfast.promote.gate import Criteria, decide
 from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
-from holdfast.prove.comparison import ComparisonConfig, weigh
+from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from holdfast.prove.guard import GuardLimits, watch
 from parts import report
 from parts.report import Figures, progress, rounded
@@ -103,7 +103,7 @@ def gate(repeats: int) -> Figures:
 
 def weighed(before: list[Episode], after: list[Episode]) -> Evidence:
     how = ComparisonConfig()
-    found = weigh(before, after, how, versions=VERSIONS, rng=np.random.default_rng(how.resample_seed))
+    found = compare_versions(before, after, how, versions=VERSIONS, rng=np.random.default_rng(how.resample_seed))
     return Evidence(
         policy="sprout",
         baseline=VERSIONS[0],

@@ -20,7 +20,7 @@ from holdfast.contracts.evidence import Interval
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.prove.estimate import wilson
 from holdfast.reward.breakdown import normalised
-from holdfast.reward.diff import baselines
+from holdfast.reward.diff import minimality
 
 MEASURES = ("ours", "spec", "original")
 RESAMPLES = 200
@@ -104,8 +104,8 @@ def _judged(patch: Patch, gold: RewardBreakdown, sandbox: Sandbox) -> JudgedPatc
         findings=tuple(sorted({one.rule for one in found})),
         excess=by_name["excess_edits"],
         minimality=by_name["minimality"],
-        spec=baselines.spec(patch.change, is_equivalent=is_content),
-        original=baselines.original(patch.change),
+        spec=minimality.spec(patch.change, is_equivalent=is_content),
+        original=minimality.original(patch.change),
         share=normalised(sheet, gold),
     )
 

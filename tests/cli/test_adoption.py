@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import AttemptState
-from holdfast.reward.adoption import Row
+from holdfast.reward.tools import AdoptionRow
 from holdfast.workloads.tooluse.agent import agent
 from tests.cli.conftest import Cli
 from tests.reward.conversation import LOOKUP, lookup, talk, tool
@@ -76,7 +76,7 @@ def test_programs_get_rows_with_their_denominators(cli: Cli, scene: Scene, at: t
     some(scene)
     told = cli("adoption", scene.run, scene.run, *at, "--json").json
     assert told["attempts"] == 5
-    (row,) = (decode(Row, one) for one in told["rows"])
+    (row,) = (decode(AdoptionRow, one) for one in told["rows"])
     assert (row.model, row.version, row.window) == ("sprout", "3", None)
     assert (row.adoption.hits, row.adoption.of, row.adoption.tries) == (1.0, 3, 3)
     assert (row.overuse.hits, row.overuse.of) == (1.0, 2)
@@ -85,7 +85,7 @@ def test_programs_get_rows_with_their_denominators(cli: Cli, scene: Scene, at: t
 def test_form_is_not_judged_where_nobody_says_what_it_should_be(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
     tried(scene, "a", BAD, tools=["lookup"], needs=["lookup"])
     tried(scene, "b", BAD, tools=[{"no": "name"}])
-    (row,) = (decode(Row, one) for one in cli("adoption", *at, "--json").json["rows"])
+    (row,) = (decode(AdoptionRow, one) for one in cli("adoption", *at, "--json").json["rows"])
     assert (row.formed.of, row.adoption.of, row.worked.share) == (0, 1, 0.0)
 
 
@@ -94,7 +94,7 @@ def test_the_tools_of_the_embedded_workload_are_known(cli: Cli, scene: Scene, at
     tried(scene, "a", tool("calc", "4", expr="2+2"), tools=["calc"], needs=["calc"], world={}, form="calc")
     tools = {"tools": list(agent.tools)}  # type: ignore[attr-defined]
     scene.store.steps.add(scene.run, "begin", tools, function="begin", now=1.0).result()
-    (row,) = (decode(Row, one) for one in cli("adoption", *at, "--json").json["rows"])
+    (row,) = (decode(AdoptionRow, one) for one in cli("adoption", *at, "--json").json["rows"])
     assert (row.adoption.share, row.formed.share, row.worked.share) == (0.0, 0.0, 1.0)
 
 

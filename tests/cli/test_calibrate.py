@@ -15,9 +15,8 @@ from holdfast.cli.calibrate import page
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.records import decode, encode
 from holdfast.pipeline.prove import Look
-from holdfast.prove.calibrate import ErrorRates, Null
+from holdfast.prove.calibrate import NULLS, ErrorRates, Null, binary
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.prove.simulate import NULLS, binary
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
 from tests.conftest import Clock, Files

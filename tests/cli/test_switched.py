@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.promote.features import SWITCHES
+from holdfast.promote.flags import SWITCHES
 from holdfast.workloads.tooluse import quickstart
 from tests.cli.conftest import Answer, Cli
 from tests.cli.test_improve import config, items

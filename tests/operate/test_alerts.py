@@ -9,7 +9,7 @@ from holdfast.contracts.commands import Severity
 from holdfast.contracts.errors import BadInput
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step, watch
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import AdoptionRate, drop
+from holdfast.reward.tools import AdoptionRate, rate_drop
 
 HIGH = AlarmRule(name="too-hot", fires_above=10.0, clears_at=8.0, hold_s=5.0, least=3, severity=Severity.CRITICAL)
 LOW = AlarmRule(name="too-slow", fires_below=0.5, clears_at=0.6)
@@ -75,7 +75,7 @@ def test_a_drop_in_adoption_fires_once_and_clears_when_it_is_back() -> None:
     rng = np.random.default_rng(0)
     baseline = rates(rng, 0.7, 300)
     windows = [0.7] * 10 + [0.35] * 6 + [0.7] * 10
-    looks = [(float(day), drop(now, baseline), now.of) for day, now in enumerate(rates(rng, p) for p in windows)]
+    looks = [(float(day), rate_drop(now, baseline), now.of) for day, now in enumerate(rates(rng, p) for p in windows)]
     state, (raised, cleared) = watch(ADOPTION_DROP, looks)
     assert (raised.at, cleared.cleared_at) == (10.0, 16.0) and state == QUIET
 
@@ -84,8 +84,8 @@ def test_few_tasks_raise_no_alarm() -> None:
     none, all_of_them = (
         AdoptionRate(of=n, hits=hits, interval=wilson(hits, n)) for n, hits in ((29, 0.0), (300, 300.0))
     )
-    assert (drop(none, all_of_them) or 0.0) > 0.5
-    assert step(ADOPTION_DROP, QUIET, drop(none, all_of_them), 0.0, n=none.of) == (QUIET, None)
+    assert (rate_drop(none, all_of_them) or 0.0) > 0.5
+    assert step(ADOPTION_DROP, QUIET, rate_drop(none, all_of_them), 0.0, n=none.of) == (QUIET, None)
 
 
 def test_an_alarm_is_rarely_false_and_finds_a_fall_of_a_third() -> None:
@@ -93,7 +93,7 @@ def test_an_alarm_is_rarely_false_and_finds_a_fall_of_a_third() -> None:
     rng = np.random.default_rng(1)
 
     def fired(share: float) -> float:
-        looks = [drop(rates(rng, share), rates(rng, 0.6, 300)) or 0.0 for _ in range(2000)]
+        looks = [rate_drop(rates(rng, share), rates(rng, 0.6, 300)) or 0.0 for _ in range(2000)]
         return float(np.mean([value > 0.0 for value in looks]))
 
     assert fired(0.6) < 0.01

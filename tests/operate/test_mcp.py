@@ -126,13 +126,13 @@ def test_a_long_run_is_counted_whole_at_the_first_look(
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("judge_artifact", {"task": "x"}, "judge_artifact.output: is missing"),
+        ("judge_artifact", {"task": "x"}, "judge_artifact: 'output' is a required"),
         ("judge_artifact", {"task": " ", "output": "x"}, "task: must not be blank"),
-        ("judge_artifact", {"task": "x", "output": 3}, "judge_artifact.output: is not string"),
-        ("judge_artifact", {"task": "x", "output": "x", "loud": True}, "judge_artifact.loud: is not a parameter"),
+        ("judge_artifact", {"task": "x", "output": 3}, "judge_artifact.output: 3 is not of type 'string'"),
+        ("judge_artifact", {"task": "x", "output": "x", "loud": True}, "('loud' was unexpected)"),
         ("judge_artifact", {"task": "x", "output": "x" * 200_001}, "breaks maxLength 200000"),
         ("evaluate_diff", {"task": "x", "before": "a", "after": "a"}, "before and after are the same"),
-        ("query_runs", {"most": 1000}, "query_runs.most: breaks maximum 100"),
+        ("query_runs", {"most": 1000}, "query_runs.most: 1000 is greater than the maximum of 100"),
         ("dance", {}, "tool 'dance': is unknown; use judge_artifact"),
     ],
     ids=["missing", "blank", "number", "unknown", "long", "same", "many", "no-tool"],
@@ -212,5 +212,5 @@ async def test_the_sdks_client_sees_tools_answers_and_errors(desk: ToolFunctions
         assert not good.is_error and good.structured_content is not None
         bad = await client.call_tool("judge_artifact", {"task": "x"})
         assert bad.is_error and [one.text for one in bad.content if one.type == "text"] == [
-            "judge_artifact.output: is missing; see its schema"
+            "judge_artifact: 'output' is a required property; see its schema"
         ]

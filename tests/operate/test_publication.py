@@ -15,7 +15,7 @@ from holdfast.contracts.evidence import Decision, Outcome, Reason
 from holdfast.operate import proof_text, publication
 from holdfast.operate.proof import render
 from holdfast.operate.proof_view import ProofView
-from holdfast.prove.comparison import ComparisonConfig, weigh
+from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from holdfast.prove.reports import document
 from tests.operate.publications import RUN, published
 
@@ -34,7 +34,7 @@ def test_the_figures_are_those_that_the_samples_give(state: Path) -> None:
     found = publication.read(published(state, seed=3))
     how = publication.weighing(found)
     shown = publication.view(found, how)
-    expected = weigh(
+    expected = compare_versions(
         found.baseline, found.candidate, how, versions=("sprout@1", "sprout@2"), rng=np.random.default_rng(3)
     )
     assert (shown.comparisons, shown.adjusted, shown.verdict) == (

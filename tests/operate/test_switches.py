@@ -27,7 +27,7 @@ from holdfast.operate.switches import (
     snapshot_of,
     trip,
 )
-from holdfast.promote.features import SWITCHES, features
+from holdfast.promote.flags import SWITCHES, features
 from holdfast.reward.evaluation import TaskResult, evaluate, parts
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.score import scorer

@@ -18,7 +18,16 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
 from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.promote import experiment
-from holdfast.promote.experiment import ALARM, Design, ExperimentCall, Told, assign, design_of, log_e_mismatch, mismatch
+from holdfast.promote.experiment import (
+    ALARM,
+    ArmOutcome,
+    Design,
+    ExperimentCall,
+    assign,
+    design_of,
+    log_e_mismatch,
+    mismatch,
+)
 
 PEOPLE = [f"user-{number}" for number in range(20_000)]
 HALVES = {"control": 0.5, "treatment": 0.5}
@@ -197,9 +206,9 @@ class Statistics:
 
     def __init__(self, *verdicts: Verdict, breaches: dict[str, tuple[Reason, ...]] | None = None) -> None:
         self.verdicts, self.breaches = list(verdicts), breaches or {}
-        self.compared: list[tuple[Sequence[Told], float]] = []
+        self.compared: list[tuple[Sequence[ArmOutcome], float]] = []
 
-    def compare(self, outcomes: Sequence[Told], alpha: float) -> Verdict:
+    def compare(self, outcomes: Sequence[ArmOutcome], alpha: float) -> Verdict:
         self.compared.append((outcomes, alpha))
         return self.verdicts.pop(0)
 

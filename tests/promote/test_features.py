@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.contracts.features import ALL_ON, Features
 from holdfast.contracts.flag import Flag, FlagRule
-from holdfast.promote.features import KEYED, SWITCHES, VARIABLES, Snapshot, features, snapshot
-from holdfast.promote.flags import check, evaluate
+from holdfast.promote.flags import KEYED, SWITCHES, VARIABLES, Snapshot, check, evaluate, features, snapshot
 
 DOCUMENTED = {
     "extendedThinking": {"enabled", "budgetManagement", "adaptiveAllocation"},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Reason
 from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage
-from holdfast.promote.release import LEVELS, Routing, choose, next_step, respond, rollback_target, route, within_limit
+from holdfast.promote.release import Routing, choose, next_step, respond, rollback_target, route
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 BREACH = Reason(code="canary_breach_success", text="success 0.61 of 0.80")
@@ -93,22 +93,6 @@ def test_a_target_is_another_one_that_serves_or_is_known_good(
     others = [one for one in releases if one != failing]
     can_serve = [one for one in others if one.stage is Stage.LIVE or (one.stage is Stage.RETIRED and one.is_known_good)]
     assert target in can_serve if can_serve else target is None
-
-
-@pytest.mark.parametrize(("level", "minutes"), [("flag", 1), ("version", 5), ("blue-green", 15), ("data", 30)])
-def test_each_level_of_rolling_back_has_its_time(level: str, minutes: int) -> None:
-    assert LEVELS[level] == minutes * 60
-    assert within_limit(level, 1000.0, 1000.0 + minutes * 60)
-    assert not within_limit(level, 1000.0, 1000.5 + minutes * 60)
-
-
-@pytest.mark.parametrize(
-    ("level", "began", "ended"),
-    [("reboot", 0, 1), ("flag", 5, 4), ("flag", 0, float("inf")), ("flag", float("nan"), 1)],
-)
-def test_a_time_or_level_that_makes_no_sense_is_refused(level: str, began: float, ended: float) -> None:
-    with pytest.raises(BadInput):
-        within_limit(level, began, ended)
 
 
 @pytest.mark.parametrize(

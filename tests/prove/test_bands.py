@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.bands import SeedFinding, sample_size_sensitivity, seed_reproducibility
+from holdfast.prove.comparison import SeedFinding, sample_size_sensitivity, seed_reproducibility
 
 
 def seen(seed: int, size: int, p_value: float, delta: float) -> SeedFinding:

@@ -16,11 +16,16 @@ from holdfast.contracts.evidence import Outcome
 from holdfast.contracts.records import decode, encode
 from holdfast.prove import guard
 from holdfast.prove.calibrate import (
+    EFFECTS,
+    NULLS,
     STEPS,
     ErrorRate,
     ErrorRates,
     Null,
+    OutcomeShape,
     Power,
+    SimulatedEffect,
+    binary,
     calibrate,
     deal,
     error_rate,
@@ -31,9 +36,8 @@ from holdfast.prove.calibrate import (
     verdicts,
     z_test,
 )
-from holdfast.prove.compare import required_pairs
+from holdfast.prove.comparison import required_pairs
 from holdfast.prove.sequential import judge
-from holdfast.prove.simulate import EFFECTS, NULLS, OutcomeShape, SimulatedEffect, binary
 
 ALPHA = 0.05
 PAGE = Path(__file__).resolve().parents[2] / "docs/calibration.md"

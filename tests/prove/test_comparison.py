@@ -9,10 +9,16 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Outcome
-from holdfast.prove.compare import holm, improvement
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, verdict, weigh
+from holdfast.prove.comparison import (
+    ComparisonConfig,
+    ComparisonResult,
+    compare_versions,
+    holm,
+    improvement,
+    pairs,
+    verdict,
+)
 from holdfast.prove.estimate import wilson
-from holdfast.prove.matrix import pairs
 from holdfast.prove.sequential import judge, sequence
 
 VERSIONS = ("sprout-1", "sprout-2")
@@ -43,7 +49,7 @@ def measured(
 
 
 def weighed(baseline: list[Episode], candidate: list[Episode], how: ComparisonConfig | None = None) -> ComparisonResult:
-    return weigh(baseline, candidate, how or ComparisonConfig(), versions=VERSIONS, rng=chance(9))
+    return compare_versions(baseline, candidate, how or ComparisonConfig(), versions=VERSIONS, rng=chance(9))
 
 
 def test_a_better_candidate_that_is_as_safe_is_promoted_and_both_proofs_are_told() -> None:
@@ -123,7 +129,7 @@ def test_what_is_better_when_it_is_less_has_its_margin_in_its_own_unit() -> None
 def test_the_same_generator_gives_the_same_and_nothing_else_is_by_chance() -> None:
     baseline, candidate = measured(0.4, seed=1), measured(0.5, seed=2)
     assert weighed(baseline, candidate) == weighed(baseline, candidate)
-    other = weigh(baseline, candidate, ComparisonConfig(), versions=VERSIONS, rng=chance(10))
+    other = compare_versions(baseline, candidate, ComparisonConfig(), versions=VERSIONS, rng=chance(10))
     assert other.verdict == weighed(baseline, candidate).verdict and other != weighed(baseline, candidate)
 
 

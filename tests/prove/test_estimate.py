@@ -12,12 +12,10 @@ from scipy import stats
 from holdfast.contracts.errors import BadInput
 from holdfast.prove.estimate import (
     Matrix,
-    cliff,
     difference,
     interval,
     iqm,
     mean,
-    quantile,
     standardised,
     wilson,
 )
@@ -85,9 +83,9 @@ def test_the_same_seed_gives_the_same_interval_and_another_a_near_one() -> None:
 
 def test_the_interval_of_a_mean_is_as_wide_as_students_when_the_scores_are_normal() -> None:
     scores = hard_and_easy(3, 12, 1)
-    found = interval(scores, rng=chance(), resamples=8_000)
+    found = interval(scores, rng=chance())
     student = 2.0 * stats.t.isf(0.025, 11) * stats.sem(scores[:, 0])
-    assert found.high - found.low == pytest.approx(student, rel=0.03)
+    assert found.high - found.low == pytest.approx(student, rel=0.06)
 
 
 def test_seeds_that_agree_do_not_count_as_more_tasks() -> None:
@@ -97,22 +95,13 @@ def test_seeds_that_agree_do_not_count_as_more_tasks() -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_stratified_is_about_these_tasks_and_so_much_narrower() -> None:
-    scores = hard_and_easy(5, 20, 5)
-    wide, narrow = interval(scores, rng=chance()), interval(scores, rng=chance(), stratified=True)
-    assert wide.low < narrow.low < mean(scores) < narrow.high < wide.high
-    # Only the seeds are left: a std of 0.1 over 100 runs
-    assert narrow.high - narrow.low == pytest.approx(2 * 1.96 * 0.1 / 10, rel=0.25)
-
-
 def test_a_paired_difference_sees_what_two_intervals_cannot() -> None:
     baseline = hard_and_easy(6, 20, 3)
     candidate = baseline + 0.1 + 0.1 * chance(7).normal(size=baseline.shape)
     alone = [interval(scores, rng=chance()) for scores in (baseline, candidate)]
     assert alone[0].high > alone[1].low  # the tasks differ far more than the two do
-    for stratified in (False, True):
-        found = difference(baseline, candidate, rng=chance(), stratified=stratified)
-        assert 0.0 < found.low < 0.1 < found.high < 0.2
+    found = difference(baseline, candidate, rng=chance())
+    assert 0.0 < found.low < 0.1 < found.high < 0.2
     turned = difference(candidate, baseline, rng=chance())
     assert turned.high < 0.0
 
@@ -129,7 +118,7 @@ def test_about_95_of_100_intervals_hold_the_truth(tasks: int) -> None:
     held = 0
     for _ in range(repeats):
         scores = rng.normal(size=(tasks, 1)) + 0.5 * rng.normal(size=(tasks, 2))
-        found = interval(scores, rng=rng, resamples=300)
+        found = interval(scores, rng=rng)
         held += found.low <= 0.0 <= found.high
     assert 0.91 <= held / repeats <= 0.99
 
@@ -142,26 +131,11 @@ def test_means_drawn_all_at_once_are_those_drawn_one_by_one() -> None:
     assert (paired.low, paired.high) == pytest.approx((found.low, found.high))
 
 
-def test_a_quantile_is_a_statistic_like_any_other() -> None:
-    scores = np.arange(101.0).reshape(-1, 1)
-    assert quantile(0.95)(scores) == 95.0
-    found = interval(scores, quantile(0.5), rng=chance())
-    assert found.low < 50.0 < found.high
-
-
 def test_the_standardised_effect_is_the_mean_in_deviations() -> None:
     assert standardised([1.0, 2.0, 3.0]) == 2.0
     gains = hard_and_easy(11, 30, 1, lift=0.3)[:, 0]
     assert standardised(gains) == pytest.approx(stats.ttest_1samp(gains, 0.0).statistic / np.sqrt(30))
     assert standardised([0.3] * 7) == standardised([0.0, 0.0]) == 0.0
-
-
-@QUICK
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.lists(st.integers(0, 5), min_size=1, max_size=12))
-def test_cliffs_delta_counts_every_pair(before: list[int], after: list[int]) -> None:
-    counted = sum((a > b) - (a < b) for a in after for b in before) / (len(before) * len(after))
-    assert cliff(before, after) == pytest.approx(counted)
-    assert cliff(after, before) == pytest.approx(-counted)
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -173,11 +147,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "nothing": lambda: interval(np.zeros((0, 2)), rng=chance()),
     "a hole": lambda: interval([[1.0, np.nan], [1.0, 2.0]], rng=chance()),
     "one task": lambda: interval(np.zeros((1, 9)), rng=chance()),
-    "one seed, stratified": lambda: interval(np.zeros((9, 1)), rng=chance(), stratified=True),
-    "few resamples": lambda: interval(np.zeros((9, 1)), rng=chance(), resamples=10),
-    "a quantile above 1": lambda: quantile(1.1),
     "one difference": lambda: standardised([1.0]),
-    "no values": lambda: cliff([], [1.0]),
     "pairs that are none": lambda: difference(np.zeros((3, 2)), np.zeros((3, 1)), rng=chance()),
 }
 

@@ -18,6 +18,7 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.prove.golden import (
     Golden,
     KpiLimit,
+    as_dict,
     case_of,
     check,
     diff,
@@ -25,7 +26,6 @@ from holdfast.prove.golden import (
     read,
     sign,
     signed,
-    told,
     with_bands,
     write,
 )
@@ -222,7 +222,7 @@ def test_a_golden_comes_back_from_its_file(tmp_path: Path) -> None:
     write(path, golden())
     assert read(path) == golden()
     assert decode(Golden, encode(golden())).sha256 == golden().sha256
-    assert told(golden())["sha256"] == golden().sha256
+    assert as_dict(golden())["sha256"] == golden().sha256
 
 
 def test_a_file_that_is_no_golden_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
-from holdfast.prove.matrix import METRICS, missing, paired_cells, pairs, scores
+from holdfast.prove.comparison import METRICS, missing, paired_cells, pairs, scores
 
 
 def episode(task: str, seed: int, reward: float = 0.0, **more: Any) -> Episode:

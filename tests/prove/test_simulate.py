@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.prove import guard
-from holdfast.prove.simulate import (
+from holdfast.prove.calibrate import (
     EFFECTS,
     LIVE_PER_CANARY,
     NULLS,

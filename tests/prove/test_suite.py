@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Episode
-from holdfast.prove.suite import SuiteReport, canonical, from_document, load, repeatability, report, to_document
+from holdfast.prove.suite import canonical, from_document, load, to_document
 
 SHIPPED = Path(__file__).resolve().parents[2] / "examples/suites"
 GOOD: dict[str, Any] = {
@@ -134,8 +133,8 @@ def test_a_document_that_is_no_object_is_refused() -> None:
     ("text", "said"),
     [
         ("{", "is not JSON"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"seeds": [1], "seeds": [2]}', "'seeds' is there twice in one object"),
+        ('{"a": NaN}', "a must be a finite number"),
+        ('{"seeds": [1], "seeds": [2]}', "seeds is there twice in one object"),
         ("[" * 100_000, "is nested too deeply"),
     ],
 )
@@ -150,7 +149,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         load(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(BadInput, match="is not UTF-8"):
+    with pytest.raises(BadInput, match="is not JSON"):
         load(tmp_path / "latin.json")
 
 
@@ -173,46 +172,3 @@ def test_equal_data_has_one_text(data: dict[str, Any]) -> None:
     turned = dict(reversed(list(data.items())))
     assert canonical(turned) == canonical(data)
     assert json.loads(canonical(data)) == data
-
-
-def episodes(*rewards: tuple[str, int, float]) -> list[Episode]:
-    return [Episode(task=task, seed=seed, reward=reward) for task, seed, reward in rewards]
-
-
-def test_a_report_has_the_mean_of_every_case_in_the_order_of_their_ids() -> None:
-    suite = from_document(GOOD)
-    found = report(suite, episodes(("two", 3, 0.0), ("two", 5, 0.5), ("one", 3, 1.0), ("one", 5, 0.5)))
-    assert list(found.scores.items()) == [("one", 0.75), ("two", 0.25)]
-    assert found.mean_score == 0.5
-
-
-def test_a_case_that_was_not_measured_is_a_fault_and_not_a_zero() -> None:
-    suite = from_document(GOOD)
-    with pytest.raises(BadInput, match="not measured: two"):
-        report(suite, episodes(("one", 3, 1.0)))
-    with pytest.raises(BadInput, match="is no case of sums@2"):
-        report(suite, episodes(("three", 3, 1.0)))
-
-
-def scored(one: float, two: float) -> SuiteReport:
-    return SuiteReport(suite="same", scores={"one": one, "two": two})
-
-
-def test_measurements_agree_when_every_case_stays_within_the_tolerance() -> None:
-    found = repeatability([scored(0.5, 0.25), scored(0.75, 0.25), scored(0.625, 0.25)], 0.25)
-    assert found.within
-    assert (found.cases["one"].low, found.cases["one"].high, found.cases["one"].range) == (0.5, 0.75, 0.25)
-    narrower = repeatability([scored(0.5, 0.25), scored(0.75, 0.25)], 0.125)
-    assert not narrower.within
-    assert [spread.within for spread in narrower.cases.values()] == [False, True]
-
-
-def test_only_measurements_of_the_same_cases_can_agree() -> None:
-    with pytest.raises(BadInput, match="takes two"):
-        repeatability([scored(1, 1)], 0.1)
-    with pytest.raises(BadInput, match="report 1: is of other cases"):
-        repeatability([scored(1, 1), SuiteReport(suite="other", scores={"one": 1.0, "two": 1.0})], 0.1)
-    with pytest.raises(BadInput, match="report 1: is of other cases"):
-        repeatability([scored(1, 1), SuiteReport(suite="same", scores={"two": 1.0, "one": 1.0})], 0.1)
-    with pytest.raises(BadInput, match="must be finite and not negative"):
-        repeatability([scored(1, 1), scored(1, 1)], float("nan"))

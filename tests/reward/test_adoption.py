@@ -11,8 +11,7 @@ from statsmodels.stats.proportion import proportion_confint
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import DAY_S, AdoptionRate, ToolAttempt, drop, of_version, tally
-from holdfast.reward.tools import marks
+from holdfast.reward.tools import DAY_S, AdoptionRate, ToolAttempt, adoption_rates, marks, rate_drop, split_version
 from tests.reward.conversation import SCHEMAS, lookup, talk, tool
 
 GOOD = lookup("oak.price", "17")
@@ -28,7 +27,7 @@ def record(*calls: Any, needs: tuple[str, ...] | None = ("lookup",), answer: str
 
 
 def of(*records: ToolAttempt, **how: Any) -> Any:
-    (row,) = tally(records, wilson, by=(), **how)
+    (row,) = adoption_rates(records, wilson, by=(), **how)
     return row
 
 
@@ -75,17 +74,20 @@ def test_rows_stand_apart_by_what_is_asked() -> None:
         record(GOOD, task="b", at=1.5 * DAY_S, version="4"),
         record(tool("clock", "12:30"), GOOD, task="c", at=1.6 * DAY_S, version="4"),
     ]
-    plain = tally(records, wilson)
+    plain = adoption_rates(records, wilson)
     assert [(row.tool, row.model, row.version, row.window) for row in plain] == [
         ("clock", "sprout", "4", None), ("lookup", "sprout", "3", None), ("lookup", "sprout", "4", None),
     ]  # fmt: skip
-    by_day = tally(records, wilson, by=("window",))
+    by_day = adoption_rates(records, wilson, by=("window",))
     assert [(row.window, row.adoption.of) for row in by_day] == [(0.0, 1), (DAY_S, 2)]
-    assert [row.overuse.of for row in tally(records, wilson, by=("tool",))] == [1, 0]  # the clock was not needed
+    assert [row.overuse.of for row in adoption_rates(records, wilson, by=("tool",))] == [
+        1,
+        0,
+    ]  # the clock was not needed
 
 
 def test_a_tool_that_was_offered_and_left_alone_is_there_too() -> None:
-    (row,) = tally([record(needs=(), offered=("calc",))], wilson, by=("tool",))
+    (row,) = adoption_rates([record(needs=(), offered=("calc",))], wilson, by=("tool",))
     assert (row.tool, row.overuse.share, row.adoption.of) == ("calc", 0.0, 0)
     assert row.adoption.share is None and row.adoption.interval == Interval(low=0.0, high=1.0)
 
@@ -109,9 +111,9 @@ def test_more_calls_make_no_rate_better(calls: list[Any], needs: tuple[str, ...]
 
 def test_a_drop_is_what_the_intervals_leave_between_them() -> None:
     before, now = (AdoptionRate(of=100, hits=hits, interval=wilson(hits, 100)) for hits in (80.0, 40.0))
-    assert drop(now, before) == pytest.approx(wilson(80, 100).low - wilson(40, 100).high)
-    assert (drop(now, before) or 0.0) > 0.2 > 0.0 > (drop(before, before) or 0.0)
-    assert drop(AdoptionRate(), before) is None
+    assert rate_drop(now, before) == pytest.approx(wilson(80, 100).low - wilson(40, 100).high)
+    assert (rate_drop(now, before) or 0.0) > 0.2 > 0.0 > (rate_drop(before, before) or 0.0)
+    assert rate_drop(AdoptionRate(), before) is None
 
 
 @pytest.mark.parametrize(
@@ -119,12 +121,12 @@ def test_a_drop_is_what_the_intervals_leave_between_them() -> None:
     [("local/sprout@7", "local/sprout", "7"), ("gpt", "gpt", None), (None, None, None), ("odd@", "odd@", None)],
 )
 def test_a_version_is_read_from_the_models_name(model: str | None, name: str | None, version: str | None) -> None:
-    read = of_version(replace(record(), model=model, version=None))
+    read = split_version(replace(record(), model=model, version=None))
     assert (read.model, read.version) == (name, version)
 
 
 def test_impossible_questions_are_refused() -> None:
     with pytest.raises(BadInput, match="adoption by colour"):
-        tally([], wilson, by=("colour",))
+        adoption_rates([], wilson, by=("colour",))
     with pytest.raises(BadInput, match="a window of 0"):
-        tally([], wilson, window_s=0.0)
+        adoption_rates([], wilson, window_s=0.0)

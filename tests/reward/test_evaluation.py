@@ -21,8 +21,8 @@ from holdfast.reward.evaluation import (
     Part,
     PartVerdict,
     TaskResult,
-    artefact,
     diff,
+    eval_item,
     evaluate,
     parts,
     result_from,
@@ -144,8 +144,8 @@ def test_judges_shape_what_passed_and_nothing_else() -> None:
 def test_a_judge_is_never_shown_the_hidden_answer() -> None:
     shown: list[EvalItem] = []
 
-    def judge(artefact: EvalItem) -> list[Opinion]:
-        shown.append(artefact)
+    def judge(eval_item: EvalItem) -> list[Opinion]:
+        shown.append(eval_item)
         return []
 
     seen(TaskResult(task="2 + 2?", output="four", expected="4", passed=True), judge=judge)
@@ -169,11 +169,11 @@ def test_how_tools_were_used_is_told_and_never_paid() -> None:
 def test_judges_that_read_a_conversation_get_the_one_that_ends_with_the_answer() -> None:
     """A change is told as what it is; of what nobody said there is no talk."""
     spans = tuple(Talk("q").turn(lookup("oak.price", "12")).answer("It is 12.").spans)
-    talk = artefact(TaskResult(task="q", output="It is 12.", spans=spans)).detail["messages"]
+    talk = eval_item(TaskResult(task="q", output="It is 12.", spans=spans)).detail["messages"]
     assert [one["role"] for one in talk][-3:] == ["assistant", "tool", "assistant"]
     assert talk[-1]["content"] == "It is 12."
-    assert artefact(TaskResult(task="q", output="It is 12.")).detail == {}
-    assert artefact(patch(GROWN)).detail == {"kind": "change"}
+    assert eval_item(TaskResult(task="q", output="It is 12.")).detail == {}
+    assert eval_item(patch(GROWN)).detail == {"kind": "change"}
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_what_is_switched_off_is_not_even_called(off: str, gone: str) -> None:
     talk = Talk("q").turn(lookup("oak.price", "12"))
     result = patch(GROWN, spans=tuple(talk.answer("12").spans))
 
-    def judge(artefact: EvalItem) -> list[Opinion]:
-        asked.append(artefact)
+    def judge(eval_item: EvalItem) -> list[Opinion]:
+        asked.append(eval_item)
         return []
 
     assert names(seen(result, judge=judge)) == EVERY

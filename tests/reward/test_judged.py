@@ -13,8 +13,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Grade
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import check_scorer, check_scorers
-from holdfast.reward.judged import diff, judge, rank, rules, schedule
 from holdfast.reward.judges.judge import Criterion, FunctionJudge, JudgeFailed
+from holdfast.reward.ready import diff, judge, rank, rules, schedule
 from holdfast.reward.scorers import Scorer, combine
 from tests.reward.voices import Messages, Voice
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.reward.timeout import TooLong, within
+from holdfast.reward.evaluation import TooLong, within
 
 
 def test_work_that_ends_in_time_gives_what_it_gives_and_raises_what_it_raises() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import Span
 from holdfast.reward.tools import CallMark, fits, is_busy, marks, problems, schemas_of, signals
-from holdfast.reward.weights import TOOL, weigh
+from holdfast.reward.turns import TOOL, weigh
 from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
 
 QUESTION = "What is oak.price times oak.stock? If unsure: unknown."
@@ -180,52 +179,15 @@ def test_schemas_are_taken_from_what_an_endpoint_is_given() -> None:
         schemas_of([{"type": "function"}])
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 2.5]) | st.text("ab", max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=6,
-)
-KINDS = st.sampled_from(["object", "array", "string", "boolean", "null", "number", "integer"])
-
-
-def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    few = st.lists(inner, min_size=1, max_size=2)
-    small = st.integers(0, 2)
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "type": KINDS | st.lists(KINDS, min_size=1, max_size=3, unique=True),
-            "enum": st.lists(VALUES, min_size=1, max_size=3),
-            "const": VALUES,
-            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
-            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
-            "additionalProperties": inner | st.booleans(),
-            "items": inner,
-            "minimum": small, "maximum": small, "exclusiveMinimum": small, "exclusiveMaximum": small,
-            "minLength": small, "maxLength": small, "pattern": st.sampled_from(["a", "^b", "b$"]),
-            "minItems": small, "maxItems": small, "minProperties": small, "maxProperties": small,
-            "anyOf": few, "allOf": few, "oneOf": few,
-            "description": st.just("what it is"),
-        },
-    )  # fmt: skip
-
-
-@settings(deadline=None, max_examples=100)
-@given(_schemas(_schemas(st.just({}))), VALUES)
-def test_the_small_validator_agrees_with_the_large_one(schema: dict[str, Any], value: Any) -> None:
-    assert (not problems(schema, value)) == jsonschema.Draft202012Validator(schema).is_valid(value)
-
-
 def test_a_problem_says_where_it_is() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["b"]}
-    found = problems({**schema, "additionalProperties": False}, {"a": [1, "x"], "c": 0})
-    assert found == (
-        "arguments.b: is missing",
-        "arguments.a[1]: is not integer",
-        "arguments.c: is not a parameter",
-    )
+    found = problems({**schema, "additionalProperties": False}, {"a": (1, "x"), "c": 0})
+    assert {one.partition(": ")[0] for one in found} == {"arguments", "arguments.a[1]"}
+    assert len(found) == 3  # b is missing, x is no integer, c is no parameter
+    assert problems(schema, {"a": (1,), "b": True}) == ()  # a tuple is an array
 
 
-def test_a_keyword_that_is_not_checked_is_refused_and_not_passed_over() -> None:
-    with pytest.raises(BadInput, match="schema: patternProperties"):
-        problems({"patternProperties": {}}, {})
+@pytest.mark.parametrize("schema", [{"type": "colour"}, {"$ref": "https://example.org/schema.json"}])
+def test_a_schema_that_cannot_be_checked_is_refused_and_nothing_is_fetched(schema: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="schema"):
+        problems(schema, {})

@@ -13,8 +13,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.trace import Span, Turn
 from holdfast.reward.tools import formed
-from holdfast.reward.turns import answer_of, evidence, facts, read, signals
-from holdfast.reward.weights import TURN, weigh
+from holdfast.reward.turns import TURN, answer_of, evidence, facts, read, signals, weigh
 from tests.reward.conversation import SCHEMAS, Talk, calc, lookup, talk, tool
 
 PRICE = lookup("oak.price", "17")

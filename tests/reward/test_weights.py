@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.reward.weights import (
+from holdfast.reward.turns import (
     CODE,
     DATA,
     PHASES,
@@ -20,9 +20,8 @@ from holdfast.reward.weights import (
     TURN_PLAIN,
     CurriculumPosition,
     WeightSet,
-    ablated,
-    limited,
-    onward,
+    next_position,
+    restricted,
     score,
     weigh,
     weights,
@@ -77,20 +76,11 @@ def test_weighing_multiplies_and_what_is_not_named_counts_nothing() -> None:
 
 def test_what_a_workload_cannot_measure_is_shared_among_the_rest() -> None:
     # Of code@1: format .20 to one term, task .40 to two; .60 in all becomes 1.
-    few = limited(CODE, {"format", "success", "progress", "colour"})
+    few = restricted(CODE, {"format", "success", "progress", "colour"})
     assert few.shares == pytest.approx({"format": 1 / 3, "success": 1 / 3, "progress": 1 / 3})
     assert few.name == "code@1[format,progress,success]"
     with pytest.raises(BadInput, match="nothing of them is measured"):
-        limited(CODE, {"colour"})
-
-
-def test_an_ablation_takes_one_term_and_leaves_the_others_as_they_were() -> None:
-    values = {"choice": 1.0, "structure": 0.5, "utility": 0.25, "error_handling": 1.0}
-    whole = weigh([signal(name, value) for name, value in values.items()], TOOL)
-    before = RewardBreakdown(signals=whole).total
-    assert before is not None
-    for name, value in values.items():
-        assert RewardBreakdown(signals=ablated(whole, name)).total == pytest.approx(before - value * TOOL.shares[name])
+        restricted(CODE, {"colour"})
 
 
 def test_a_score_of_what_was_not_measured_is_refused() -> None:
@@ -130,28 +120,28 @@ def test_the_phases_are_the_documented_ones() -> None:
 
 
 def test_a_phase_is_left_by_time_and_success_together() -> None:
-    assert onward(CurriculumPosition(), episodes=101, success=0.79, hacked=False) == CurriculumPosition(
+    assert next_position(CurriculumPosition(), episodes=101, success=0.79, hacked=False) == CurriculumPosition(
         phase=0, episode=101
     )  # not good enough
-    assert onward(CurriculumPosition(), episodes=100, success=1.0, hacked=False) == CurriculumPosition(
+    assert next_position(CurriculumPosition(), episodes=100, success=1.0, hacked=False) == CurriculumPosition(
         phase=0, episode=100
     )  # too early
-    tools = onward(CurriculumPosition(), episodes=101, success=0.8, hacked=False)
+    tools = next_position(CurriculumPosition(), episodes=101, success=0.8, hacked=False)
     assert tools == CurriculumPosition(phase=1, episode=101)
-    assert onward(tools, episodes=400, success=0.7, hacked=False) == CurriculumPosition(phase=2, episode=501)
-    assert onward(CurriculumPosition(), episodes=900, success=1.0, hacked=False).phase == 1  # one at a time
-    assert onward(
+    assert next_position(tools, episodes=400, success=0.7, hacked=False) == CurriculumPosition(phase=2, episode=501)
+    assert next_position(CurriculumPosition(), episodes=900, success=1.0, hacked=False).phase == 1  # one at a time
+    assert next_position(
         CurriculumPosition(phase=2, episode=600), episodes=9, success=1.0, hacked=False
     ) == CurriculumPosition(phase=2, episode=609)
 
 
 def test_hacking_costs_a_phase_and_its_episodes_however_good_it_looks() -> None:
-    assert onward(
+    assert next_position(
         CurriculumPosition(phase=2, episode=700), episodes=50, success=1.0, hacked=True
     ) == CurriculumPosition(phase=1, episode=101)
-    assert onward(CurriculumPosition(phase=0, episode=90), episodes=50, success=1.0, hacked=True) == CurriculumPosition(
-        phase=0, episode=0
-    )
+    assert next_position(
+        CurriculumPosition(phase=0, episode=90), episodes=50, success=1.0, hacked=True
+    ) == CurriculumPosition(phase=0, episode=0)
 
 
 @settings(deadline=None)
@@ -159,10 +149,10 @@ def test_hacking_costs_a_phase_and_its_episodes_however_good_it_looks() -> None:
 def test_a_phase_is_never_entered_before_its_first_episode(steps: list[tuple[int, float, bool]]) -> None:
     place = CurriculumPosition()
     for episodes, success, hacked in steps:
-        before, place = place, onward(place, episodes=episodes, success=success, hacked=hacked)
+        before, place = place, next_position(place, episodes=episodes, success=success, hacked=hacked)
         assert place.episode >= PHASES[place.phase].first and abs(place.phase - before.phase) <= 1
 
 
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(BadInput, match="impossible"):
-        onward(CurriculumPosition(), episodes=1, success=1.5, hacked=False)
+        next_position(CurriculumPosition(), episodes=1, success=1.5, hacked=False)

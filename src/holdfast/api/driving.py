@@ -21,7 +21,7 @@ from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.features import Features
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.run import Control, RunSpec, drive
-from holdfast.promote.features import snapshot
+from holdfast.promote.flags import snapshot
 from holdfast.store.store import Store
 
 T = TypeVar("T")

@@ -28,8 +28,7 @@ from holdfast.pipeline.episodes import SAFETY, episode, missing
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episodes_in, looks_in
 from holdfast.promote.gate import ALLOWED, NAMES
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
-from holdfast.prove.matrix import pairs
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
 NOTHING_LEARNT = "nothing_learnt"
@@ -275,7 +274,7 @@ def _weighed(
     if len(pairs(before, after, how.primary)[0]) < 2:
         why = f"fewer than two tasks have a measured {how.primary} on both sides"
         raise BadInput(f"{names[1]} against {names[0]}", why=why, remedy="score them, or measure more tasks")
-    return weigh(before, after, how, versions=names, rng=np.random.default_rng(how.resample_seed))
+    return compare_versions(before, after, how, versions=names, rng=np.random.default_rng(how.resample_seed))
 
 
 def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, float] | None) -> Comparison:

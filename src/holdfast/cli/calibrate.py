@@ -135,8 +135,7 @@ def null(
 
     from holdfast.contracts.records import encode
     from holdfast.prove import calibrate as rates
-    from holdfast.prove.comparison import ComparisonConfig, reach
-    from holdfast.prove.matrix import pairs
+    from holdfast.prove.comparison import ComparisonConfig, pairs, reach
 
     with existing(store, project) as opened:
         settings = _settings_of_null(opened.runs.get(run))

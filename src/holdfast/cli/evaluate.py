@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.features import Features
     from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
-    from holdfast.promote.features import Snapshot
+    from holdfast.promote.flags import Snapshot
     from holdfast.reward.evaluation import Evaluation, Part, PartVerdict, TaskResult
     from holdfast.reward.judges.ensemble import Calibrated, Opinion
     from holdfast.reward.judges.judge import Judge
@@ -156,7 +156,7 @@ class _Court:
 def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> _Court:
     """Each judge where it counts: what it says by a criterion that it is not calibrated on is not worth its price."""
     from holdfast.reward.judges.calibration import weight
-    from holdfast.reward.judges.judge import CRITERIA, Kept
+    from holdfast.reward.judges.judge import CRITERIA, CachedJudge
 
     if opened is None:
         return _Court(tiers={}, calibrated=lambda *_: None)
@@ -171,15 +171,14 @@ def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> 
             more = "" if base_url is None else f" --base-url {base_url}"
             raise BadInput(f"--judge {name}", why=why, remedy=f"holdfast judge calibrate --judge {name}{more}")
         for criterion in trusted:
-            tiers.setdefault(criterion, []).append([Kept(one, opened.judgements)])
+            tiers.setdefault(criterion, []).append([CachedJudge(one, opened.judgements)])
     return _Court(tiers=tiers, calibrated=calibrated)
 
 
 def _opinions(runner: Runner, court: _Court, artefact: EvalItem) -> list[Opinion]:
     """By each criterion what the rules can tell, and else whoever is asked after them."""
     from holdfast.reward.judges.ensemble import cascade
-    from holdfast.reward.judges.judge import CRITERIA
-    from holdfast.reward.judges.rules import RuleJudge
+    from holdfast.reward.judges.judge import CRITERIA, RuleJudge
 
     async def ask() -> list[Opinion]:
         rules = RuleJudge(clock=time.time)

@@ -220,7 +220,7 @@ def init(
 
     All are on, but those whose ENABLE_… variable says no.
     """
-    from holdfast.promote.features import features
+    from holdfast.promote.flags import features
 
     with _created(store, project) as opened:
         before = {flag.name for flag in opened.flags.all()}
@@ -352,7 +352,7 @@ def _state(flag: Flag) -> str:
 
 def _shared(name: str) -> str:
     """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
-    from holdfast.promote.features import KEYED
+    from holdfast.promote.flags import KEYED
 
     return f"a share is one of {' and of '.join(KEYED[name])}" if name in KEYED else ""
 

@@ -50,7 +50,7 @@ def record(
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
     from dataclasses import replace
 
-    from holdfast.prove.golden import told, write
+    from holdfast.prove.golden import as_dict, write
     from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.suite import suite_of
 
@@ -63,7 +63,7 @@ def record(
             raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
-    _show(made, path, json, told(made))
+    _show(made, path, json, as_dict(made))
 
 
 @app.command("replay")
@@ -147,7 +147,7 @@ def sign(
         before = None if new.sha256 == kept.sha256 else kept.sha256
         goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
         last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
-    told = {
+    as_dict = {
         "golden": new.name,
         "sha256": new.sha256,
         "before": before,
@@ -156,7 +156,7 @@ def sign(
         "why": why,
     }
     if json:
-        print_json(told)
+        print_json(as_dict)
     else:
         print(fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}"))
 
@@ -171,7 +171,7 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         folder, names = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if json:
-        print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
+        print_json([{**goldens.as_dict(one), "signed_by": names.get(one.sha256)} for one in found])
         return
     if not found:
         print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{place(store, project)}")
@@ -242,11 +242,11 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
 
 
-def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
+def _show(made: Golden, path: Path, json: bool, as_dict: dict[str, Any]) -> None:
     from holdfast.cli.show import print_json
 
     if json:
-        print_json(told)
+        print_json(as_dict)
         return
     print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
     print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
@@ -260,9 +260,9 @@ def _compare(
     from holdfast.contracts.records import encode
 
     if json:
-        told = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
+        as_dict = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
         versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}
-        print_json({**versions, "findings": [encode(found) for found in findings], "changes": told})
+        print_json({**versions, "findings": [encode(found) for found in findings], "changes": as_dict})
         return
     print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
     print_table(

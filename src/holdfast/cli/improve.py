@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.run import RunRecord, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.pipeline.run import RunSpec
-    from holdfast.promote.features import Off
+    from holdfast.promote.flags import Off
     from holdfast.store.store import Store
 
 

@@ -16,7 +16,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.pipeline.run import RunSpec
-    from holdfast.promote.features import Off
+    from holdfast.promote.flags import Off
     from holdfast.store.store import Store
 
 EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(

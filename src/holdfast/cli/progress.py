@@ -23,7 +23,7 @@ from holdfast.cli.onward import near
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
-from holdfast.promote.features import Off
+from holdfast.promote.flags import Off
 
 LINE_EVERY_S = 10.0
 

@@ -16,8 +16,8 @@ from holdfast.cli.report_files import ReportsAt, find_proof, fold, moment_of, re
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.prove.reports.archive import RetentionAction, RetentionStep
-    from holdfast.prove.reports.leaves import Problem
+    from holdfast.prove.reports.document import Problem
+    from holdfast.prove.reports.validate import RetentionAction, RetentionStep
 
 app = typer.Typer(
     help="Benchmark reports and proofs: list, check, publish, archive.",
@@ -98,7 +98,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 def _said(proof: Path | None) -> dict[str, Any]:
     """The figures of a proof for a list; one that cannot be read is damaged, none at all has no status."""
-    from holdfast.prove.reports.leaves import Problem, parse
+    from holdfast.prove.reports.document import Problem, parse
 
     names = ("generated_at", "proof_status", "reward_delta", "p_value", "safety_regression", "gate")
     blank: dict[str, Any] = dict.fromkeys(names)
@@ -125,7 +125,7 @@ def show_one(
     json: Json = False,
 ) -> None:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
-    from holdfast.prove.reports.leaves import Problem, parse
+    from holdfast.prove.reports.document import Problem, parse
     from holdfast.prove.reports.validate import validate
 
     path = _named(what, reports_folder(reports, store))
@@ -234,7 +234,7 @@ def _files(path: Path) -> list[Path]:
 def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
-    from holdfast.prove.reports.archive import RetentionAction
+    from holdfast.prove.reports.validate import RetentionAction
 
     _due(RetentionAction.ARCHIVE, yes, reports_folder(reports, store), json)
 
@@ -242,13 +242,13 @@ def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAUL
 @app.command()
 def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
-    from holdfast.prove.reports.archive import RetentionAction
+    from holdfast.prove.reports.validate import RetentionAction
 
     _due(RetentionAction.PURGE, yes, reports_folder(reports, store), json)
 
 
 def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:
-    from holdfast.prove.reports.archive import carry_out, due
+    from holdfast.prove.reports.validate import carry_out, due
 
     with show.progress("looking", None):
         plan = due(folder, moment_of(None))

@@ -57,8 +57,7 @@ def significance(
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
     from holdfast.cli.samples import read_samples, with_penalties
     from holdfast.prove.reports.document import Retention
-    from holdfast.prove.reports.findings import ProofCriteria
-    from holdfast.prove.reports.report import publish
+    from holdfast.prove.reports.report import ProofCriteria, publish
 
     sides = []
     for path, penalties in ((baseline_samples, baseline_safety_samples), (trained_samples, trained_safety_samples)):
@@ -115,8 +114,7 @@ def safety(
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
     from holdfast.cli.samples import read_samples
     from holdfast.prove.reports.document import Retention
-    from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
-    from holdfast.prove.reports.report import head_at, publish_safety
+    from holdfast.prove.reports.report import ProofCriteria, ReportComparison, head_at, publish_safety
     from holdfast.store.blobs import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.cli.onward import folded, step
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.operate.switches import key_of, snapshot_of
-from holdfast.promote.features import SWITCHES, Off
+from holdfast.promote.flags import SWITCHES, Off
 from holdfast.store.store import Store
 
 LEARNING = "learning"

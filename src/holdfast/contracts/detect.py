@@ -3,7 +3,7 @@
 Whether a hit keeps data from being learnt from is `quality`'s business. What was found is never repeated: a hit is the
 name of its pattern. `ASSIGNED` is wider, for those who replace what they find and would rather replace too much.
 Names and addresses of people need more than patterns: they are in `people`. `DetectionRule` is for patterns that
-somebody hands in, with the reason that a hit gives; which ones there are is `reward.injections`.
+somebody hands in, with the reason that a hit gives; which ones there are is `reward.safety`.
 """
 
 from __future__ import annotations

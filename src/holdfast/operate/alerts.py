@@ -98,5 +98,5 @@ def watch(
     return state, tuple(told)
 
 
-# Adoption has certainly fallen: the two intervals are apart (`reward.adoption.drop`), on enough tasks that need a tool.
+# Adoption has certainly fallen: both intervals are apart (`reward.tools.rate_drop`), on enough tasks that need a tool.
 ADOPTION_DROP = AlarmRule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)

@@ -17,7 +17,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
 from holdfast.promote.gate import decide
-from holdfast.prove.comparison import weigh
+from holdfast.prove.comparison import compare_versions
 from holdfast.store.blobs import sha256_of
 from holdfast.store.store import Store
 
@@ -105,7 +105,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
     how = weighing_from(kept["weighing"])
     rng = np.random.default_rng(how.resample_seed)
-    found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
+    found = compare_versions(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
     weighed = replace(
         evidence,
         suite=suite_title(kept["suite"]),

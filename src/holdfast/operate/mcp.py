@@ -25,11 +25,9 @@ from holdfast.contracts.records import decode, encode
 from holdfast.operate import control, wire
 from holdfast.operate.auth import TokenGuard, digest
 from holdfast.reward.diff import minimality, scaffold
-from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, evaluate, parts, result_from
+from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, TooLong, evaluate, parts, result_from, within
 from holdfast.reward.judges.ensemble import Opinion, cascade
-from holdfast.reward.judges.judge import CRITERIA
-from holdfast.reward.judges.rules import RuleJudge
-from holdfast.reward.timeout import TooLong, within
+from holdfast.reward.judges.judge import CRITERIA, RuleJudge
 from holdfast.reward.tools import problems
 from holdfast.store.find import find_release
 from holdfast.store.store import Store, open_store
@@ -399,8 +397,8 @@ def _opinion(one: Opinion) -> dict[str, Any]:
 
 def _size(result: TaskResult) -> dict[str, Any]:
     references = dict(result.references) or None
-    spent = minimality.weigh(result.change, references)
-    found = minimality.surplus(result.change, references)
+    spent = minimality.total_excess(result.change, references)
+    found = minimality.unneeded_scaffolding(result.change, references)
     value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
     return {
         "cost": round(spent.cost, 4),

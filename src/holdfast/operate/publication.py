@@ -22,10 +22,10 @@ from holdfast.contracts.evidence import Band, Decision, Episode
 from holdfast.contracts.records import decode
 from holdfast.operate import proof_text
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
-from holdfast.prove import matrix
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
+from holdfast.prove import comparison
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
 from holdfast.prove.reports import document
-from holdfast.prove.reports.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
 
@@ -119,8 +119,8 @@ def weighing(
 def view(published: Publication, how: ComparisonConfig) -> ProofView:
     rng = np.random.default_rng(how.resample_seed)
     versions, sides = published.versions, (published.baseline, published.candidate)
-    weighed = weigh(*sides, how, versions=versions, rng=rng)
-    measured = {metric: matrix.pairs(*sides, metric) for metric in weighed.comparisons}
+    weighed = compare_versions(*sides, how, versions=versions, rng=rng)
+    measured = {metric: comparison.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
     course = _course(how, how.primary, weighed.differences, how.min_effect)
     safety = None if how.primary == "safety" else _safety(how, *measured["safety"])
@@ -164,7 +164,7 @@ def _episode(sample: Mapping[str, Any]) -> Episode:
     return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
 
 
-def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> tuple[ProofTask, ...]:
+def _tasks(names: Sequence[str], before: comparison.Matrix, after: comparison.Matrix) -> tuple[ProofTask, ...]:
     families = [NUMBERED.fullmatch(name) for name in names]
     every = all(families)  # a few that look so by accident are no families
     return tuple(
@@ -175,7 +175,9 @@ def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) ->
     )
 
 
-def _safety(how: ComparisonConfig, _: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> MetricSequence:
+def _safety(
+    how: ComparisonConfig, _: Sequence[str], before: comparison.Matrix, after: comparison.Matrix
+) -> MetricSequence:
     differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
     return _course(how, "safety", differences, -how.max_safety_regression)
 

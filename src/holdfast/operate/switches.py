@@ -18,7 +18,7 @@ from holdfast.contracts.features import Features
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule, AlarmState, step
-from holdfast.promote.features import SWITCHES, Snapshot, features, snapshot
+from holdfast.promote.flags import SWITCHES, Snapshot, features, snapshot
 from holdfast.store.store import Store, open_store
 
 Clock = Callable[[], float]

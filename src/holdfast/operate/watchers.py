@@ -24,8 +24,8 @@ from holdfast.operate.look import views
 from holdfast.operate.look.lessons import point
 from holdfast.operate.look.usage import catalog, record
 from holdfast.prove.estimate import wilson
-from holdfast.reward.adoption import ToolAttempt, drop, tally
 from holdfast.reward.safety import GATE
+from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
 from holdfast.store.notifications import FINISHED, ORDERS
 from holdfast.store.store import Store
 
@@ -272,13 +272,13 @@ class _Tools:
         half = len(self.records) // 2
         every = list(self.records)
         before, now = (
-            {row.tool: row.adoption for row in tally(some, wilson, by=("tool",))}
+            {row.tool: row.adoption for row in adoption_rates(some, wilson, by=("tool",))}
             for some in (every[:half], every[half:])
         )
         falls = [
             (fall, min(now[tool].of, before[tool].of))
             for tool in now.keys() & before.keys()
-            if (fall := drop(now[tool], before[tool])) is not None
+            if (fall := rate_drop(now[tool], before[tool])) is not None
         ]
         return max(falls, default=(None, None), key=lambda one: one[0] or 0.0)
 

@@ -24,8 +24,7 @@ from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.spec import needs_torch
 from holdfast.policies.network import Network
 from holdfast.promote.gate import Criteria, SpreadLimits
-from holdfast.prove.bands import SAMPLE_DELTA_SPREAD, SAMPLE_P_VALUE_SPREAD, SEED_DELTA_SPREAD
-from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.comparison import SAMPLE_DELTA_SPREAD, SAMPLE_P_VALUE_SPREAD, SEED_DELTA_SPREAD, ComparisonConfig
 
 if TYPE_CHECKING:
     from holdfast.collect.gym import Described

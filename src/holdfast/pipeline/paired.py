@@ -28,8 +28,7 @@ from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, weigh
-from holdfast.prove.matrix import pairs
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
 KIND = "prove"
@@ -262,4 +261,4 @@ def weighed(store: Store, run: str) -> ComparisonResult | None:
     how, versions = how_of(settings), _called(*(from_record(settings[arm]) for arm in ARMS))
     if len(pairs(baseline, candidate, how.primary)[0]) < 2:
         return None
-    return weigh(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))
+    return compare_versions(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))

@@ -20,11 +20,9 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
-from holdfast.prove.comparison import ComparisonConfig, weigh
-from holdfast.prove.matrix import paired_cells
+from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
-from holdfast.prove.reports.findings import ProofCriteria
-from holdfast.prove.reports.report import publish
+from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.store.blobs import sha256_of
 
 
@@ -88,7 +86,7 @@ class PromotionRequest:
 
 def _weigh(case: Candidate, how: ComparisonConfig, baseline: str, candidate: str, samples: str) -> Evidence:
     rng = np.random.default_rng(how.resample_seed)
-    found = weigh(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
+    found = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
     return Evidence(
         policy=case.policy,
         baseline=baseline,

@@ -22,8 +22,7 @@ from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.episodes import Places, episodes, missing
 from holdfast.pipeline.run import DurableRun
-from holdfast.prove.comparison import ComparisonConfig, verdict
-from holdfast.prove.matrix import pairs
+from holdfast.prove.comparison import ComparisonConfig, pairs, verdict
 from holdfast.store.store import Store
 
 PHASE = "prove"

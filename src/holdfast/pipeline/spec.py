@@ -36,8 +36,7 @@ from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, SpreadLimits
-from holdfast.prove.bands import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD
-from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from holdfast.collect.agent import Score
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.settings import SafetyReward
 from holdfast.contracts.trace import Span
-from holdfast.reward.safety import SafetyPolicy, applied, close, judge, look
+from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SafeguardedScorer:
 
         What was told while it ran counts, and so does what the agent itself said, its answer included. An attempt that
         nobody scored is not scored by having been safe."""
-        finding = judge((*applied(spans), *look(spans, output=output)), self.policy)
+        finding = judge((*reported_events(spans), *find_events(spans, output=output)), self.policy)
         is_rejected = finding.is_gated and self.policy.reject_rollout_on_hard_gate
         return close(signals, finding, self.policy).signals, finding.error if is_rejected else None
 

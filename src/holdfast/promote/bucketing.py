@@ -14,7 +14,7 @@ BUCKETS = 1 << BITS
 
 
 def bucket(key: str, salt: str) -> float:
-    """Where the key falls in [0, 1), evenly; sha256 of both, so that nobody can choose a key to fall well."""
+    """The place of the key in [0, 1), evenly distributed; sha256, so that keys cannot be chosen to fall well."""
     # The salt's length goes first: salt "a" with key "bc" must not be salt "ab" with key "c".
     salted = salt.encode("utf-8", "surrogatepass")
     text = b"%d:%b" % (len(salted), salted) + key.encode("utf-8", "surrogatepass")

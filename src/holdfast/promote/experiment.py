@@ -26,8 +26,10 @@ CONCENTRATION = (
     100.0  # of the alternatives that the ratio is tested against: shares within a few percent of those meant
 )
 
-Told = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
-Compare = Callable[[Sequence[Told], float], Verdict]  # at level α: is it better? valid at every look; needs more units
+ArmOutcome = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
+Compare = Callable[
+    [Sequence[ArmOutcome], float], Verdict
+]  # at level α: is it better? valid at every look; needs more units
 Guard = Callable[
     [Sequence[ServedRequest], Sequence[ServedRequest], float], tuple[Reason, ...]
 ]  # control, treatment, α: breaches
@@ -190,10 +192,9 @@ def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts
 
 
 def outcomes_of(served: Sequence[ServedRequest], design: Design) -> list[tuple[str, float]]:
-    """Arm and outcome of each unit, once: its first request that anything is known of, on a scale from 0 to 1.
+    """Arm and outcome of each unit, once: its first request with a known outcome, from 0 to 1.
 
-    What a unit does later hangs together with what it did before, and must not count as if somebody else had done it. A
-    unit that was served by two arms says nothing about either.
+    Later requests of a unit are not independent of the first. A unit that was served by two arms counts for neither.
     """
     arms: dict[str, set[str]] = {}
     for one in served:

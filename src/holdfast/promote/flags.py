@@ -1,14 +1,14 @@
-"""What a flag is for somebody, and why: pure, over one snapshot of all flags.
+"""Evaluates feature flags over one snapshot of all flags, and defines the flags of Holdfast's own features.
 
-The order is fixed: it exists → it is not killed → it is enabled → it has not expired → what it requires holds → the
-first rule that fits. Whatever fails on the way gives the `off` variant, which is what was there before the feature.
-Where flags are kept is the store's business, how a program asks for them is `provider`'s.
+The order is fixed: the flag exists, it is not killed, it is enabled, it has not expired, what it requires holds, then
+the first rule that fits. Whatever fails gives the `off` variant. The flags of our own features are all on by default; a
+feature needs its group, and five features can be switched off by environment variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -16,12 +16,15 @@ from math import isfinite
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Condition, Flag
+from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Condition, Flag, FlagRule
 from holdfast.promote.bucketing import bucket
 
 KEY = "targetingKey"  # of the context: who it is about, by OpenFeature's name
 MOST_DEEP = 32  # flags that require flags that require …
 KILL = "HOLDFAST_KILL_"
+NEEDS = {"equals": "a text, a number, true or false", "in": "a list", "not_in": "a list"}  # by operator
+NEEDS |= {"prefix": "a text", "suffix": "a text", "above": "a number", "below": "a number"}
 UNSAID = frozenset({"", "0", "false", "no", "off"})  # a variable with any other text in it kills
 
 
@@ -86,23 +89,11 @@ class _Look:
         return self._known[name]
 
     def _decide(self, flag: Flag, path: tuple[str, ...]) -> FlagValue:
-        if switch := self._switched_off(flag):
+        if switch := _switched_off(flag, self._now, self._environment):
             return _off(flag, Why.DISABLED, switch)
         if unmet := self._unmet(flag, path):
             return _off(flag, Why.DEFAULT, unmet)
         return self._by_rules(flag)
-
-    def _switched_off(self, flag: Flag) -> str:
-        variable = kill_variable(flag.name)
-        if self._environment.get(variable, "").strip().lower() not in UNSAID:
-            return f"killed by {variable}"
-        if flag.killed:
-            return "killed"
-        if not flag.enabled:
-            return "not enabled"
-        if flag.expires_at is not None and self._now >= flag.expires_at:
-            return "expired"
-        return ""
 
     def _unmet(self, flag: Flag, path: tuple[str, ...]) -> str:
         for other, wanted in flag.requires.items():
@@ -133,6 +124,18 @@ class _Look:
                 return FlagValue(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
         outside = f"; the key's place is {place:.1f}, not below {widest:g} %" if widest else ""
         return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}{outside}")
+
+
+def _switched_off(flag: Flag, now: float, environment: Mapping[str, str]) -> str:
+    """What switches the flag off for all keys; empty where nothing does."""
+    variable = kill_variable(flag.name)
+    if _is_said(environment.get(variable, "")):
+        return f"killed by {variable}"
+    if flag.killed:
+        return "killed"
+    if not flag.enabled:
+        return "not enabled"
+    return "expired" if flag.expires_at is not None and now >= flag.expires_at else ""
 
 
 def _off(flag: Flag, reason: Why, detail: str) -> FlagValue:
@@ -184,9 +187,9 @@ def _number(value: Any) -> float | None:
 
 def check(flag: Flag, flags: Mapping[str, Flag]) -> None:
     """Refuse a flag that could never be evaluated beside these others: BadInput says what to change."""
-    for rule in flag.rules:
-        for condition in rule.conditions:
-            _check_condition(flag.name, condition)
+    for condition in (one for rule in flag.rules for one in rule.conditions if not _is_fit(one)):
+        what = f"flag {flag.name}: {condition.attribute} {condition.operator} {condition.value!r}"
+        raise BadInput(what, why=f"{condition.operator} needs {NEEDS[condition.operator]}")
     beside = {**flags, flag.name: flag}
     for other, variant in flag.requires.items():
         if other not in beside:
@@ -202,14 +205,6 @@ def check(flag: Flag, flags: Mapping[str, Flag]) -> None:
     _height(beside, flag.name, (), {})
 
 
-def _check_condition(name: str, condition: Condition) -> None:
-    if not _is_fit(condition):
-        wanted = {"equals": "a text, a number, true or false", "in": "a list", "not_in": "a list"}
-        wanted |= {"prefix": "a text", "suffix": "a text", "above": "a number", "below": "a number"}
-        what = f"flag {name}: {condition.attribute} {condition.operator} {condition.value!r}"
-        raise BadInput(what, why=f"{condition.operator} needs {wanted[condition.operator]}")
-
-
 def _is_fit(condition: Condition) -> bool:
     match condition.operator:
         case "equals":
@@ -223,7 +218,7 @@ def _is_fit(condition: Condition) -> bool:
 
 
 def _height(flags: Mapping[str, Flag], name: str, path: tuple[str, ...], known: dict[str, int]) -> int:
-    """How many flags stand on one another below this one; a circle, or too many of them, is refused."""
+    """The depth of requirements below this flag; a circle, or too great a depth, is refused."""
     if name in path:
         why = f"goes in a circle: {' → '.join((*path[path.index(name) :], name))}"
         raise BadInput(f"flag {path[0]}: requires", why=why, remedy="leave one of them out")
@@ -238,3 +233,155 @@ def _height(flags: Mapping[str, Flag], name: str, path: tuple[str, ...], known: 
 def needed_by(name: str, flags: Mapping[str, Flag]) -> list[str]:
     """The flags that require this one; it cannot be dropped before them."""
     return sorted(flag.name for flag in flags.values() if name in flag.requires)
+
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "extendedThinking": {
+        "enabled": "thinking beyond the first answer",
+        "budgetManagement": "a budget of tokens for it",
+        "adaptiveAllocation": "more of it for harder tasks",
+    },
+    "rewardHackingPrevention": {
+        "enabled": "checks that a reward was earned",
+        "astAnalysis": "how small a change to code is, by its syntax tree",
+        "scaffoldingDetection": "code that only looks like work",
+    },
+    "agenticRL": {
+        "enabled": "learning from whole conversations",
+        "turnLevelRewards": "rewards for single turns",
+        "trainingPipeline": "training on what was collected",
+        "toolTraining": "training on how tools are used",
+    },
+    "intelligentEvaluation": {
+        "enabled": "judgements by models",
+        "modelJudges": "judges for what rules cannot tell",
+        "combinedScoring": "one score of rules and judges",
+    },
+}
+VARIABLES: Mapping[str, str] = {  # 0, false, no or off in one: its part is off where no flag says anything else
+    "ENABLE_THINKING_BUDGETS": "extendedThinking.budgetManagement",
+    "ENABLE_MINIMAL_DIFF": "rewardHackingPrevention.astAnalysis",
+    "ENABLE_RL_TRAINING": "agenticRL.trainingPipeline",
+    "ENABLE_MODEL_JUDGES": "intelligentEvaluation.modelJudges",
+    "ENABLE_TOOL_TRAINING": "agenticRL.toolTraining",
+}
+SWITCHES: Mapping[str, str] = {  # feature → the flag that decides
+    "budgets": "extendedThinking.budgetManagement",
+    "minimal_diff": "rewardHackingPrevention.astAnalysis",
+    "judges": "intelligentEvaluation.modelJudges",
+    "tool_rewards": "agenticRL.toolTraining",
+    "learning": "agenticRL.trainingPipeline",
+}
+RUNS, RESULTS = "runs", "the results of 'evaluate'"
+KEYED: Mapping[str, tuple[str, ...]] = {  # flag → what a share of it is a share of
+    SWITCHES["budgets"]: (RUNS,),
+    SWITCHES["minimal_diff"]: (RESULTS,),
+    SWITCHES["judges"]: (RESULTS,),
+    SWITCHES["tool_rewards"]: (RUNS, RESULTS),
+    SWITCHES["learning"]: (RUNS,),
+}
+
+
+NOBODY = "nobody in particular"  # a key where only what holds for everybody is asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Off:
+    """Why a key does not get a feature, and what would turn it on."""
+
+    feature: str
+    flag: str
+    why: str  # in words, as in "killed"
+    remedy: str  # what comes after "turn it on with": a command, or "unset VARIABLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All flags at one moment. A key is a run or a rollout, and always gets the same."""
+
+    flags: Mapping[str, Flag]  # what is in the store, and the defaults for what is not
+    kept: frozenset[str]  # names of those in the store
+    now: float
+    environment: Mapping[str, str]
+
+    def features(self, key: str) -> Features:
+        return Features(**{feature: bool(self._evaluate(name, key).value) for feature, name in SWITCHES.items()})
+
+    def off(self, key: str) -> dict[str, Off]:
+        """What the key does not get, by feature."""
+        found = {}
+        for feature, name in SWITCHES.items():
+            if not (evaluated := self._evaluate(name, key)).value:
+                remedy = self._remedy(self._culprit(name, key))
+                found[feature] = Off(feature=feature, flag=name, why=evaluated.detail, remedy=remedy)
+        return found
+
+    def somebody(self) -> Features:
+        """What at least some keys get: on where any share is above 0."""
+        whole = {
+            name: replace(flag, rules=tuple(replace(rule, percent=100.0) for rule in flag.rules if rule.percent > 0.0))
+            for name, flag in self.flags.items()
+        }
+        return replace(self, flags=whole).features(NOBODY)
+
+    def _evaluate(self, name: str, key: str) -> FlagValue:
+        return evaluate(name, self.flags, {KEY: key}, now=self.now, environment=self.environment)
+
+    def _culprit(self, name: str, key: str) -> str:
+        """The flag itself, or the one it requires that is to blame."""
+        flag, seen = self.flags[name], {name}
+        while not _switched_off(flag, self.now, self.environment):
+            unmet = (
+                other
+                for other, wanted in flag.requires.items()
+                if other in self.flags and other not in seen and self._evaluate(other, key).variant != wanted
+            )
+            if (other := next(unmet, None)) is None:
+                break
+            seen.add(other)
+            flag = self.flags[other]
+        return flag.name
+
+    def _remedy(self, name: str) -> str:
+        flag = self.flags[name]
+        if _is_said(self.environment.get(kill_variable(name), "")):
+            return f"unset {kill_variable(name)}"
+        if flag.killed:
+            return f"holdfast flags revive {name}"
+        if not flag.enabled:
+            variable = next((one for one, part in VARIABLES.items() if part == name), "")
+            return f"holdfast flags enable {name}" if name in self.kept else f"unset {variable}"
+        if flag.expires_at is not None and self.now >= flag.expires_at:
+            return f"holdfast flags set {name} --expires never"
+        return f"holdfast flags rollout {name} 100"
+
+
+def snapshot(flags: Iterable[Flag], *, now: float, environment: Mapping[str, str]) -> Snapshot:
+    """A flag that is there decides; one that is not is as `features` would make it."""
+    there = {flag.name: flag for flag in flags}
+    usual = {flag.name: flag for flag in features(environment, owner="")}
+    return Snapshot(flags={**usual, **there}, kept=frozenset(there), now=now, environment=environment)
+
+
+def features(environment: Mapping[str, str], *, owner: str) -> tuple[Flag, ...]:
+    """All of them, each behind the one that it requires: on, but for those whose variable says no."""
+    given = {name: environment.get(variable, "").strip() for variable, name in VARIABLES.items()}
+    refused = {name for name, text in given.items() if text and not _is_said(text)}
+    return tuple(
+        Flag(
+            name=f"{group}.{part}",
+            variants={"on": True, "off": False},
+            off="off",
+            enabled=f"{group}.{part}" not in refused,
+            rules=(FlagRule(variant="on"),),
+            requires={} if part == "enabled" else {f"{group}.enabled": "on"},
+            description=what,
+            owner=owner,
+        )
+        for group, parts in GROUPS.items()
+        for part, what in parts.items()
+    )
+
+
+def _is_said(text: str) -> bool:
+    return text.strip().lower() not in UNSAID

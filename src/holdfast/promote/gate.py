@@ -17,6 +17,7 @@ from holdfast.contracts.evidence import Band, Decision, Evidence, Finding, Metri
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
 MISSING = "evidence_missing_"
+FEW = "population_below_minimum"
 NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each is turned so that higher is better
     "success": "success",
     "reward": "reward",
@@ -26,6 +27,8 @@ NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each i
 }
 MEASURE = "'holdfast prove run' measures it"
 MORE = "more tasks may prove it"
+WORSE = "it has to get better first"
+NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 HARMLESS = frozenset({"info", "warning"})
 
 
@@ -98,15 +101,15 @@ class Criteria:
         return max(self.min_tasks, self.min_episodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GateCheck:
-    """One thing the gate looked at: what was found, and the code of what it means where it does not pass."""
+    """One check of the gate: what was found, and the code of the failure it looks for."""
 
     is_met: bool
-    code: str  # of the failure it looks for
+    code: str
     text: str  # what was found, with the numbers, for people
-    needs: int | None = None  # about so many more episodes may help
     remedy: str = ""  # what would help where it is not met
+    needs: int | None = None  # about so many more episodes may help
 
 
 def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
@@ -120,7 +123,9 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
         ]
         texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
         return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
-    reasons = tuple(Reason(code=check.code, text=_with_remedy(check)) for check in unmet)
+    reasons = tuple(
+        Reason(code=check.code, text=f"{check.text}; {check.remedy}" if check.remedy else check.text) for check in unmet
+    )
     needs = [check.needs for check in unmet if check.needs is not None]
     return Decision(open=False, reasons=reasons, needs=max(needs, default=None))
 
@@ -140,28 +145,18 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ..
     )
 
 
-def _with_remedy(check: GateCheck) -> str:
-    return f"{check.text}; {check.remedy}" if check.remedy else check.text
-
-
 def _missing(what: str, text: str, remedy: str = MEASURE) -> GateCheck:
-    return GateCheck(is_met=False, code=MISSING + what, text=text, remedy=remedy)
+    return GateCheck(False, MISSING + what, text, remedy)
 
 
 def _population(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     lack = criteria.min_episodes - evidence.episodes
-    yield GateCheck(
-        is_met=lack <= 0,
-        code="population_below_minimum",
-        text=f"{evidence.episodes} pairs of episodes, at least {criteria.min_episodes} are asked for",
-        needs=lack if lack > 0 else None,
-        remedy="measure it on more tasks",
-    )
+    text = f"{evidence.episodes} pairs of episodes, at least {criteria.min_episodes} are asked for"
+    yield GateCheck(lack <= 0, FEW, text, "measure it on more tasks", lack if lack > 0 else None)
     yield from _survivors(evidence, criteria)
     samples = evidence.samples or ""
     is_hash = len(samples) == 64 and set(samples) <= set("0123456789abcdef")
-    text = f"every episode is kept as {samples or 'nothing'}"
-    yield GateCheck(is_met=is_hash, code=f"{MISSING}samples", text=text, remedy=MEASURE)
+    yield GateCheck(is_hash, f"{MISSING}samples", f"every episode is kept as {samples or 'nothing'}", MEASURE)
 
 
 def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
@@ -174,7 +169,7 @@ def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         share = lost / planned if planned else 1.0
         text = f"{lost} of {planned} episodes of the {side} never came back, at most {criteria.max_missing:.0%} may"
         remedy = "'holdfast rollouts RUN' tells what became of them"
-        yield GateCheck(is_met=share <= criteria.max_missing, code=f"{MISSING}episodes", text=text, remedy=remedy)
+        yield GateCheck(share <= criteria.max_missing, f"{MISSING}episodes", text, remedy)
 
 
 def _comparison(evidence: Evidence, metric: str) -> MetricComparison | GateCheck:
@@ -197,35 +192,23 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         shown = f"{_name(primary.metric)} {_interval(primary)}"
         margin = f" with a margin of {primary.margin:g}, where none is allowed" if primary.margin else ""
         yield _enough(primary, criteria)
-        yield GateCheck(
-            is_met=primary.difference > 0.0 and primary.margin == 0.0,
-            code=BLOCKED + "policy_improvement_not_significant",
-            text=f"{shown} has to be above 0{margin}",
-            remedy="compare without a margin" if primary.margin else "it has to get better first",
-        )
-        yield GateCheck(
-            is_met=primary.p_value <= criteria.max_p_value,
-            code="p_value_above_threshold",
-            text=f"p {primary.p_value:.3g} of {_name(primary.metric)}, at most {criteria.max_p_value:g} is asked for",
-            remedy=_hope(primary),
-        )
-        yield GateCheck(
-            is_met=primary.interval.low > 0.0 and primary.interval.level >= criteria.level,
-            code="confidence_below_threshold",
-            text=f"{shown} has to lie above 0 at {criteria.level:.4g}",
-            remedy=_hope(primary),
-        )
+        is_better = primary.difference > 0.0 and primary.margin == 0.0
+        remedy = "compare without a margin" if primary.margin else WORSE
+        yield GateCheck(is_better, NOT_BETTER, f"{shown} has to be above 0{margin}", remedy)
+        # More tasks do not make a version better: they help only where a gain was seen.
+        hope = MORE if primary.difference > 0.0 else WORSE
+        text = f"p {primary.p_value:.3g} of {_name(primary.metric)}, at most {criteria.max_p_value:g} is asked for"
+        yield GateCheck(primary.p_value <= criteria.max_p_value, "p_value_above_threshold", text, hope)
+        is_sure = primary.interval.low > 0.0 and primary.interval.level >= criteria.level
+        text = f"{shown} has to lie above 0 at {criteria.level:.4g}"
+        yield GateCheck(is_sure, "confidence_below_threshold", text, hope)
     verdict = evidence.verdict
     if verdict is None:
         yield _missing("verdict", f"no verdict that stands however often {_name(evidence.primary)} was looked at")
         return
-    yield GateCheck(
-        is_met=verdict.outcome is Outcome.PROMOTE,
-        code=BLOCKED + "policy_improvement_not_significant",
-        text=f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}",
-        needs=verdict.needs,
-        remedy="it has to get better first" if verdict.outcome is Outcome.REJECT else MORE,
-    )
+    text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
+    remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
+    yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, verdict.needs)
 
 
 def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
@@ -234,12 +217,9 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         if evidence.primary != "reward":  # else it is said already
             yield reward
         return
-    yield GateCheck(
-        is_met=reward.difference >= criteria.min_reward_delta,
-        code="reward_gain_below_threshold",
-        text=f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for",
-        remedy="it has to earn more first",
-    )
+    text = f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for"
+    is_met = reward.difference >= criteria.min_reward_delta
+    yield GateCheck(is_met, "reward_gain_below_threshold", text, "it has to earn more first")
 
 
 def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
@@ -266,14 +246,13 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         told = f"{verb} worse by more than {most:g}"
         is_met = found.difference >= -most and is_within and is_tested
         text = f"{_name(metric)} {_interval(found)} " + (f"is not worse by more than {most:g}" if is_met else told)
-        remedy = "it has to get better first" if verb == "is" else "more tasks may prove that it is not"
-        yield GateCheck(is_met=is_met, code=f"{BLOCKED}{metric}_regression", text=text, remedy=remedy)
+        remedy = WORSE if verb == "is" else "more tasks may prove that it is not"
+        yield GateCheck(is_met, f"{BLOCKED}{metric}_regression", text, remedy)
 
 
 def _enough(found: MetricComparison, criteria: Criteria) -> GateCheck:
     text = f"{_name(found.metric)} rests on {found.pairs} tasks, at least {criteria.min_tasks} are asked for"
-    is_met = found.pairs >= criteria.min_tasks
-    return GateCheck(is_met=is_met, code="population_below_minimum", text=text, remedy="measure it on more tasks")
+    return GateCheck(found.pairs >= criteria.min_tasks, FEW, text, "measure it on more tasks")
 
 
 def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
@@ -293,7 +272,7 @@ def _bands(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         told = f"p-values {band.p_value_spread:.3g} apart, differences {band.delta_spread:.3g}"
         text = f"{kind} band of {band.of}: {told}; at most {most.p_value:g} and {most.delta:g}"
         remedy = "more tasks or seeds bring them closer" if kind == "seed" else "more tasks bring them closer"
-        yield GateCheck(is_met=_is_steady(band, most), code=BLOCKED + code, text=text, remedy=remedy)
+        yield GateCheck(_is_steady(band, most), BLOCKED + code, text, remedy)
 
 
 def _is_steady(band: Band, most: SpreadLimits) -> bool:
@@ -307,21 +286,21 @@ def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         changed = [one for one in evidence.golden if _is_blocking(one)]
         for one in changed:
             remedy = "'holdfast golden sign' signs a change that is wanted"
-            yield GateCheck(is_met=False, code="golden_changed_unsigned", text=_told(one), remedy=remedy)
+            yield GateCheck(False, "golden_changed_unsigned", _told(one), remedy)
         if not changed:
-            yield GateCheck(is_met=True, code="golden_changed_unsigned", text="no golden changed unsigned")
+            yield GateCheck(True, "golden_changed_unsigned", "no golden changed unsigned")
     elif criteria.require_golden:
         yield _missing("golden", "no golden was replayed", "'holdfast golden replay' does, then decide with --golden")
     looked = [one for one in evidence.audit or () if one.of > 0]
     for one in evidence.audit or ():
         if _is_blocking(one):
             remedy = "'holdfast quality RUN' names them: take them out, and learn again"
-            yield GateCheck(is_met=False, code=f"data_quality_{one.name}", text=_told(one), remedy=remedy)
+            yield GateCheck(False, f"data_quality_{one.name}", _told(one), remedy)
     if criteria.require_audit and not looked:  # of nothing, nothing is wrong
         remedy = "decide with --audit RUN, or --untrained where it learnt from no run"
         yield _missing("audit", "the data that was learnt from was not looked at", remedy)
     elif looked:
-        yield GateCheck(is_met=True, code="data_quality_audit", text=f"{len(looked)} checks of the data")
+        yield GateCheck(True, "data_quality_audit", f"{len(looked)} checks of the data")
 
 
 def _is_blocking(finding: Finding) -> bool:
@@ -342,15 +321,11 @@ def _kpis(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
             yield _missing(f"kpi_{name}", f"{name} was not measured, or not on how many", "measure it")
             continue
         text = f"{name} {value:.4g} on {of:g}"
-        enough = f"{text}, at least {band.least} are asked for"
-        yield GateCheck(
-            is_met=of >= band.least, code="population_below_minimum", text=enough, remedy="measure it on more"
-        )
+        yield GateCheck(of >= band.least, FEW, f"{text}, at least {band.least} are asked for", "measure it on more")
         low = float("-inf") if band.low is None else band.low
         high = float("inf") if band.high is None else band.high
         within = f"{text}, has to lie from {low:g} to {high:g}"
-        remedy = "it has to get better first"
-        yield GateCheck(is_met=low <= value <= high, code=f"kpi_out_of_band_{name}", text=within, remedy=remedy)
+        yield GateCheck(low <= value <= high, f"kpi_out_of_band_{name}", within, WORSE)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -359,11 +334,6 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
-
-
-def _hope(found: MetricComparison) -> str:
-    """What may help where a difference is not proved: more tasks do not make one better."""
-    return MORE if found.difference > 0.0 else "it has to get better first"
 
 
 def _interval(found: MetricComparison) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.event import ProviderEventDetails
@@ -20,13 +20,14 @@ from openfeature.provider import AbstractProvider
 from openfeature.provider.metadata import Metadata
 
 from holdfast.contracts.flag import Flag
-from holdfast.promote.flags import KEY, FlagValue, evaluate
+from holdfast.promote.flags import KEY, evaluate
 from holdfast.store.notifications import FLAGS
 from holdfast.store.store import Store
 
 V = TypeVar("V")
 Tree: TypeAlias = Sequence[FlagValueType] | Mapping[str, FlagValueType]
 
+NUMBERS = (float, int)
 LOOK_S = 0.2  # at most so long until it notices that it was shut down
 AGAIN_S = 0.5  # until a store that could not be read is tried again
 
@@ -88,13 +89,13 @@ class Provider(AbstractProvider):
                 self.emit_provider_configuration_changed(ProviderEventDetails(flags_changed=changed))
 
     def _resolve(
-        self, name: str, default: V, given: EvaluationContext | None, fit: Callable[[Any], V | None]
+        self, name: str, default: V, given: EvaluationContext | None, types: tuple[type, ...]
     ) -> FlagResolutionDetails[V]:
         flags = self._flags
         found = evaluate(name, flags, _context(given), now=self._clock(), environment=self._environment)
         if found.error is not None:
             return _failure(default, found.detail, ErrorCode(found.error))
-        value = fit(found.value)
+        value = _fit(found.value, types)
         if value is None:
             why = f"flag {name} is not of that type: {type(found.value).__name__}"
             return _failure(default, why, ErrorCode.TYPE_MISMATCH)
@@ -102,33 +103,33 @@ class Provider(AbstractProvider):
             value=value,
             reason=Reason(found.reason.value),
             variant=found.variant,
-            flag_metadata=_metadata(flags[name], found),
+            flag_metadata={"detail": found.detail, "owner": flags[name].owner, "changed_at": flags[name].changed_at},
         )
 
     def resolve_boolean_details(
         self, flag_key: str, default_value: bool, evaluation_context: EvaluationContext | None = None
     ) -> FlagResolutionDetails[bool]:
-        return self._resolve(flag_key, default_value, evaluation_context, _boolean)
+        return self._resolve(flag_key, default_value, evaluation_context, (bool,))
 
     def resolve_string_details(
         self, flag_key: str, default_value: str, evaluation_context: EvaluationContext | None = None
     ) -> FlagResolutionDetails[str]:
-        return self._resolve(flag_key, default_value, evaluation_context, _string)
+        return self._resolve(flag_key, default_value, evaluation_context, (str,))
 
     def resolve_integer_details(
         self, flag_key: str, default_value: int, evaluation_context: EvaluationContext | None = None
     ) -> FlagResolutionDetails[int]:
-        return self._resolve(flag_key, default_value, evaluation_context, _integer)
+        return self._resolve(flag_key, default_value, evaluation_context, (int,))
 
     def resolve_float_details(
         self, flag_key: str, default_value: float, evaluation_context: EvaluationContext | None = None
     ) -> FlagResolutionDetails[float]:
-        return self._resolve(flag_key, default_value, evaluation_context, _float)
+        return self._resolve(flag_key, default_value, evaluation_context, NUMBERS)
 
     def resolve_object_details(
         self, flag_key: str, default_value: Tree, evaluation_context: EvaluationContext | None = None
     ) -> FlagResolutionDetails[Tree]:
-        return self._resolve(flag_key, default_value, evaluation_context, _tree)
+        return self._resolve(flag_key, default_value, evaluation_context, (dict, list))
 
 
 def _context(given: EvaluationContext | None) -> Mapping[str, Any]:
@@ -137,29 +138,12 @@ def _context(given: EvaluationContext | None) -> Mapping[str, Any]:
     return {**given.attributes, **({KEY: given.targeting_key} if given.targeting_key else {})}
 
 
-def _metadata(flag: Flag, found: FlagValue) -> Mapping[str, bool | int | float | str]:
-    return {"detail": found.detail, "owner": flag.owner, "changed_at": flag.changed_at}
+def _fit(value: Any, types: tuple[type, ...]) -> Any:
+    """The value where it is of one of the types, else None. A boolean is no number."""
+    if isinstance(value, bool):
+        return value if bool in types else None
+    return float(value) if types == NUMBERS and isinstance(value, int) else value if isinstance(value, types) else None
 
 
 def _failure(default: V, why: str, code: ErrorCode) -> FlagResolutionDetails[V]:
     return FlagResolutionDetails(value=default, reason=Reason.ERROR, error_code=code, error_message=why)
-
-
-def _boolean(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _tree(value: Any) -> Tree | None:
-    return cast(Tree, value) if isinstance(value, dict | list) else None

@@ -6,9 +6,8 @@ a canary mean is told by a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 from holdfast.contracts.errors import BadInput
@@ -18,13 +17,6 @@ from holdfast.promote.bucketing import bucket
 
 Action = Literal["rollback", "advance", "hold"]
 Step = tuple[Stage, int]  # where to, and the percent of the requests it answers there
-
-LEVELS: Mapping[str, float] = {  # of rolling back, with the seconds that each may take
-    "flag": 60.0,  # switched off
-    "version": 300.0,  # the last known good one serves again
-    "blue-green": 900.0,  # the other installation takes over
-    "data": 1800.0,  # what was written meanwhile is taken back too
-}
 
 
 def next_step(release: Release) -> Step | None:
@@ -40,25 +32,16 @@ def next_step(release: Release) -> Step | None:
 
 
 def rollback_target(releases: Iterable[Release], failing: Release) -> Release | None:
-    """Who serves once the failing one is gone; None when nobody can.
+    """The release that serves once the failing one is gone; None when there is none.
 
-    For a canary it is the live one, which never stopped. For a live one it is the last that is known to be good: never
-    the failing one itself, and never one that was taken back or refused."""
+    For a canary it is the live one; for a live one the last that is known to be good and was not taken back.
+    """
     others = [one for one in releases if one.policy == failing.policy and one.id != failing.id]
     for other in others:
         if other.stage is Stage.LIVE:
             return other
     good = [one for one in others if one.stage is Stage.RETIRED and one.is_known_good]
     return max(good, key=lambda one: (one.changed_at, one.number), default=None)
-
-
-def within_limit(level: str, began: float, ended: float) -> bool:
-    """Whether a rollback of this level was quick enough; times are unix seconds."""
-    if level not in LEVELS:
-        raise BadInput(f"rollback level {level!r}", why="is unknown", remedy=f"take one of {', '.join(LEVELS)}")
-    if not (isfinite(began) and isfinite(ended) and began <= ended):
-        raise BadInput(f"rollback from {began} to {ended}", why="must be finite and in order")
-    return ended - began <= LEVELS[level]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +84,7 @@ def _hold(code: str, text: str) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Who answers, by release id. It is a value: a request that has one is not disturbed by the next."""
+    """Which release answers. It is an immutable value: a change does not disturb running requests."""
 
     live: str
     canary: str | None = None

@@ -1,23 +1,320 @@
-"""The front door of proof: the episodes of two versions go in, and all that can be said about them comes out.
+"""Compares the episodes of two versions: score matrices, paired tests, stability bands and the verdict.
 
-The verdict may be looked at after every task. Comparisons are as of now, each metric turned so that higher is better.
-Whether it is enough to promote is decided by the gate, which is told what is here.
+A matrix has a row for each task and a column for each seed, and for every metric higher is better. The verdict may be
+read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote
+is decided by the gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, isfinite
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
-from holdfast.prove import bands as stability
-from holdfast.prove import estimate, matrix
-from holdfast.prove.compare import holm, improvement, paired, permutation, streams
+from holdfast.prove import estimate
 from holdfast.prove.sequential import Bounds, judge, sequence
+
+Matrix = NDArray[np.float64]  # [tasks, seeds]
+Cells = Mapping[tuple[str, int], float | None]
+
+METRICS: Mapping[str, Callable[[Episode], float | None]] = {
+    "success": lambda episode: episode.success,
+    "reward": lambda episode: episode.reward,
+    "safety": lambda episode: -episode.safety_cost,
+    "latency": lambda episode: None if episode.latency_s is None else -episode.latency_s,
+    "cost": lambda episode: None if episode.tokens is None else -float(episode.tokens),
+}
+
+
+def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
+    """The metric on every task that was measured with every seed, in order of arrival; `missing` names the others."""
+    cells = _cells(episodes, metric)
+    tasks, seeds = _axes(cells)
+    whole = [task for task in tasks if all(cells.get((task, seed)) is not None for seed in seeds)]
+    if not whole:
+        raise BadInput(f"{metric} of {version}", why="no task was measured with every seed", remedy="measure more")
+    values = _table(cells, whole, seeds)
+    return Scores(
+        version=version,
+        metric=metric,
+        tasks=tuple(whole),
+        seeds=tuple(seeds),
+        values=tuple(map(tuple, values.tolist())),
+    )
+
+
+def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str) -> dict[str, str]:
+    """Which tasks cannot be compared, and why: what either has, but not both with every seed."""
+    cells = {"baseline": _cells(baseline, metric), "candidate": _cells(candidate, metric)}
+    seeds = _shared_seeds(*cells.values())
+    found: dict[str, str] = {}
+    for task in dict.fromkeys(task for side in cells.values() for task in _axes(side)[0]):
+        for name, side in cells.items():
+            lacking = [seed for seed in seeds if side.get((task, seed)) is None]
+            if len(lacking) == len(seeds):
+                found.setdefault(task, f"the {name} has no {metric} there")
+            elif lacking:
+                found.setdefault(task, f"the {name} has no {metric} with seed {', '.join(map(str, lacking))}")
+    return found
+
+
+def pairs(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
+) -> tuple[tuple[str, ...], Matrix, Matrix]:
+    """The tasks that both have with every shared seed, in the baseline's order of arrival, and both matrices."""
+    tasks, _, before, after = paired_cells(baseline, candidate, metric)
+    return tasks, before, after
+
+
+def paired_cells(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
+) -> tuple[tuple[str, ...], tuple[int, ...], Matrix, Matrix]:
+    """As `pairs`, with the seeds of the columns."""
+    before, after = _cells(baseline, metric), _cells(candidate, metric)
+    seeds = _shared_seeds(before, after)
+    whole = tuple(
+        task
+        for task in _axes(before)[0]
+        if seeds and all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
+    )
+    return whole, seeds, _table(before, whole, seeds), _table(after, whole, seeds)
+
+
+def _cells(episodes: Sequence[Episode], metric: str) -> dict[tuple[str, int], float | None]:
+    if metric not in METRICS:
+        raise BadInput(f"metric {metric!r}", why="is unknown", remedy=f"use one of {', '.join(METRICS)}")
+    value = METRICS[metric]
+    cells: dict[tuple[str, int], float | None] = {}
+    for episode in episodes:
+        if (episode.task, episode.seed) in cells:
+            raise BadInput(
+                f"episode of {episode.task} with seed {episode.seed}",
+                why="is there twice, and only one can count",
+                remedy="choose one without looking at its outcome",
+            )
+        cells[episode.task, episode.seed] = value(episode)
+    return cells
+
+
+def _axes(cells: Cells) -> tuple[list[str], list[int]]:
+    return list(dict.fromkeys(task for task, _ in cells)), sorted({seed for _, seed in cells})
+
+
+def _shared_seeds(before: Cells, after: Cells) -> tuple[int, ...]:
+    return tuple(sorted({seed for _, seed in before} & {seed for _, seed in after}))
+
+
+def _table(cells: Cells, tasks: Sequence[str], seeds: Sequence[int]) -> Matrix:
+    rows = [[cells[task, seed] for seed in seeds] for task in tasks]
+    return np.array(rows, np.float64).reshape(len(tasks), len(seeds))
+
+
+SEED_P_VALUE_SPREAD, SEED_DELTA_SPREAD = 0.05, 0.05
+SAMPLE_P_VALUE_SPREAD, SAMPLE_DELTA_SPREAD = 0.04, 0.08
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedFinding:
+    """What one comparison found, with which seed and on how many tasks."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    seed: int
+    sample_size: int = field(metadata={"minimum": 1})
+    p_value: float = field(metadata={"minimum": 0, "maximum": 1})
+    reward_delta: float
+
+    def __post_init__(self) -> None:
+        where = f"observation of seed {self.seed} with {self.sample_size} tasks"
+        if self.sample_size < 1:
+            raise BadInput(where, why="must be of at least one task")
+        if not 0.0 <= self.p_value <= 1.0:
+            raise BadInput(f"{where}: p_value = {self.p_value}", why="must be between 0 and 1")
+        if not isfinite(self.reward_delta):
+            raise BadInput(f"{where}: reward_delta = {self.reward_delta}", why="must be finite")
+
+
+def seed_reproducibility(
+    observations: Sequence[SeedFinding],
+    sample_size: int,
+    *,
+    most_p_value_spread: float = SEED_P_VALUE_SPREAD,
+    most_delta_spread: float = SEED_DELTA_SPREAD,
+) -> Band:
+    """Highest minus lowest p-value and gain of the runs of one size, which differ by their seeds."""
+    runs = [seen for seen in observations if seen.sample_size == sample_size]
+    if len(runs) < 2:
+        raise BadInput(
+            f"seed band at {sample_size} tasks",
+            why=f"rests on {len(runs)} runs",
+            remedy="measure with two seeds or more",
+        )
+    spreads = [float(np.ptp([getattr(run, name) for run in runs])) for name in ("p_value", "reward_delta")]
+    return _band("seed", spreads, (most_p_value_spread, most_delta_spread), len(runs))
+
+
+def sample_size_sensitivity(
+    observations: Sequence[SeedFinding],
+    seed: int,
+    *,
+    most_p_value_spread: float = SAMPLE_P_VALUE_SPREAD,
+    most_delta_spread: float = SAMPLE_DELTA_SPREAD,
+) -> Band:
+    """The largest step of the mean p-value and of the mean gain from one size to the next larger one, of one seed."""
+    by_size: dict[int, list[SeedFinding]] = defaultdict(list)
+    for seen in observations:
+        if seen.seed == seed:
+            by_size[seen.sample_size].append(seen)
+    if len(by_size) < 2:
+        raise BadInput(
+            f"sample band of seed {seed}", why=f"rests on {len(by_size)} sizes", remedy="measure with two sizes or more"
+        )
+    spreads = []
+    for name in ("p_value", "reward_delta"):
+        means = [float(np.mean([getattr(seen, name) for seen in by_size[size]])) for size in sorted(by_size)]
+        spreads.append(max(abs(after - before) for before, after in pairwise(means)))
+    return _band("sample", spreads, (most_p_value_spread, most_delta_spread), len(by_size))
+
+
+def _band(kind: str, spreads: Sequence[float], most: tuple[float, float], of: int) -> Band:
+    for limit in most:
+        if not (isfinite(limit) and limit >= 0.0):
+            raise BadInput(f"{kind} band: limit {limit}", why="must be finite and not negative")
+    p_value_spread, delta_spread = spreads
+    return Band(
+        kind=kind,
+        within=p_value_spread <= most[0] and delta_spread <= most[1],
+        p_value_spread=p_value_spread,
+        delta_spread=delta_spread,
+        most_p_value_spread=most[0],
+        most_delta_spread=most[1],
+        of=of,
+    )
+
+
+EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is counted
+FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
+
+_METHOD = "paired permutation"
+
+
+def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
+    """A stream of chance for each metric, and one for "bands": from one seed a metric has the same p and the same
+    interval wherever it is compared, whatever else is."""
+    names = (*METRICS, "bands")
+    return dict(zip(names, rng.spawn(len(names)), strict=True))
+
+
+def paired(
+    baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
+) -> MetricComparison:
+    """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks.
+
+    p is the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a
+    task as likely to fall short of that as to exceed it. The unit is the task: seeds that agree are not more evidence.
+    """
+    for name in ("metric", "tasks", "seeds"):
+        if getattr(baseline, name) != getattr(candidate, name):
+            raise BadInput(
+                f"{candidate.version} against {baseline.version}", why=f"the {name} differ", remedy="use pairs()"
+            )
+    before, after = np.array(baseline.values), np.array(candidate.values)
+    gains = after.mean(axis=1) - before.mean(axis=1)
+    return MetricComparison(
+        metric=baseline.metric,
+        baseline=baseline.version,
+        candidate=candidate.version,
+        difference=float(gains.mean()),
+        interval=estimate.difference(before, after, rng=rng, level=level),
+        p_value=permutation(gains + margin, rng=rng),
+        pairs=len(gains),
+        method=f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}",
+        margin=margin,
+    )
+
+
+def permutation(gains: ArrayLike, *, rng: np.random.Generator, flips: int = FLIPS) -> float:
+    """P(Σ ±d ≥ Σ d) with random signs; Fisher 1935. Drawn signs: (1 + hits)/(1 + flips), never 0; arXiv:1603.05766."""
+    d = np.asarray(gains, np.float64)
+    if d.ndim != 1 or not d.size or not np.isfinite(d).all():
+        raise BadInput(f"differences of shape {d.shape}", why="must be a list of finite numbers, at least one")
+    # Sums of the same numbers in another order differ in the last digit, and a tie counts as a hit.
+    least = float(d.sum()) - 1e-12 * float(np.abs(d).sum())
+    if d.size <= EXACT:
+        signs = 1.0 - 2.0 * ((np.arange(2**d.size)[:, None] >> np.arange(d.size)) & 1)
+        return float(np.mean(signs @ d >= least))
+    moved = d[d != 0.0]
+    hits, step = 0, max(1, (1 << 22) // max(moved.size, 1))
+    for at in range(0, flips, step):
+        rows = min(step, flips - at)
+        bits = np.unpackbits(
+            np.frombuffer(rng.bytes(rows * ((moved.size + 7) // 8)), np.uint8).reshape(rows, -1), axis=1
+        )
+        sums = 2.0 * (bits[:, : moved.size].astype(np.float64) @ moved) - moved.sum()
+        hits += int(np.count_nonzero(sums >= least))
+    return (1 + hits) / (1 + flips)
+
+
+def improvement(baseline: ArrayLike, candidate: ArrayLike) -> float:
+    """P(candidate > baseline) + P(equal)/2, of any two runs of one task, averaged over tasks; arXiv:2108.13264.
+
+    Takes two matrices of [tasks, seeds], or two lists of one value for each task.
+    """
+    before, after = (
+        np.asarray(side, np.float64).reshape(len(np.atleast_1d(side)), -1) for side in (baseline, candidate)
+    )
+    if before.shape[0] != after.shape[0] or not before.size or not after.size:
+        raise BadInput(f"scores of shapes {before.shape} and {after.shape}", why="must be of the same tasks, not empty")
+    gaps = after[:, :, None] - before[:, None, :]
+    return float(np.mean((gaps > 0.0) + 0.5 * (gaps == 0.0)))
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """p₍ᵢ₎ (m − i + 1), made to rise and at most 1: the chance of one false alarm among all stays below; Holm 1979."""
+    for name, value in p.items():
+        if not 0.0 <= value <= 1.0:
+            raise BadInput(f"p-value of {name} = {value}", why="must be between 0 and 1")
+    adjusted: dict[str, float] = {}
+    highest = 0.0
+    for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
+        highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
+        adjusted[name] = highest
+    return {name: adjusted[name] for name in p}
+
+
+def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: float = 0.8) -> int:
+    """The fewest pairs with which one test has the power; a sequential one ends earlier when the effect is larger."""
+    for name, value in (("alpha", alpha), ("power", power)):
+        if not 0.0 < value < 1.0:
+            raise BadInput(f"{name} = {value}", why="must be above 0 and below 1")
+    for name, value in (("effect", effect), ("deviation", deviation)):
+        if not (isfinite(value) and value > 0.0):
+            raise BadInput(f"{name} = {value}", why="must be finite and above 0")
+    enough = 2
+    while _power(effect / deviation, enough, alpha) < power:
+        enough *= 2
+        if enough > 2**40:
+            raise BadInput(f"effect = {effect}", why=f"is too small beside a deviation of {deviation} to be seen")
+    few = enough // 2 if enough > 2 else 1
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (middle, enough) if _power(effect / deviation, middle, alpha) < power else (few, middle)
+    return enough
+
+
+def _power(effect: float, pairs: int, alpha: float) -> float:
+    freedom = pairs - 1
+    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
+
 
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
@@ -36,10 +333,10 @@ class ComparisonConfig:
     max_cost_increase: float | None = None  # part of the baseline's mean tokens
     reward_range: tuple[float, float] = (0.0, 1.0)
     max_cost: float = 1.0  # the highest safety cost that one episode can have
-    seed_p_value_spread: float = stability.SEED_P_VALUE_SPREAD
-    seed_delta_spread: float = stability.SEED_DELTA_SPREAD
-    sample_p_value_spread: float = stability.SAMPLE_P_VALUE_SPREAD
-    sample_delta_spread: float = stability.SAMPLE_DELTA_SPREAD
+    seed_p_value_spread: float = SEED_P_VALUE_SPREAD
+    seed_delta_spread: float = SEED_DELTA_SPREAD
+    sample_p_value_spread: float = SAMPLE_P_VALUE_SPREAD
+    sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
 
     def __post_init__(self) -> None:
@@ -89,7 +386,7 @@ def reach(how: ComparisonConfig, metric: str) -> float:
     return {"success": 1.0, "reward": high - low, "safety": how.max_cost}[metric]
 
 
-def weigh(
+def compare_versions(
     baseline: Sequence[Episode],
     candidate: Sequence[Episode],
     how: ComparisonConfig,
@@ -99,7 +396,7 @@ def weigh(
 ) -> ComparisonResult:
     """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
     _check_ranges([*baseline, *candidate], how)
-    both = {metric: _both(baseline, candidate, metric, versions) for metric in matrix.METRICS}
+    both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
     if how.primary not in measured:
         raise BadInput(
@@ -107,7 +404,7 @@ def weigh(
             why="fewer than two tasks were measured for both with every seed",
             remedy="measure more, with seeds that are the same for every task",
         )
-    chance = streams(rng)
+    chance = metric_streams(rng)
     comparisons = {
         metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
         for metric, sides in measured.items()
@@ -126,15 +423,14 @@ def weigh(
         safety_bounds=_sequence(safety, how, "safety"),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
-        missing=matrix.missing(baseline, candidate, how.primary),
+        missing=missing(baseline, candidate, how.primary),
     )
 
 
-def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
-    """Promote when the gain is proved and, on its own, that safety is not worse by more than the margin.
+def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
+    """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
 
-    Both have to be, so each may take the whole α: for a false promotion the one that is false must be proved. Either
-    proved the other way round rejects. `needs` is in episodes of each version: tasks × seeds.
+    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds.
     """
     main = judge(
         gains, **_range(how, how.primary), alpha=how.alpha, min_effect=how.min_effect, worthwhile=how.worthwhile
@@ -159,7 +455,7 @@ def verdict(gains: matrix.Matrix, safety: matrix.Matrix, how: ComparisonConfig, 
 def _both(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str, versions: tuple[str, str]
 ) -> tuple[Scores, Scores] | None:
-    tasks, seeds, before, after = matrix.paired_cells(baseline, candidate, metric)
+    tasks, seeds, before, after = paired_cells(baseline, candidate, metric)
     if len(tasks) < 2:
         return None
     one, other = (
@@ -169,7 +465,7 @@ def _both(
     return one, other
 
 
-def _gains(sides: tuple[Scores, Scores]) -> matrix.Matrix:
+def _gains(sides: tuple[Scores, Scores]) -> Matrix:
     before, after = (np.array(side.values).mean(axis=1) for side in sides)
     return np.asarray(after - before)
 
@@ -183,8 +479,8 @@ def _margin(how: ComparisonConfig, metric: str, baseline: Scores) -> float:
 
 
 def _bands(
-    before: matrix.Matrix,
-    after: matrix.Matrix,
+    before: Matrix,
+    after: Matrix,
     seeds: tuple[int, ...],
     p_value: float,
     how: ComparisonConfig,
@@ -194,15 +490,13 @@ def _bands(
     gains = after - before
     if len(seeds) >= 2:
         alone = [_observed(gains[:, [at]], seed, rng) for at, seed in enumerate(seeds)]
-        found["seed"] = stability.seed_reproducibility(
+        found["seed"] = seed_reproducibility(
             alone, tasks, most_p_value_spread=how.seed_p_value_spread, most_delta_spread=how.seed_delta_spread
         )
     sizes = sorted({ceil(tasks / 2), ceil(3 * tasks / 4)} - {tasks})
     grown = [_observed(gains[:size], how.resample_seed, rng) for size in sizes]
-    whole = stability.SeedFinding(
-        seed=how.resample_seed, sample_size=tasks, p_value=p_value, reward_delta=float(gains.mean())
-    )
-    found["sample"] = stability.sample_size_sensitivity(
+    whole = SeedFinding(seed=how.resample_seed, sample_size=tasks, p_value=p_value, reward_delta=float(gains.mean()))
+    found["sample"] = sample_size_sensitivity(
         [*grown, whole],
         how.resample_seed,
         most_p_value_spread=how.sample_p_value_spread,
@@ -211,9 +505,9 @@ def _bands(
     return found
 
 
-def _observed(gains: matrix.Matrix, seed: int, rng: np.random.Generator) -> stability.SeedFinding:
+def _observed(gains: Matrix, seed: int, rng: np.random.Generator) -> SeedFinding:
     means = gains.mean(axis=1)
-    return stability.SeedFinding(
+    return SeedFinding(
         seed=seed, sample_size=len(means), p_value=permutation(means, rng=rng), reward_delta=float(means.mean())
     )
 
@@ -222,7 +516,7 @@ def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
     return {"low": -reach(how, metric), "high": reach(how, metric)}
 
 
-def _sequence(gains: matrix.Matrix, how: ComparisonConfig, metric: str) -> Bounds:
+def _sequence(gains: Matrix, how: ComparisonConfig, metric: str) -> Bounds:
     return sequence(gains, **_range(how, metric), level=how.level)
 
 

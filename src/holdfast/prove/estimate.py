@@ -1,13 +1,12 @@
-"""How sure we are: intervals of rates, and of any statistic of a matrix of scores, a row for each task.
+"""Intervals of rates, and bootstrap intervals of any statistic of a matrix of scores with a row for each task.
 
-Which statistic, and whether the answer is good enough, is the caller's business. Chance comes in as a generator: the
+Which statistic to use, and whether the answer is good enough, the caller decides. The generator is an argument: the
 same seed gives the same interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +17,6 @@ from holdfast.contracts.evidence import Interval
 
 Matrix = NDArray[np.float64]  # [tasks, seeds]
 Statistic = Callable[[Matrix], float]
-Draw = Callable[[], tuple[Any, Any]]  # places to read a resampled matrix from
 
 RESAMPLES = 2000
 
@@ -34,13 +32,6 @@ def iqm(scores: Matrix) -> float:
     return float(runs[quarter : runs.size - quarter].mean())
 
 
-def quantile(q: float) -> Statistic:
-    """A statistic for `interval` and `difference`: the q-quantile of all runs, say the 0.95 of latencies."""
-    if not 0.0 <= q <= 1.0:
-        raise BadInput(f"quantile {q}", why="must be between 0 and 1")
-    return lambda scores: float(np.quantile(scores, q))
-
-
 def standardised(gains: ArrayLike) -> float:
     """d_z = mean / standard deviation of paired differences; Cohen 1988. 0 when all are alike: no scale to judge by."""
     d = np.asarray(gains, np.float64)
@@ -51,20 +42,11 @@ def standardised(gains: ArrayLike) -> float:
     return float(d.mean()) / deviation if deviation > 1e-12 * float(np.abs(d).max(initial=0.0)) else 0.0
 
 
-def cliff(baseline: ArrayLike, candidate: ArrayLike) -> float:
-    """δ = P(candidate > baseline) − P(candidate < baseline), of any one against any other; Cliff 1993. From −1 to 1."""
-    before, after = (np.sort(np.asarray(side, np.float64), axis=None) for side in (baseline, candidate))
-    if not before.size or not after.size or not (np.isfinite(before).all() and np.isfinite(after).all()):
-        raise BadInput(f"{before.size} and {after.size} values", why="both must be finite, and at least one each")
-    below, not_above = np.searchsorted(before, after, "left"), np.searchsorted(before, after, "right")
-    return float((below.sum() - (before.size - not_above).sum()) / (before.size * after.size))
-
-
 def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     """(p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n);  Wilson 1927.
 
-    For independent trials; it stays honest at 0 and at n of n, where a bootstrap would give an interval of no width.
-    Several seeds of one task are not independent: take `interval` for those.
+    For independent trials. It stays valid at 0 and at n of n, where a bootstrap interval would have no width. Several
+    seeds of one task are not independent: use `interval` for those.
     """
     if not 0 <= successes <= trials or trials < 1:
         raise BadInput(f"{successes} successes of {trials}", why="must be from 0 to the trials, of which one is needed")
@@ -79,28 +61,19 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
 
 
 def interval(
-    scores: ArrayLike,
-    statistic: Statistic = mean,
-    *,
-    rng: np.random.Generator,
-    level: float = 0.95,
-    stratified: bool = False,
-    resamples: int = RESAMPLES,
+    scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
 ) -> Interval:
     """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979.
 
-    Tasks are drawn with all their seeds, so the interval is about *tasks like these*, and seeds that agree do not
-    count as so many more. Stratified, every task stays and its seeds are drawn: the interval is about *these tasks*.
-    Percentiles of few tasks are too narrow, and are taken further out to make up for it: Hesterberg 2015,
-    arXiv:1411.5279, the expanded percentile interval.
+    Tasks are drawn with all their seeds, so the interval is about tasks like these, and seeds that agree do not count
+    as more evidence. Percentiles of few tasks are too narrow and are taken further out: the expanded percentile
+    interval, Hesterberg 2015, arXiv:1411.5279.
     """
     matrix = _matrix(scores)
-    draw = _draw(matrix.shape, stratified, rng)
-    if statistic is mean and not stratified:
-        drawn = _drawn_means(matrix, rng, _check_resamples(resamples))
-    else:
-        drawn = [statistic(matrix[draw()]) for _ in range(_check_resamples(resamples))]
-    return _percentiles(drawn, matrix.shape, stratified, level)
+    if statistic is mean:
+        return _percentiles(_drawn_means(matrix, rng), len(matrix), level)
+    drawn = [statistic(matrix[_draw(matrix, rng)]) for _ in range(RESAMPLES)]
+    return _percentiles(drawn, len(matrix), level)
 
 
 def difference(
@@ -110,25 +83,16 @@ def difference(
     *,
     rng: np.random.Generator,
     level: float = 0.95,
-    stratified: bool = False,
-    resamples: int = RESAMPLES,
 ) -> Interval:
-    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks and seeds drawn for both.
-
-    So what makes a task hard for either of them drops out. Above 0 the candidate is better.
-    """
-    one, other = _matrix(baseline), _matrix(candidate)
-    if one.shape != other.shape:
-        why = f"{one.shape} against {other.shape}"
+    """Bootstrap interval of statistic(candidate) − statistic(baseline), with the same tasks drawn for both."""
+    before, after = _matrix(baseline), _matrix(candidate)
+    if before.shape != after.shape:
+        why = f"{before.shape} against {after.shape}"
         raise BadInput("paired scores", why=why, remedy="keep the tasks and seeds that both were measured on")
     if statistic is mean:  # the mean of differences is the difference of means
-        return interval(other - one, rng=rng, level=level, stratified=stratified, resamples=resamples)
-    draw = _draw(one.shape, stratified, rng)
-    drawn = []
-    for _ in range(_check_resamples(resamples)):
-        places = draw()
-        drawn.append(statistic(other[places]) - statistic(one[places]))
-    return _percentiles(drawn, one.shape, stratified, level)
+        return interval(after - before, rng=rng, level=level)
+    places = (_draw(before, rng) for _ in range(RESAMPLES))
+    return _percentiles([statistic(after[at]) - statistic(before[at]) for at in places], len(before), level)
 
 
 def _matrix(scores: ArrayLike) -> Matrix:
@@ -137,39 +101,32 @@ def _matrix(scores: ArrayLike) -> Matrix:
         raise BadInput(f"scores of shape {matrix.shape}", why="must be [tasks, seeds], and not empty")
     if not np.isfinite(matrix).all():
         raise BadInput("scores", why="one is not finite", remedy="leave the task out and report it as missing")
+    if len(matrix) < 2:
+        raise BadInput(
+            f"scores of shape {matrix.shape}", why="tasks are drawn, and there is one", remedy="measure more"
+        )
     return matrix
 
 
-def _draw(shape: tuple[int, ...], stratified: bool, rng: np.random.Generator) -> Draw:
-    tasks, seeds = shape
-    if (seeds if stratified else tasks) < 2:
-        drawn = "seeds of each task" if stratified else "tasks"
-        raise BadInput(
-            f"scores of shape {shape}", why=f"the {drawn} are drawn, and there is one", remedy="measure more"
-        )
-    if stratified:
-        rows = np.arange(tasks)[:, None]
-        return lambda: (rows, rng.integers(seeds, size=(tasks, seeds)))
-    return lambda: (rng.integers(tasks, size=tasks), slice(None))
+def _draw(matrix: Matrix, rng: np.random.Generator) -> NDArray[np.int64]:
+    return rng.integers(len(matrix), size=len(matrix))
 
 
-def _drawn_means(matrix: Matrix, rng: np.random.Generator, resamples: int) -> list[float]:
-    """As drawing matrices one after another, many at a time: tasks have as many seeds each, so their means will do."""
+def _drawn_means(matrix: Matrix, rng: np.random.Generator) -> list[float]:
+    """The same as drawing matrices one by one, many at a time: all tasks have as many seeds, so their means suffice."""
     means = matrix.mean(axis=1)
     step = max(1, (1 << 20) // means.size)
     drawn: list[float] = []
-    for at in range(0, resamples, step):
-        places = rng.integers(means.size, size=(min(step, resamples - at), means.size))
+    for at in range(0, RESAMPLES, step):
+        places = rng.integers(means.size, size=(min(step, RESAMPLES - at), means.size))
         drawn.extend(means[places].mean(axis=1).tolist())
     return drawn
 
 
-def _percentiles(drawn: list[float], shape: tuple[int, ...], stratified: bool, level: float) -> Interval:
+def _percentiles(drawn: list[float], n: int, level: float) -> Interval:
     _check_level(level)
-    tasks, seeds = shape
-    n, freedom = (seeds, tasks * (seeds - 1)) if stratified else (tasks, tasks - 1)
     # A draw of n has only (n − 1)/n of the variance, and its tails are those of a normal where Student's are right.
-    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.isf((1.0 - level) / 2.0, freedom)))
+    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.isf((1.0 - level) / 2.0, n - 1)))
     low, high = np.quantile(drawn, [tail, 1.0 - tail])
     return Interval(low=float(low), high=float(high), level=level)
 
@@ -177,9 +134,3 @@ def _percentiles(drawn: list[float], shape: tuple[int, ...], stratified: bool, l
 def _check_level(level: float) -> None:
     if not 0.0 < level < 1.0:
         raise BadInput(f"level = {level}", why="must be above 0 and below 1")
-
-
-def _check_resamples(resamples: int) -> int:
-    if resamples < 100:
-        raise BadInput(f"resamples = {resamples}", why="the ends of the interval would rest on a few draws")
-    return resamples

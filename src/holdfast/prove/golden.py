@@ -176,10 +176,9 @@ def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
 
 
 def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> tuple[Finding, ...]:
-    """What a gate is told: what the policy saw or was worth has changed, and nobody has signed that it may.
+    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change.
 
-    What it did may change: that is what learning is for, and is told without blocking. Findings of which none failed
-    are there too, so that it can be seen what was checked.
+    Changed actions are reported without blocking, because learning changes them.
     """
     is_signed = replayed.sha256 in signed
     if golden.suite_sha256 != replayed.suite_sha256:
@@ -255,7 +254,7 @@ def read(path: Path) -> Golden:
         raise BadInput(f"golden {path}", why=f"cannot be read: {error.strerror}") from None
 
 
-def told(golden: Golden) -> dict[str, Any]:
+def as_dict(golden: Golden) -> dict[str, Any]:
     """For programs: everything, and the hash and means that follow from it."""
     return {**encode(golden), "sha256": golden.sha256, "kpis": golden.kpis}
 

@@ -41,8 +41,8 @@ Which = NDArray[np.bool_]  # of each outcome, whether it is the canary's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """How much worse a canary may be. A metric whose limit is None is not watched; one that is watched and that nobody
-    tells stays open, and so keeps the canary where it is."""
+    """How much worse a canary may be. A metric without a limit is not watched; a watched one without data stays
+    open."""
 
     success: float | None = 0.10  # of live's mean, less
     latency: float | None = 0.50  # of live's mean, more
@@ -75,7 +75,7 @@ class GuardLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReading:
-    """One metric so far; the means are of what was told, before anything was cut."""
+    """One metric so far; the means are of the outcomes as reported, before they were cut."""
 
     metric: str
     state: State
@@ -99,10 +99,9 @@ class GuardStatus:
 
 
 def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> GuardStatus:
-    """Every watched metric of everything that was served since the canary began; call it as often as you like.
+    """Reads every watched metric of what was served since the canary began; valid at every call.
 
-    A breach is proved at α over the number of watched metrics (Bonferroni), so that one false alarm of any kind has
-    probability α. Clear takes all metrics at once, so each is proved at α itself.
+    A breach is proved at α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α.
     """
     served = [*live, *canary]
     order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
@@ -129,10 +128,7 @@ def difference(metric: str, limit: float, canary: Stream, live: Stream) -> Strea
 def bounds(metric: str, limit: float) -> tuple[float, float]:
     """The least and the most that d can be."""
     per_canary, per_live, more = _terms(metric, limit)
-    return (
-        more + min(per_canary, 0.0) + min(per_live, 0.0),
-        more + max(per_canary, 0.0) + max(per_live, 0.0),
-    )
+    return (more + min(per_canary, 0.0) + min(per_live, 0.0), more + max(per_canary, 0.0) + max(per_live, 0.0))
 
 
 def _terms(metric: str, limit: float) -> tuple[float, float, float]:
@@ -221,9 +217,9 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) ->
 
 
 def _scaled(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> tuple[Stream, Which, float, int]:
-    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many had to be cut.
+    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut.
 
-    The cap of latencies is known before the first that counts: those that gave it do not.
+    The live latencies that set the cap do not count themselves.
     """
     low, high, limit = 0.0, 1.0, getattr(limits, metric)
     if metric == "reward":

@@ -1,9 +1,8 @@
-"""Proof that may be looked at after every task: betting e-processes and confidence sequences for bounded differences.
+"""Proof that may be read after every task: betting e-processes and confidence sequences for bounded differences.
 
-Whoever doubts that the mean is above m bets against that, and the wealth of the bets is the evidence: while the mean is
-not above m it grows beyond 1/α with a chance of at most α, however often one looks (Ville 1939). The differences are of
-tasks, in the order they arrived in, which must not depend on how they came out. What is made of a verdict is `weigh`'s
-and the gate's business.
+A bet is made against "the mean is at most m", and the wealth of the bets is the evidence: while the mean is not above
+m, the wealth exceeds 1/α with a chance of at most α, however often one looks (Ville 1939). The differences are of
+tasks, in order of arrival, which must not depend on their outcomes.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ def _needs(
 ) -> tuple[int, float]:
     """About how many more differences until E crosses 1/α, and the effect that was assumed.
 
-    What comes is taken to be like what was seen and the imagined tasks, weighed so that its mean is the effect. Each
-    bet then grows at a known rate, and the whole mixture is looked ahead from where it stands.
+    Future differences are taken to be like those seen and the imagined ones, weighted so that their mean is the effect.
     """
     reach = min(mean - low, high - mean)
     points = np.concatenate([seen, [mean - reach, mean, mean + reach]])

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from math import fsum, isfinite
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Episode
+from holdfast.prove.reports.document import Problem, not_finite, parse
 
 FAMILIES = ("reasoning", "tool_use")
 TOLERANCE = 1e-6  # of the sum of a rubric's weights
@@ -74,18 +74,14 @@ def canonical(data: Any) -> str:
 
 def load(path: Path) -> Suite:
     try:
-        text = path.read_text(encoding="utf-8")
+        data = parse(path.read_bytes())
     except OSError as error:
         raise BadInput(f"suite {path}", why=f"cannot be read: {error.strerror}", remedy="give a file") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"suite {path}", why="is not UTF-8", remedy="write it so") from None
-    try:
-        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_once)
-    except RecursionError:
-        raise BadInput(f"suite {path}", why="is nested too deeply", remedy="flatten it") from None
-    except ValueError as error:
-        raise BadInput(f"suite {path}", why=f"is not JSON: {error}", remedy="give one JSON object") from None
-    return from_document(document, str(path))
+    if isinstance(data, Problem):
+        raise BadInput(f"suite {path}", why=f"{data.where} {data.why}", remedy="give one JSON object")
+    if (place := next(not_finite(data, "$"), None)) is not None:
+        raise BadInput(f"suite {path}", why=f"{place} must be a finite number")
+    return from_document(data, str(path))
 
 
 def from_document(document: Any, where: str = "document") -> Suite:
@@ -141,7 +137,7 @@ def to_document(suite: Suite) -> dict[str, Any]:
 
 
 class _Reader:
-    """Collects what is wrong, so that it can be told at once."""
+    """Collects all problems, so that they can be reported together."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -222,81 +218,3 @@ def _kind(value: Any) -> str:
         return "missing"
     names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
     return f"an empty {type(value).__name__}" if value in ({}, [], "") else names.get(type(value), "something else")
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport:
-    """How one version did, case by case."""
-
-    suite: str  # fixture_sha256
-    scores: Mapping[str, float]  # by case, in the order of their ids
-
-    @property
-    def mean_score(self) -> float:
-        return fsum(self.scores.values()) / len(self.scores)
-
-
-def report(suite: Suite, episodes: Sequence[Episode]) -> SuiteReport:
-    """The mean reward of each case over its seeds; one that was not measured is a fault, never a zero."""
-    rewards: dict[str, list[float]] = {case.case_id: [] for case in suite.cases}
-    for episode in episodes:
-        if episode.task not in rewards:
-            raise BadInput(f"episode of {episode.task}", why=f"is no case of {suite.title}")
-        rewards[episode.task].append(episode.reward)
-    if missing := [case for case, found in rewards.items() if not found]:
-        raise BadInput(f"report on {suite.title}", why=f"not measured: {', '.join(missing[:5])}", remedy="run them")
-    scores = {case: fsum(found) / len(found) for case, found in sorted(rewards.items())}
-    return SuiteReport(suite=suite.fixture_sha256, scores=scores)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseSpread:
-    """How far apart several measurements of one case lie."""
-
-    low: float
-    high: float
-    within: bool
-
-    @property
-    def range(self) -> float:
-        return self.high - self.low
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeatability:
-    tolerance: float
-    cases: Mapping[str, CaseSpread] = field(default_factory=dict)
-
-    @property
-    def within(self) -> bool:
-        return all(spread.within for spread in self.cases.values())
-
-
-def repeatability(reports: Sequence[SuiteReport], tolerance: float) -> Repeatability:
-    """Whether measuring the same cases again gives the same scores, but for the tolerance."""
-    if len(reports) < 2:
-        raise BadInput(f"{len(reports)} reports", why="whether they agree takes two", remedy="measure again")
-    if not (isfinite(tolerance) and tolerance >= 0.0):
-        raise BadInput(f"tolerance = {tolerance}", why="must be finite and not negative")
-    first = reports[0]
-    for place, other in enumerate(reports[1:], 1):
-        if other.suite != first.suite or list(other.scores) != list(first.scores):
-            raise BadInput(f"report {place}", why="is of other cases than the first", remedy="compare equal suites")
-    spreads = {}
-    for case in first.scores:
-        values = [one.scores[case] for one in reports]
-        low, high = min(values), max(values)
-        spreads[case] = CaseSpread(low=low, high=high, within=high - low <= tolerance)
-    return Repeatability(tolerance=tolerance, cases=spreads)

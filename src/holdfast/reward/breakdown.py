@@ -1,9 +1,8 @@
-"""From signals to a sheet: one hidden outcome check gates all shaping, and a veto ends everything.
+"""Combines reward terms: one hidden outcome check gates all shaping, and a veto ends everything.
 
-The law: whatever else is paid, an attempt that failed the check never has more than 0, and one that passed it never
-less than what the guard keeps for it. Under a graded guard an answer that is partly right has its grade, and no more:
-nothing else is paid to it. The guard only lowers weights: every signal stays with the value that was measured, and the
-total stays their weighted sum, so that anybody can compute it again. What is measured is up to the other files.
+An attempt that failed the check never has more than 0, and one that passed it never less than the gate keeps for it.
+Under a graded gate a partly right answer has its grade and nothing else. The gate only lowers weights: every term keeps
+the value that was measured, and the total stays the weighted sum, so anybody can compute it again.
 """
 
 from __future__ import annotations
@@ -41,15 +40,18 @@ def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     if not signals:
         return RewardBreakdown(signals=())
     outcome = _outcome(signals, guard)
-    _check_vetoes(signals, guard)
-    is_vetoed = any(one.value > 0.0 for one in signals if one.name in guard.vetoes)
+    vetoes = [one for one in signals if one.name in guard.vetoes]
+    if wrong := next((one for one in vetoes if one.value < 0.0), None):  # its weight is negative, so it would pay
+        why = f"is {wrong.value:g}; a veto is 0 (nothing was found) or above"
+        raise BadRecord(f"sheet under {guard.name}: {wrong.name}", why=why)
+    is_vetoed = any(one.value > 0.0 for one in vetoes)
     is_open = outcome.value == 1.0 and not is_vetoed
     shaping = [one for one in signals if one.name != outcome.name and one.name not in guard.vetoes]
     paid = [one for one in shaping if one.value * one.weight < 0.0 or (is_open and one.value * one.weight > 0.0)]
     moved, most = sum(abs(one.value * one.weight) for one in paid), guard.cap * outcome.weight
     scale = min(1.0, most / moved) if moved > 0.0 else 1.0
     kept = {id(one): one.weight * scale for one in paid}
-    kept |= {id(one): -abs(one.weight) for one in signals if one.name in guard.vetoes}
+    kept |= {id(one): -abs(one.weight) for one in vetoes}
     kept[id(outcome)] = 0.0 if is_vetoed else outcome.weight
     weighed = tuple(replace(one, weight=kept.get(id(one), 0.0)) for one in signals)
     shut = VETOED if is_vetoed else float(not is_open)
@@ -65,14 +67,6 @@ def normalised(sheet: RewardBreakdown, gold: RewardBreakdown) -> float:
     if sheet.total is None or gold.total is None or gold.total <= 0.0:
         raise BadRecord("sheet", why="a share needs a total, and a gold answer that earns something")
     return min(1.0, max(0.0, sheet.total / gold.total))
-
-
-def _check_vetoes(signals: Sequence[RewardTerm], guard: OutcomeGate) -> None:
-    """A veto only takes: with its weight turned against it, a value below 0 would pay."""
-    for one in signals:
-        if one.name in guard.vetoes and one.value < 0.0:
-            why = f"is {one.value:g}; a veto is 0 (nothing was found) or above"
-            raise BadRecord(f"sheet under {guard.name}: {one.name}", why=why)
 
 
 def _outcome(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardTerm:

@@ -1,16 +1,17 @@
-"""One report per task result: rules, judges, minimal diff and safety, and one score under the law of `sheet`.
+"""Evaluates one task result: rules, judges, minimal diff, tools and safety, and one score under the outcome gate.
 
-Each part looks at a result and says what it found, with reasons; what it cannot tell it does not say. The hidden check
-is the outcome, and without one there is no score: what nothing gates is not paid. Whoever can ask a model arrives as a
-function; without one, nothing here leaves the process.
+Each part returns a verdict with reasons, or says that it cannot tell. Without a hidden check there is no score. A model
+is asked only through the function that is passed in.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Thread
 from typing import Any, Literal, TypeVar
 
 from holdfast.contracts.errors import BadInput
@@ -24,8 +25,47 @@ from holdfast.reward.breakdown import OutcomeGate, normalised, total
 from holdfast.reward.diff import minimality, scaffold, tamper
 from holdfast.reward.diff.edits import Change, EditFinding
 from holdfast.reward.judges import ensemble
-from holdfast.reward.judges.rules import CHANGE, KIND
-from holdfast.reward.timeout import TooLong, within
+from holdfast.reward.judges.judge import CHANGE, KIND
+
+GRACE_S = 1.0  # for a thread that was told to stop
+
+
+class TooLong(Exception):
+    """The work did not end in time."""
+
+
+class _Stop(BaseException):
+    """Raised inside the work. It is no Exception, so that code inside does not catch it."""
+
+
+def within(most_s: float, work: Callable[[], T]) -> T:
+    """Returns what the work returns, or raises TooLong after so many seconds of wall time.
+
+    The work runs in a thread that is stopped at its next line of Python, so the limit should be far above what is
+    usual.
+    """
+    given: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            given.append(work())
+        except _Stop:
+            pass
+        except BaseException as error:  # told to whoever waits
+            raised.append(error)
+
+    thread = Thread(target=run, name="within", daemon=True)
+    thread.start()
+    thread.join(most_s)
+    if thread.is_alive() and thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop))
+        thread.join(GRACE_S)
+        raise TooLong
+    if raised:
+        raise raised[0]
+    return given[0]
+
 
 T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
@@ -39,7 +79,7 @@ KINDS = ("text", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What somebody did with a task, and what is known about that."""
+    """What was done with a task, and what is known about it."""
 
     task: str  # what was asked, or its name
     output: str = ""  # the answer; a change has none
@@ -72,7 +112,7 @@ class PartVerdict:
     is_needed: bool = False  # where it could not tell, nothing is passed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     task: str
     verdicts: tuple[PartVerdict, ...]
@@ -93,10 +133,10 @@ def parts(
     policy: safety.SafetyPolicy = safety.SafetyPolicy(),  # noqa: B008 - frozen
 ) -> tuple[Part, ...]:
     """What is looked at. What a flag has switched off is not even called: all is as it was before the feature."""
-    found: list[Part] = [rules, watched_by(policy), tampering]  # no flag turns off what protects
+    found: list[Part] = [rules, safety_part(policy), tampering]  # no flag turns off what protects
     found += [diff] if features.minimal_diff else []
     found += [tools] if features.tool_rewards else []
-    found += [judged_by(judge)] if features.judges and judge is not None else []
+    found += [judge_part(judge)] if features.judges and judge is not None else []
     return tuple(found)
 
 
@@ -105,34 +145,22 @@ def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate =
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]
     if not any(signal.name == guard.outcome for signal in signals):
-        return _unknown(
-            result, verdicts, "no hidden check was run and no answer is known: what nothing gates is not paid"
-        )
+        why = "no hidden check was run and no answer is known: what nothing gates is not paid"
+        return _unknown(result, verdicts, why)
     sheet = total(signals, guard)
     vetoed = [signal.name for signal in signals if signal.name in guard.vetoes and signal.value > 0.0]
     has_passed = any(signal.name == guard.outcome and signal.value == 1.0 for signal in signals)
     untold = [one for one in verdicts if one.is_needed and one.holds is None]
     if untold and has_passed and not vetoed:
         return _unknown(result, verdicts, *(f"{one.part}: {reason}" for one in untold for reason in one.reasons))
-    reasons = [f"{name}: {reason}" for name, reason in _against(verdicts)]
-    return Evaluation(
-        task=result.task,
-        verdicts=verdicts,
-        sheet=sheet,
-        score=normalised(sheet, _faultless(signals, guard)),
-        decision="pass" if has_passed and not vetoed else "fail",
-        reasons=tuple(reasons),
-    )
+    reasons = [f"{one.part}: {reason}" for one in verdicts if one.holds is False for reason in one.reasons]
+    score = normalised(sheet, _faultless(signals, guard))
+    decision: Literal["pass", "fail"] = "pass" if has_passed and not vetoed else "fail"
+    return Evaluation(result.task, verdicts, sheet, score, decision, tuple(reasons))
 
 
 def _unknown(result: TaskResult, verdicts: tuple[PartVerdict, ...], *reasons: str) -> Evaluation:
-    return Evaluation(
-        task=result.task, verdicts=verdicts, sheet=None, score=None, decision="unknown", reasons=tuple(reasons)
-    )
-
-
-def _against(verdicts: Sequence[PartVerdict]) -> list[tuple[str, str]]:
-    return [(one.part, reason) for one in verdicts if one.holds is False for reason in one.reasons]
+    return Evaluation(result.task, verdicts, None, None, "unknown", reasons)
 
 
 def _faultless(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
@@ -215,7 +243,13 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     """How much more was changed than needed. What could not be measured in time is not taken to be small."""
     if not result.change:
         return None
-    looked = _in_time(result, file_s, partial(_measured, result))
+
+    def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
+        known = dict(result.references)
+        measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
+        return tuple(scaffold.inspect(result.change, files=result.files)), measured
+
+    looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):
         none = RewardTerm(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
         return PartVerdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
@@ -225,22 +259,12 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
     return PartVerdict(
-        part="minimal diff",
-        holds=not reasons,
-        signals=measured,
-        reasons=tuple(reasons) or ("no larger than needed",),
+        part="minimal diff", holds=not reasons, signals=measured, reasons=tuple(reasons) or ("no larger than needed",)
     )
 
 
-def _measured(result: TaskResult) -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
-    """What was added beside the fix, and how large the change is."""
-    known = dict(result.references)
-    measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
-    return tuple(scaffold.inspect(result.change, files=result.files)), measured
-
-
 def tools(result: TaskResult) -> PartVerdict | None:
-    """How tools were used: told with weight 0, since nothing is gained by more calls."""
+    """How tools were used, with weight 0: more calls must not pay."""
     if not result.spans:
         return None
     found = tool_use.marks(result.spans, needs=result.needs, answer=result.output)
@@ -256,14 +280,14 @@ def tools(result: TaskResult) -> PartVerdict | None:
     )
 
 
-def watched_by(policy: safety.SafetyPolicy) -> Part:
+def safety_part(policy: safety.SafetyPolicy) -> Part:
     """A part that looks for what must not leave: in the answer, in what a change adds, and in every turn there was."""
 
     def watch(result: TaskResult) -> PartVerdict:
         said = [result.output, *(_added(before, after) for before, after in result.change.values())]
-        codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND).codes]
+        codes = [code for text in said if text for code in safety.screen(text, safety.SafetyStage.OUTBOUND)]
         events = [safety.SafetyEvent(stage=safety.SafetyStage.OUTBOUND, code=code) for code in codes]
-        events += [*safety.applied(result.spans), *safety.look(result.spans)]
+        events += [*safety.reported_events(result.spans), *safety.find_events(result.spans)]
         finding = safety.judge(events, policy)
         reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
         return PartVerdict(
@@ -284,15 +308,15 @@ def _added(before: str | None, after: str | None) -> str:
 
 def _shown(before: str | None, after: str | None) -> str:
     """What went and what came."""
-    gone, come = _added(after, before), _added(before, after)
-    return "\n".join([*(f"-{line}" for line in gone.splitlines()), *(f"+{line}" for line in come.splitlines())])
+    sides = (("-", _added(after, before)), ("+", _added(before, after)))
+    return "\n".join(f"{sign}{line}" for sign, text in sides for line in text.splitlines())
 
 
-def judged_by(judge: Judge) -> Part:
-    """A part that asks judges. Only what was decided counts; an abstention or a dispute is told, and weighs nothing."""
+def judge_part(judge: Judge) -> Part:
+    """A part that asks judges. Decided opinions count; abstentions and disputes are shown with weight 0."""
 
     def ask(result: TaskResult) -> PartVerdict:
-        opinions = list(judge(artefact(result)))
+        opinions = list(judge(eval_item(result)))
         told = tuple(replace(one, name=f"judged_{one.name}") for one in ensemble.signals(opinions, JUDGED))
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
@@ -302,8 +326,8 @@ def judged_by(judge: Judge) -> Part:
     return ask
 
 
-def artefact(result: TaskResult) -> EvalItem:
-    """What a judge is shown: never who made it, and never the hidden answer."""
+def eval_item(result: TaskResult) -> EvalItem:
+    """What a judge is shown, without the author and the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
     detail = {KIND: CHANGE} if changed and not result.output else _talk(result)
     return EvalItem(task=result.task, output=result.output or changed, context=result.context, detail=detail)
@@ -328,28 +352,25 @@ def result_from(given: Any, where: str) -> TaskResult:
     if unknown := sorted(set(given) - known - {"files", "tests"}):
         remedy = f"use {', '.join(sorted(known | {'files', 'tests'}))}"
         raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=remedy)
+    passed = given.get("passed")
+    if passed is not None and not isinstance(passed, bool):
+        raise BadInput(f"{where}: passed = {passed!r:.40}", why="must be true or false", remedy="or leave it out")
+    files = given.get("files") or []
+    if not isinstance(files, list) or not all(isinstance(one, str) for one in files):
+        raise BadInput(f"{where}: files", why="must be a list of texts")
     path = _text(given, "path", where, "solution.py")
     return TaskResult(
         task=_text(given, "task", where, ""),
         output=_text(given, "output", where, ""),
         expected=None if given.get("expected") is None else _text(given, "expected", where, ""),
-        passed=_passed(given, where),
+        passed=passed,
         kind=_text(given, "kind", where, "text"),
         context=_text(given, "context", where, ""),
         change=_change(given, path, where),
         references=_texts(given.get("reference"), path, f"{where}: reference"),
-        files=tuple(_list(given.get("files") or [], f"{where}: files")),
-        tests={
-            name: str(text) for name, text in _texts(given.get("tests"), "test_visible.py", f"{where}: tests").items()
-        },
+        files=tuple(files),
+        tests=_texts(given.get("tests"), "test_visible.py", f"{where}: tests"),
     )
-
-
-def _passed(given: Mapping[str, Any], where: str) -> bool | None:
-    passed = given.get("passed")
-    if passed is not None and not isinstance(passed, bool):
-        raise BadInput(f"{where}: passed = {passed!r:.40}", why="must be true or false", remedy="or leave it out")
-    return passed
 
 
 def _text(given: Mapping[str, Any], name: str, where: str, default: str) -> str:
@@ -364,14 +385,10 @@ def _change(given: Mapping[str, Any], path: str, where: str) -> dict[str, tuple[
         raise BadInput(where, why="before and after go together", remedy="give both, or neither")
     before, after = (_texts(given.get(name), path, f"{where}: {name}") for name in ("before", "after"))
     paths = [one for one in dict.fromkeys((*before, *after)) if before.get(one) != after.get(one)]
-    return {one: (_or_none(before.get(one)), _or_none(after.get(one))) for one in paths}
+    return {one: (before.get(one), after.get(one)) for one in paths}
 
 
-def _or_none(text: str | float | None) -> str | None:
-    return None if text is None else str(text)
-
-
-def _texts(value: Any, path: str, where: str) -> dict[str, str | float]:
+def _texts(value: Any, path: str, where: str) -> dict[str, str]:
     """A text under the given path, or an object of path → text."""
     if value is None:
         return {}
@@ -380,9 +397,3 @@ def _texts(value: Any, path: str, where: str) -> dict[str, str | float]:
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise BadInput(where, why="must be a text, or an object of path → text")
     return dict(value)
-
-
-def _list(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise BadInput(where, why="must be a list of texts")
-    return value

@@ -1,8 +1,6 @@
-"""A changed scorer on stored rollouts, without running an agent; and two scorings of the same rollouts side by side.
+"""Applies a changed scorer to stored rollouts without running an agent, and compares two scorings of the same rollouts.
 
-Nothing is read or written here: whoever asks brings the rollouts as records and keeps what comes back. Whether a
-difference between two versions suffices for a release is the gate's matter (`promote`); here it is only said how large
-it was under each scoring.
+Nothing is read or written here: the caller passes records and keeps the results.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
-from math import fsum, isfinite, sqrt
+from math import isfinite, sqrt
+from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
 from holdfast.contracts.errors import BadInput
@@ -59,10 +58,10 @@ class Rescored:
 
 
 def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = AT_ONCE) -> list[Rescored]:
-    """Every rollout's signals by this score, in the order of the rollouts.
+    """The terms of every rollout by this score, in the order of the rollouts.
 
-    `score` is what `combine` gives, or any other that a worker takes; its last word (`close`) is asked for as there.
-    What an agent reported of itself is kept beside, with weight 0. A scorer that raises spoils its own rollout alone.
+    `score` is what `combine` returns or any other worker's score. What the agent reported of itself is kept with weight
+    0. A scorer that raises fails only its own rollout.
     """
     if isinstance(score, Combined) and score.is_group:
         return _by_group(list(rollouts), score)
@@ -166,10 +165,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDifference:
-    """Candidate less baseline in the metric that the gate decides by, under each scoring.
-
-    The mean over tasks of the difference of means, as a proof takes it; with its standard error over tasks.
-    """
+    """Candidate minus baseline in the metric of the gate, under each scoring: mean and standard error over tasks."""
 
     primary: Primary
     baseline: str
@@ -222,16 +218,24 @@ def compare_scorings(
     primary: Primary = "success",
     failed: Collection[str] = (),
 ) -> ScoringComparison:
-    """Signals by rollout id, under the old and the new scoring.
+    """Compares the terms by rollout id under the old and the new scoring.
 
-    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` have no signals; in the difference
-    between the arms they count as 0 under both scorings, for nobody gains by not finishing.
+    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` count as 0 under both scorings.
     """
     if strange := sorted(set(new) - set(old)):
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: RewardBreakdown(signals=tuple(signals)) for one, signals in old.items()}
     after = {one: RewardBreakdown(signals=tuple(new.get(one, ()))) for one in old}
-    rows = [_row(one, before[one], after[one]) for one in old]
+    rows = [
+        Changed(
+            id=one,
+            old=before[one].total,
+            new=after[one].total,
+            was_right=is_right(before[one].signals),
+            is_right=is_right(after[one].signals),
+        )
+        for one in old
+    ]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
     gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
@@ -240,7 +244,9 @@ def compare_scorings(
         only_old=sum(row.old is not None and row.new is None for row in rows),
         only_new=sum(row.old is None and row.new is not None for row in rows),
         agreement=_mean([float(row.was_right == row.is_right) for row in judged]),
-        kappa=_kappa(judged),
+        kappa=agreement([bool(r.was_right) for r in judged], [bool(r.is_right) for r in judged]).kappa
+        if judged
+        else None,
         became_right=sum(row.is_right is True and row.was_right is False for row in judged),
         became_wrong=sum(row.was_right is True and row.is_right is False for row in judged),
         same_reward=_mean([float(abs(gap) <= SAME) for gap in gaps]),
@@ -252,11 +258,6 @@ def compare_scorings(
     )
 
 
-def _row(rollout: str, before: RewardBreakdown, after: RewardBreakdown) -> Changed:
-    was, now = is_right(before.signals), is_right(after.signals)
-    return Changed(id=rollout, old=before.total, new=after.total, was_right=was, is_right=now)
-
-
 def _gap(row: Changed) -> float:
     return 0.0 if row.old is None or row.new is None else row.new - row.old
 
@@ -266,13 +267,7 @@ def _has_changed(row: Changed) -> bool:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return fsum(values) / len(values) if values else None
-
-
-def _kappa(judged: Sequence[Changed]) -> float | None:
-    if not judged:
-        return None
-    return agreement([bool(row.was_right) for row in judged], [bool(row.is_right) for row in judged]).kappa
+    return fmean(values) if values else None
 
 
 def _measures(
@@ -309,28 +304,20 @@ def _arms(
     if not shared:
         return None
     gains = [
-        [_part(cells[candidate, task], which) - _part(cells[baseline, task], which) for task in shared]
+        [
+            fmean(pair[which] for pair in cells[candidate, task]) - fmean(pair[which] for pair in cells[baseline, task])
+            for task in shared
+        ]
         for which in (0, 1)
     ]
+    errors = [stdev(gain) / sqrt(len(gain)) if len(gain) > 1 else None for gain in gains]
     return ArmDifference(
         primary=primary,
         baseline=baseline,
         candidate=candidate,
         tasks=len(shared),
-        old=fsum(gains[0]) / len(shared),
-        old_error=_error(gains[0]),
-        new=fsum(gains[1]) / len(shared),
-        new_error=_error(gains[1]),
+        old=fmean(gains[0]),
+        old_error=errors[0],
+        new=fmean(gains[1]),
+        new_error=errors[1],
     )
-
-
-def _part(cell: Sequence[tuple[float, float]], which: int) -> float:
-    return fsum(pair[which] for pair in cell) / len(cell)
-
-
-def _error(gains: Sequence[float]) -> float | None:
-    n = len(gains)
-    if n < 2:
-        return None
-    mean = fsum(gains) / n
-    return sqrt(fsum((gain - mean) ** 2 for gain in gains) / (n - 1) / n)

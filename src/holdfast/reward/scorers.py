@@ -2,8 +2,8 @@
 
 A scorer is shown the task with what is hidden from the agent, the answer and, if it wants it, the trace. `combine`
 makes of several the one `Score` that a worker calls. One of them may be the gate: its number is the signal `success`,
-and the others are paid only where it says that the answer is right (`sheet`). The ready scorers are in `ready` and
-`judged`; what a run should know about its scorers before it starts is told by `contracts.scorer.check_scorers`.
+and the others are paid only where it says that the answer is right (`breakdown`). The ready scorers are in `ready`;
+`contracts.scorer.check_scorers` checks scorers before a run starts.
 """
 
 from __future__ import annotations
@@ -43,24 +43,18 @@ Signals: TypeAlias = tuple[RewardTerm, ...]
 Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what was done for it
 Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
 
-# Names for config files, and where they are: plain functions, and makers that take options.
-FUNCTIONS: Mapping[str, str] = {
-    "exact": "holdfast.reward.ready",
-    "normalized": "holdfast.reward.ready",
-    "json_equal": "holdfast.reward.ready",
-    "contains": "holdfast.reward.ready",
-    "secrets_told": "holdfast.reward.ready",
-    "forbidden_tools": "holdfast.reward.ready",
-    "injections_obeyed": "holdfast.reward.ready",
-    "diff": "holdfast.reward.judged",
-}
-MAKERS: Mapping[str, str] = {
-    "numeric": "holdfast.reward.ready",
-    "regex": "holdfast.reward.ready",
-    "rules": "holdfast.reward.judged",
-    "judge": "holdfast.reward.judged",
-    "rank": "holdfast.reward.judged",
-}
+# Names in `ready` that config files may use: plain functions, and makers that take options.
+FUNCTIONS = (
+    "exact",
+    "normalized",
+    "json_equal",
+    "contains",
+    "secrets_told",
+    "forbidden_tools",
+    "injections_obeyed",
+    "diff",
+)
+MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 
 
@@ -105,10 +99,10 @@ def task_view(task: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Scorer:
-    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and what it counts.
+    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight.
 
-    The function returns a number, a flag, a `Reward`, names with numbers (each of them counts), a sequence of signals,
-    or None where nothing can be measured. The terms of a `Reward` are kept and not paid: its value is what counts.
+    It returns a number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where
+    nothing can be measured. The terms of a `Reward` are kept and not paid: only its value counts.
     """
 
     function: Callable[..., Any]
@@ -120,7 +114,8 @@ class Scorer:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, weight: float = 1.0, gate: bool = False
     ) -> None:
-        found = _name_of(function) if name is None else name
+        own = _trait(function, "__name__", None) or _trait(function, "name", None) or type(function).__name__
+        found = str(own) if name is None else name
         if not NAME.fullmatch(found):
             why = "is no name: letters, digits, _ and -, beginning with a letter"
             raise BadInput(f"scorer {found!r}", why=why, remedy='give one, as in Scorer(…, name="correct")')
@@ -209,16 +204,10 @@ class Scorer:
 
 
 def _trait(function: Any, name: str, default: Any) -> Any:
-    """An attribute that the function says about itself; a partial has those of what it calls."""
+    """An attribute of the function; a partial has those of the function that it calls."""
     while isinstance(function, partial):
         function = function.func
     return getattr(function, name, default)
-
-
-def _name_of(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__)
 
 
 def _takes_trace(function: Any, name: str) -> bool:
@@ -250,11 +239,11 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
-    """One `Score` for a worker. What `load_scorer` takes is taken here.
+    """One `Score` for a worker, from anything that `load_scorer` takes.
 
-    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, and together
-    at most half of what it counts; penalties always count. Safety scorers give costs: 0 is safe. They are kept one by
-    one as `safety_cost.<name>`, and their sum as `safety_cost`; none of that is ever paid.
+    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, together at
+    most half of its weight; penalties always count. Safety scorers give costs (0 is safe), which are kept and never
+    paid.
     """
     found, watching = tuple(map(load_scorer, scorers)), tuple(map(load_scorer, safety))
     if not found:
@@ -350,7 +339,7 @@ class Combined:
 
 
 def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """What each returns. Where one raises, what the others began is closed: nobody will await it."""
+    """What each function returns. Where one raises, the coroutines of the others are closed."""
     given: list[Any] = []
     try:
         given.extend(function() for function in functions)  # what came before a failure stays in it
@@ -363,7 +352,7 @@ def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
 
 
 async def _settled(given: Sequence[Any]) -> list[Any]:
-    """All of them awaited at once; the first failure is raised when nobody is left running."""
+    """Awaits all values at once; raises the first failure when all have ended."""
 
     async def wait(value: Any) -> Any:
         return await value if isawaitable(value) else value
@@ -429,7 +418,7 @@ def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[Re
 
 
 def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[RewardTerm]) -> list[RewardTerm]:
-    """The signals with what the safety scorers found; a cost that a scorer told of is in the sum."""
+    """The terms with the safety costs added; a cost that another scorer reported is part of the sum."""
     if not safety:
         return measured
     told = [replace(one, name=f"{SAFETY}.{one.source}") for one in measured if one.name == SAFETY]
@@ -451,11 +440,8 @@ def _costs(safety: Sequence[Scorer], given: Sequence[Any], measured: list[Reward
 
 
 def load_scorer(reference: Any, *, connect: Connect | None = None) -> Scorer:
-    """From a function, a ready name such as "exact", "module:function", "path/file.py:function", or an object with
-    `scorer` and perhaps `name`, `weight`, `gate` and the scorer's own options. A Scorer stays as it is.
-
-    `connect` says how a model is reached, for the scorers that ask one.
-    """
+    """Loads a function, a ready name ("exact"), "module:function", "file.py:function", or an object with `scorer` and
+    perhaps `name`, `weight`, `gate` and options. `connect` says how a model is reached."""
     if isinstance(reference, Scorer):
         return reference
     if isinstance(reference, str):
@@ -483,12 +469,12 @@ def _own(named: str, about: dict[str, Any], options: dict[str, Any]) -> Scorer:
 
 
 def _ready(named: str, about: dict[str, Any], options: dict[str, Any], connect: Connect | None) -> Scorer:
-    known = {**FUNCTIONS, **MAKERS}
+    known = (*FUNCTIONS, *MAKERS)
     if named not in known:
         close = difflib.get_close_matches(named, known, n=1)
         remedy = f"{f'did you mean {close[0]}? ' if close else ''}use module:function, file.py:function, or one of "
         raise BadInput(f"scorer {named!r}", why="is unknown", remedy=remedy + ", ".join(known))
-    made: Any = getattr(importlib.import_module(known[named]), named)
+    made: Any = getattr(importlib.import_module("holdfast.reward.ready"), named)
     if named in ASKING:
         options = _reached(named, options, connect)
     if named in MAKERS:
@@ -518,10 +504,8 @@ def score_from(
     features: Features = ALL_ON,
     connect: Connect | None = None,
 ) -> Combined:
-    """The `Score` of a config's scorers, tried on the run's own tasks before anything is started.
-
-    One scorer alone is the gate, unless its object says "gate": false.
-    """
+    """The `Score` of a config's scorers, tried on the run's tasks first. One scorer alone is the gate unless it says
+    no."""
     scorers = [load_scorer(block, connect=connect) for block in blocks]
     if len(scorers) == 1 and blocks[0].get("gate") is None and not scorers[0].is_group:
         scorers = [replace(scorers[0], gate=True)]

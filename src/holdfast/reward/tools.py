@@ -1,9 +1,8 @@
-"""What each tool call was worth: well formed, well chosen, of use, and what was done about its error; each by itself.
+"""Scores each tool call, and counts over many attempts whether tools are used where they are needed, and only there.
 
-Which tool was chosen is judged by what the task needed, and never by what came of it. A call that repeats another, or
-that neither served a need nor led to the answer, earns nothing and makes the others' parts smaller: none can be added
-that pays without being of use. How much each of the four counts is up to `weights` (tool@1), whether any is paid to
-the guard (`sheet`).
+A call is scored for structure, choice, utility and error handling. Choice is judged by what the task needed, never by
+the result. A call that repeats another, or that neither served a need nor led to the answer, earns nothing and makes
+the others' parts smaller. Adoption rates count tasks, never calls: several tries at one task are averaged first.
 """
 
 from __future__ import annotations
@@ -11,10 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import floor, isfinite
+from typing import Any, ClassVar, Literal
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Interval
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span, SpanKind, ToolCall, Turn
 from holdfast.reward.turns import CallEvidence, Form, answer_of, evidence, facts
@@ -52,19 +54,18 @@ class CallMark:
 
 
 def marks(
-    spans: Sequence[Span],
-    *,
-    needs: Collection[str] | None = None,
-    schemas: Schemas | None = None,
-    answer: Any = None,
-    is_passing: Callable[[str], bool] = is_busy,
+    spans: Sequence[Span], *, needs: Collection[str] | None = None, schemas: Schemas | None = None, answer: Any = None
 ) -> tuple[CallMark, ...]:
     """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
     said = answer_of(spans) if answer is None else answer
     found = evidence(spans, said)
-    passing = [one.call.error is not None and is_passing(one.call.error) for one in found]
-    shapes = [_shape(one.call) for one in found]
-    twice = [_is_repeated(place, shapes, passing) for place in range(len(found))]
+    passing = [one.call.error is not None and is_busy(one.call.error) for one in found]
+    shapes = [f"{o.call.tool} {json.dumps(o.call.arguments, sort_keys=True, default=str)}" for o in found]
+    # Said before, word for word, to a tool that was not just busy.
+    twice = [
+        any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
+        for place in range(len(found))
+    ]
     serving = _serving(found, needs, passing)
     invented = any(one.call.error is not None for one in found) and _invents(spans, said, found)
     made = []
@@ -93,8 +94,7 @@ def marks(
 def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
 
-    Parts of 1 are divided among all calls and missed needs. A call that only met a busy tool takes no part but in error
-    handling. Where no tool is needed and none was called, that is the right choice, once.
+    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error handling.
     """
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
@@ -149,17 +149,8 @@ def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTer
     return RewardTerm(name=name, value=value, weight=part, source="rule:tools", turn=turn)
 
 
-def _shape(call: ToolCall) -> str:
-    return f"{call.tool} {json.dumps(call.arguments, sort_keys=True, default=str)}"
-
-
-def _is_repeated(place: int, shapes: Sequence[str], passing: Sequence[bool]) -> bool:
-    """Said before, word for word, to a tool that was not just busy."""
-    return any(shapes[before] == shapes[place] and not passing[before] for before in range(place))
-
-
 def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:
-    """The last time that the same was said again, in a later turn."""
+    """The last repetition of the same call in a later turn."""
     again = [
         after
         for after in range(place + 1, len(found))
@@ -201,7 +192,7 @@ def _handled(
 
 
 def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) -> bool:
-    """Whether the answer states a value that nobody but the model ever said, and does not say that it is unknown."""
+    """Whether the answer states a value that only the model ever said, and does not say that it is unknown."""
     heard: set[str] = set()
     for span in spans:
         if span.kind is SpanKind.MODEL and span.model is not None:
@@ -218,92 +209,169 @@ def _invents(spans: Sequence[Span], answer: Any, found: Sequence[CallEvidence]) 
     return any(any(letter.isdigit() for letter in fact) for fact in unheard) or (bool(unheard) and not is_abstaining)
 
 
-# A schema's keywords that say nothing about whether a value is allowed; all others are checked, or refused by name.
-SILENT = frozenset(
-    ("title", "description", "default", "examples", "format", "deprecated", "$schema", "$comment", "$id")
-)
-TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, Mapping),
-    "array": lambda value: isinstance(value, list | tuple),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: (
-        not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
-    ),
-}
-LIMITS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "minimum": ("number", lambda value, limit: value >= limit),
-    "maximum": ("number", lambda value, limit: value <= limit),
-    "exclusiveMinimum": ("number", lambda value, limit: value > limit),
-    "exclusiveMaximum": ("number", lambda value, limit: value < limit),
-    "minLength": ("string", lambda value, limit: len(value) >= limit),
-    "maxLength": ("string", lambda value, limit: len(value) <= limit),
-    "pattern": ("string", lambda value, limit: re.search(limit, value) is not None),
-    "minItems": ("array", lambda value, limit: len(value) >= limit),
-    "maxItems": ("array", lambda value, limit: len(value) <= limit),
-    "minProperties": ("object", lambda value, limit: len(value) >= limit),
-    "maxProperties": ("object", lambda value, limit: len(value) <= limit),
-}
-WALKED = frozenset(
-    ("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf", "allOf", "oneOf")
-)
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    """The validator of a schema as JSON; checking a schema costs more than checking a value."""
+    from jsonschema import Draft202012Validator, SchemaError, validators  # type: ignore[import-untyped]
+    from referencing import Registry
+
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
+    kinds = kinds.redefine("object", lambda _, value: isinstance(value, Mapping))
+    kind = validators.extend(Draft202012Validator, type_checker=kinds)
+    try:
+        kind.check_schema(json.loads(schema))
+    except SchemaError as error:
+        raise BadInput("schema", why=error.message[:200]) from None
+    return kind(json.loads(schema), registry=Registry())  # an empty registry: nothing is fetched
 
 
 def problems(schema: Mapping[str, Any] | bool, value: Any, where: str = "arguments") -> tuple[str, ...]:
-    """What of a value a JSON Schema does not allow. It knows what tools' parameters use, and refuses all else."""
-    if isinstance(schema, bool):
-        return () if schema else (f"{where}: nothing is allowed here",)
-    if unknown := sorted(schema.keys() - SILENT - WALKED - LIMITS.keys()):
-        raise BadInput(f"schema: {unknown[0]}", why="is a keyword that is not checked here", remedy="write it without")
-    found: list[str] = []
-    wanted = schema.get("type")
-    kinds = [wanted] if isinstance(wanted, str) else list(wanted or ())
-    if kinds and not any(TYPES[kind](value) for kind in kinds):
-        return (f"{where}: is not {' or '.join(kinds)}",)
-    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
-        found.append(f"{where}: is none of {schema['enum']}")
-    if "const" in schema and not _same(value, schema["const"]):
-        found.append(f"{where}: is not {schema['const']!r}")
-    for keyword, (kind, is_within) in LIMITS.items():
-        if keyword in schema and TYPES[kind](value) and not is_within(value, schema[keyword]):
-            found.append(f"{where}: breaks {keyword} {schema[keyword]}")
-    if isinstance(value, Mapping):
-        found += _inside(schema, value, where)
-    elif isinstance(value, list | tuple) and "items" in schema:
-        for place, one in enumerate(value):
-            found += problems(schema["items"], one, f"{where}[{place}]")
-    return (*found, *_combined(schema, value, where))
+    """What a JSON Schema does not allow about a value, each with its place."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        errors = list(_validator(json.dumps(schema)).iter_errors(value))
+    except Unresolvable as error:
+        raise BadInput(f"schema: {error.ref}", why="cannot be resolved", remedy="write it without") from None
+    return tuple(f"{where}{error.json_path[1:]}: {_message(error)}" for error in errors)
 
 
-def _inside(schema: Mapping[str, Any], value: Mapping[str, Any], where: str) -> Iterable[str]:
-    properties, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
-    yield from (f"{where}.{name}: is missing" for name in schema.get("required", ()) if name not in value)
-    for name, one in value.items():
-        if name in properties:
-            yield from problems(properties[name], one, f"{where}.{name}")
-        elif rest is False:
-            yield f"{where}.{name}: is not a parameter"
-        else:
-            yield from problems(rest, one, f"{where}.{name}")
+def _message(error: Any) -> str:
+    """The validator's message; a long one begins with the whole value, so it is replaced by the rule."""
+    is_short = len(error.message) <= 200
+    return str(error.message) if is_short else f"breaks {error.validator} {error.validator_value!r:.100}"
 
 
-def _combined(schema: Mapping[str, Any], value: Any, where: str) -> Iterable[str]:
-    for one in schema.get("allOf", ()):
-        yield from problems(one, value, where)
-    if "anyOf" in schema and all(problems(one, value, where) for one in schema["anyOf"]):
-        yield f"{where}: fits none of anyOf"
-    if "oneOf" in schema and sum(not problems(one, value, where) for one in schema["oneOf"]) != 1:
-        yield f"{where}: does not fit exactly one of oneOf"
+BY = ("tool", "model", "version", "window")
+DAY_S = 86_400.0
+ANYTHING = Interval(low=0.0, high=1.0)  # nothing was seen
+
+Proportion = Callable[[float, float], Interval]  # of so many successes in so many trials
 
 
-def _same(left: Any, right: Any) -> bool:
-    """As JSON: 1 is 1.0, and true is not 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return bool(left == right)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAttempt:
+    """One attempt at a task, with its tool calls judged."""
+
+    task: str
+    model: str | None
+    version: str | None
+    at: float  # unix seconds
+    needs: tuple[str, ...] | None  # None: unknown, and then nothing is said of adoption and over-use
+    offered: tuple[str, ...] | None = None  # None: unknown
+    marks: tuple[CallMark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionRate:
+    """A share of tasks, and how sure it is."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    of: int = 0  # tasks
+    tries: int = 0  # at them
+    hits: float = 0.0  # the tasks' shares of tries, added up
+    interval: Interval = ANYTHING
+
+    @property
+    def share(self) -> float | None:
+        """None where there was no task to count."""
+        return self.hits / self.of if self.of else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionRow:
+    """The rates of one tool under one model, version and window; None where they are taken together."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    tool: str | None
+    model: str | None
+    version: str | None
+    window: float | None  # its beginning, unix seconds
+    adoption: AdoptionRate  # of tasks that need the tool: those whose first call of it was well formed
+    overuse: AdoptionRate  # of tasks that have it and do not need it: those that called it
+    formed: AdoptionRate  # of tasks that called it: those with no call of it that was badly formed
+    worked: AdoptionRate  # of tasks that called it: those whose first call gave a result, busy ones aside
+    mended: AdoptionRate  # of tasks in which it failed: those in which the right thing was done about every failure
+
+
+@dataclass(slots=True)
+class _Count:
+    """Hits and tries by task."""
+
+    tasks: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, task: str, hit: bool | None) -> None:
+        if hit is not None:
+            found = self.tasks.setdefault(task, [0, 0])
+            found[0] += hit
+            found[1] += 1
+
+    def rate(self, interval: Proportion) -> AdoptionRate:
+        if not self.tasks:
+            return AdoptionRate()
+        hits = sum(hit / tries for hit, tries in self.tasks.values())
+        hits = min(hits, float(len(self.tasks)))
+        tries = sum(tries for _, tries in self.tasks.values())
+        return AdoptionRate(of=len(self.tasks), tries=tries, hits=hits, interval=interval(hits, len(self.tasks)))
+
+
+def adoption_rates(
+    records: Iterable[ToolAttempt],
+    interval: Proportion,
+    *,
+    by: Collection[str] = ("tool", "model", "version"),
+    window_s: float = DAY_S,
+) -> tuple[AdoptionRow, ...]:
+    """A row for each of what `by` names, in order; what it does not name is taken together."""
+    if unknown := sorted(set(by) - set(BY)):
+        raise BadInput(f"adoption by {unknown[0]}", why="is unknown", remedy=f"use {', '.join(BY)}")
+    if not (isfinite(window_s) and window_s > 0.0):
+        raise BadInput(f"adoption: a window of {window_s} s", why="must be finite and above 0")
+    counts: dict[tuple[str | float | None, ...], dict[str, _Count]] = {}
+    for record in records:
+        begins = floor(record.at / window_s) * window_s
+        for tool in sorted({*(record.needs or ()), *(record.offered or ()), *(mark.tool for mark in record.marks)}):
+            full = {"tool": tool, "model": record.model, "version": record.version, "window": begins}
+            key = tuple(full[name] if name in by else None for name in BY)
+            mine = counts.setdefault(key, {})
+            for name, hit in _hits(record, tool).items():
+                mine.setdefault(name, _Count()).add(record.task, hit)
+    ordered = sorted(counts.items(), key=lambda one: [(part is not None, part) for part in one[0]])
+    return tuple(_row(key, found, interval) for key, found in ordered)
+
+
+def _hits(record: ToolAttempt, tool: str) -> dict[str, bool | None]:
+    """What each rate makes of one attempt; None: it is no case of it."""
+    mine = [mark for mark in record.marks if mark.tool == tool]
+    is_needed = None if record.needs is None else tool in record.needs
+    lasting = [mark for mark in mine if not mark.is_passing]
+    failed = [mark for mark in mine if not mark.has_worked]
+    judged = [mark.structure != 0.0 for mark in mine if mark.structure is not None]
+    return {
+        "adoption": bool(mine) and mine[0].structure != 0.0 if is_needed else None,
+        "overuse": bool(mine) if is_needed is False else None,
+        "formed": all(judged) if judged else None,
+        "worked": bool(lasting) and lasting[0].has_worked if mine else None,
+        "mended": all(mark.error_handling == 1.0 for mark in failed) if failed else None,
+    }
+
+
+def _row(key: tuple[str | float | None, ...], found: dict[str, _Count], interval: Proportion) -> AdoptionRow:
+    tool, model, version, window = key
+    rates = {name: count.rate(interval) for name, count in found.items()}
+    return AdoptionRow(tool=tool, model=model, version=version, window=window, **rates)  # type: ignore[arg-type]
+
+
+def rate_drop(now: AdoptionRate, before: AdoptionRate) -> float | None:
+    """By how much a rate has certainly fallen: its old low end minus its new high end. None without tasks."""
+    return before.interval.low - now.interval.high if now.of and before.of else None
+
+
+def split_version(record: ToolAttempt) -> ToolAttempt:
+    """The record of a model that is called name@version, as the name and the version apart."""
+    if record.model is None or record.version is not None:
+        return record
+    name, at, version = record.model.rpartition("@")
+    return replace(record, model=name, version=version) if at and name and version else record

@@ -1,18 +1,18 @@
-"""What each turn was worth: what it found out, whether it kept its form, how far it came, how safe it was.
+"""Measures what each turn was worth, and defines the weight sets and the curriculum that such terms count by.
 
-Nothing here is paid by length or by number: what is measured once for each turn is divided among all turns, and a turn
-whose calls led nowhere earns nothing of it; what is a difference telescopes. A signal's weight is only its part among
-those of its name: how much a name counts is up to `weights`, whether any of it is paid to the guard (`sheet`). What a
-belief, a potential, a form or a cost is, the caller says.
+The terms are information gain, format, progress and safety. What is measured once for each turn is divided among all
+turns, and a turn whose calls led nowhere earns nothing of it, so more turns pay no more; differences telescope. A
+weight set divides 1 among groups of terms and is fixed before anything is measured: nobody gains by what is missing.
+Whether any of it is paid is decided by the outcome gate (`breakdown`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from math import isfinite
+from math import fsum, isclose, isfinite
 from typing import Any
 
 from holdfast.contracts.adapt import turns
@@ -41,27 +41,21 @@ COMMON = frozenset(  # words that every text has
 
 
 def facts(value: Any) -> frozenset[str]:
-    """Numbers, days, names and keys in a text or in the values of an object; how often each is said is no matter."""
-    found: set[str] = set()
-    _collect(value, found)
-    return frozenset(found)
+    """The set of numbers, days, names and keys in a text or in the values of an object."""
+    return frozenset(_facts(value))
 
 
-def _collect(value: Any, found: set[str]) -> None:
+def _facts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         for match in FACT.finditer(value):
-            number = match["number"]
-            text = match[0].casefold() if number is None else _number(number)
+            text = match[0].casefold() if match["number"] is None else _number(match["number"])
             if text not in COMMON:
-                found.add(text)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            _collect(each, found)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _collect(each, found)
+                yield text
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _facts(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found.add(_number(f"{abs(value)}"))
+        yield _number(f"{abs(value)}")
 
 
 def _number(text: str) -> str:
@@ -76,7 +70,7 @@ def read(spans: Iterable[Span]) -> tuple[Turn, ...]:
 
 
 def answer_of(spans: Sequence[Span]) -> str:
-    """What was said last, where no tool was called with it."""
+    """The last message of the model, where it called no tool."""
     for span in sorted(spans, key=lambda one: one.seq, reverse=True):
         if span.kind is SpanKind.MODEL and span.model is not None and PARTIAL not in span.attributes:
             said = span.model.response
@@ -95,10 +89,8 @@ class CallEvidence:
 
 
 def evidence(spans: Sequence[Span], answer: Any = None) -> tuple[CallEvidence, ...]:
-    """Which facts of each result were new, and led to the answer: they stand in it, or in a later call that did.
-
-    A call is of use by what its own result led to: to copy a result into a call that leads nowhere is no use of it.
-    """
+    """Which facts of each result were new and led to the answer: they stand in it, or in a later call that led to
+    it."""
     found = list(_fresh(spans))
     wanted = set(facts(answer_of(spans) if answer is None else answer))
     used: dict[int, frozenset[str]] = {}
@@ -124,13 +116,13 @@ def _fresh(spans: Sequence[Span]) -> Iterable[tuple[int | None, ToolCall, frozen
             if PARTIAL not in span.attributes:
                 turn = 0 if turn is None else turn + 1
             told = span.model.messages
-            _collect([message.get("content") for message in told[heard if len(told) >= heard else 0 :]], known)
-            _collect(span.model.response.get("content"), known)
+            known.update(_facts([message.get("content") for message in told[heard if len(told) >= heard else 0 :]]))
+            known.update(_facts(span.model.response.get("content")))
             heard = len(told)
         elif span.kind is SpanKind.MESSAGE and span.attributes.get("role") in ("system", "user"):
-            _collect([span.attributes.get("text"), span.attributes.get("content")], known)
+            known.update(_facts([span.attributes.get("text"), span.attributes.get("content")]))
         elif span.kind is SpanKind.TOOL and span.tool is not None:
-            _collect(span.tool.arguments, known)
+            known.update(_facts(span.tool.arguments))
             said = facts(span.tool.result) if span.tool.error is None else frozenset()
             yield turn, span.tool, said - known
             known |= said
@@ -168,7 +160,10 @@ def signals(
         gains = [(turn.index, _share(by_turn.get(turn.index, ()))) for turn in found]
         told += _marks("information_gain", "rule:evidence", gains, len(found), idle)
     else:
-        told += _steps("information_gain", "belief", _along(spans, found, _unit("belief", belief)), 1.0)
+        beliefs = _along(spans, found, belief)
+        if wrong := [value for value in beliefs if not 0.0 <= value <= 1.0]:
+            raise BadInput(f"belief = {wrong[0]}", why="is no probability")
+        told += _steps("information_gain", "belief", beliefs, 1.0)
     if is_formed is not None:
         formed = [(turn.index, mark) for turn in found if (mark := is_formed(turn)) is not None]
         told += _marks("format", "rule:form", formed, len(found), idle)
@@ -216,11 +211,158 @@ def _along(spans: Sequence[Span], found: Sequence[Turn], measure: Potential) -> 
     return heights
 
 
-def _unit(name: str, measure: Belief) -> Belief:
-    def checked(history: Sequence[Span]) -> float:
-        value = measure(history)
-        if not 0.0 <= value <= 1.0:
-            raise BadInput(f"{name} = {value}", why="is no probability")
-        return value
+# The rubric's terms by group, and the signal that measures each; 1 is always the good end.
+RUBRIC: Mapping[str, Mapping[str, str]] = {
+    "format": {"jsonValid": "format", "xmlTags": "tags", "deterministic": "deterministic"},
+    "tool": {
+        "signatureValid": "structure",
+        "errorRate": "error_handling",
+        "deduplication": "choice",  # a duplicate call is never the right choice
+        "latencyCap": "tool_latency",
+        "evidenceOverlap": "information_gain",
+    },
+    "task": {"testPassRatio": "tests", "oracleCorrectness": "success", "subgoalProgress": "progress"},
+    "minimal": {"astSimilarity": "minimality", "fileTouchCount": "files", "scaffoldingPenalty": "scaffolding"},
+    "cost": {"tokenEfficiency": "tokens", "apiCallCount": "calls", "wallClockTime": "latency"},
+    "safety": {"permissionCheck": "permission", "policyAdherence": "safety", "escalationCorrect": "escalation"},
+}
 
-    return checked
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSet:
+    """One weight set: shares of groups that add up to 1, and the signals that each group is made of."""
+
+    name: str  # with its version, as in code@1: other numbers are another version
+    groups: Mapping[str, float]
+    terms: Mapping[str, tuple[str, ...]]  # names of signals by group
+
+    def __post_init__(self) -> None:
+        if not self.name.partition("@")[2]:
+            raise BadInput(f"weights {self.name!r}", why="have no version", remedy="name them as in code@1")
+        if any(not isfinite(share) or share < 0.0 for share in self.groups.values()):
+            raise BadInput(f"weights {self.name}", why="a share must be finite and at least 0")
+        if not isclose(fsum(self.groups.values()), 1.0, abs_tol=1e-9):
+            raise BadInput(f"weights {self.name}", why=f"the shares add up to {fsum(self.groups.values()):g}, not 1")
+        if missing := [group for group in self.groups if not self.terms.get(group)]:
+            raise BadInput(f"weights {self.name}: {missing[0]}", why="has no terms", remedy="name its signals")
+        named = [name for group in self.groups for name in self.terms[group]]
+        if twice := sorted({name for name in named if named.count(name) > 1}):
+            raise BadInput(f"weights {self.name}: {twice[0]}", why="stands there twice")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much of 1 each signal has."""
+        return {
+            name: share / len(self.terms[group]) for group, share in self.groups.items() for name in self.terms[group]
+        }
+
+
+def rubric(name: str, **groups: float) -> WeightSet:
+    """A set over the rubric's own groups."""
+    return WeightSet(name=name, groups=groups, terms={group: tuple(RUBRIC[group].values()) for group in groups})
+
+
+def _single(name: str, **shares: float) -> WeightSet:
+    """A set whose groups have one term each, of the same name."""
+    return WeightSet(name=name, groups=shares, terms={group: (group,) for group in shares})
+
+
+GENERAL = rubric("general@1", format=0.25, tool=0.30, task=0.35, cost=0.10)
+CODE = rubric("code@1", format=0.20, tool=0.25, task=0.40, minimal=0.10, cost=0.05)
+RESEARCH = rubric("research@1", format=0.15, tool=0.35, task=0.30, minimal=0.05, cost=0.15)
+DATA = rubric("data@1", format=0.25, tool=0.30, task=0.35, minimal=0.05, cost=0.05)
+TURN = _single("turn@1", information_gain=0.4, format=0.3, progress=0.2, safety=0.1)
+TURN_PLAIN = _single("turn-plain@1", information_gain=0.4, format=0.3, progress=0.3)
+TOOL = _single("tool@1", choice=0.4, structure=0.3, utility=0.2, error_handling=0.1)
+SETS: Mapping[str, WeightSet] = {one.name: one for one in (GENERAL, CODE, RESEARCH, DATA, TURN, TURN_PLAIN, TOOL)}
+
+
+def weights(name: str) -> WeightSet:
+    """The set with this name; without a version, its newest."""
+    found = [known for known in SETS if known == name or known.partition("@")[0] == name]
+    if not found:
+        raise BadInput(f"weights {name!r}", why="are unknown", remedy=f"use {', '.join(SETS)}")
+    return SETS[max(found, key=lambda known: int(known.partition("@")[2]))]
+
+
+def weigh(signals: Iterable[RewardTerm], by: WeightSet) -> tuple[RewardTerm, ...]:
+    """Each term's own weight times its share in the set; what the set does not name is kept with weight 0."""
+    shares = by.shares
+    return tuple(replace(one, weight=one.weight * shares.get(one.name, 0.0)) for one in signals)
+
+
+def score(values: Mapping[str, float], by: WeightSet) -> float:
+    """The rubric's own number: the shares times the values of signals that are all there."""
+    shares = by.shares
+    if missing := [name for name in shares if name not in values]:
+        raise BadInput(f"score by {by.name}", why=f"{missing[0]} was not measured", remedy="take `restricted` weights")
+    return fsum(share * values[name] for name, share in shares.items())
+
+
+def restricted(by: WeightSet, measured: Collection[str]) -> WeightSet:
+    """The set for a workload that can only measure some of it: a group's share goes to its terms that are left, and
+    the share of a group without any to the other groups. To be done once for a workload, never for an attempt."""
+    terms = {group: tuple(name for name in by.terms[group] if name in measured) for group in by.groups}
+    left = {group: share for group, share in by.groups.items() if terms[group]}
+    whole = fsum(left.values())
+    if whole <= 0.0:
+        raise BadInput(f"weights {by.name}", why="nothing of them is measured", remedy="choose another set")
+    groups = {group: share / whole for group, share in left.items()}
+    return WeightSet(
+        name=f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]", groups=groups, terms=terms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One stretch of a curriculum."""
+
+    name: str
+    first: int  # the episode from which on it may be entered
+    horizon: int  # turns of an episode
+    tools: tuple[str, ...] | None  # None: all there are
+    weights: WeightSet
+    least_success: float  # what must be reached before the next phase
+
+
+PHASES = (
+    Phase("Format Mastery", 0, 3, ("read_file",), rubric("format-mastery@1", format=0.8, tool=0.1, task=0.1), 0.8),
+    Phase(
+        "Tool Integration",
+        101,
+        5,
+        ("read_file", "search", "run_tests"),
+        rubric("tool-integration@1", format=0.4, tool=0.4, task=0.2),
+        0.7,
+    ),
+    Phase("Full Autonomy", 501, 10, None, rubric("full-autonomy@1", format=0.2, tool=0.3, task=0.4, minimal=0.1), 0.6),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumPosition:
+    """The position of a policy in the curriculum."""
+
+    phase: int = 0  # index into the phases
+    episode: int = 0  # played so far; set back with the phase
+
+
+def next_position(
+    place: CurriculumPosition, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES
+) -> CurriculumPosition:
+    """The curriculum position after more episodes: one phase back after reward hacking, one on after enough success.
+
+    Whoever is set back begins that phase anew. Time alone moves nobody.
+    """
+    if episodes < 1 or not 0.0 <= success <= 1.0 or not 0 <= place.phase < len(phases):
+        raise BadInput(
+            f"curriculum: phase {place.phase}, {episodes} episodes, success {success}", why="impossible numbers"
+        )
+    if hacked:
+        back = max(place.phase - 1, 0)
+        return CurriculumPosition(phase=back, episode=phases[back].first)
+    played = place.episode + episodes
+    is_last = place.phase + 1 == len(phases)
+    if not is_last and played >= phases[place.phase + 1].first and success >= phases[place.phase].least_success:
+        return CurriculumPosition(phase=place.phase + 1, episode=played)
+    return CurriculumPosition(phase=place.phase, episode=played)

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.reports.archive import RetentionAction, RetentionPlan, carry_out, due
 from holdfast.prove.reports.document import KINDS, PROOF, Retention
 from holdfast.prove.reports.report import Published
-from holdfast.prove.reports.validate import validate
+from holdfast.prove.reports.validate import RetentionAction, RetentionPlan, carry_out, due, validate
 from tests.prove.reports.publication import AT, published, read, reports_in, write
 
 KILLED = 77

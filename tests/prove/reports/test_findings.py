@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
-from holdfast.prove.reports.findings import (
+from holdfast.prove.reports.report import (
     SAFETY_NOT_PROVED,
     SAFETY_REGRESSION,
     ProofCriteria,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.prove.reports.leaves import MISSING, Problem, differences, inside, not_finite, parse, short
+from holdfast.prove.reports.document import MISSING, Problem, differences, inside, not_finite, parse, short
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -13,8 +13,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.records import decode
 from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Retention
-from holdfast.prove.reports.findings import ProofCriteria
-from holdfast.prove.reports.report import publish
+from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.prove.reports.validate import validate
 from tests.prove.reports.publication import (
     AFTER,

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.prove.reports import document
-from holdfast.prove.reports.document import KINDS, PROOF, SAFETY
-from holdfast.prove.reports.leaves import Problem
+from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Problem
 from holdfast.prove.reports.report import Published
 from holdfast.prove.reports.validate import validate
 from tests.prove.reports.publication import at, episodes, leaves, other, published, put, read, reports_in, write

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.baselines import (
+from holdfast.reward.diff.minimality import (
     jaccard,
     lines_score,
     original,
     original_multiplier,
     original_scaffolding,
+    signals,
     spec,
     spec_multiplier,
 )
-from holdfast.reward.diff.minimality import signals
 
 
 @pytest.mark.parametrize(

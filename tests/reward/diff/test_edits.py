@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.reward.diff.edits import apply, compare, cost, nested, outline
+from holdfast.reward.diff.edits import Edit, NodeRef, compare, cost, outline
+from holdfast.reward.diff.trees import Tree
 
 BASE = """def f(a, b):
     total = 0
@@ -83,6 +85,37 @@ def test_a_broken_text_is_flagged_and_never_cheap() -> None:
     script = compare(BASE, BASE.replace("def g(c):", "def g(c:"))
     assert script.is_broken
     assert script.cost > 0.5
+
+
+Nested = tuple[str, str, tuple["Nested", ...]]  # kind, text, children
+
+
+def apply(tree: Tree, script: Sequence[Edit]) -> Nested:
+    """What becomes of a tree under a script: the tree after, if the script is right."""
+    below = {NodeRef(False, at): [NodeRef(False, child) for child in tree.children(at)] for at in range(len(tree))}
+    above = {child: parent for parent, children in below.items() for child in children}
+    kinds = {NodeRef(False, at): tree.kind[at] for at in range(len(tree))}
+    texts = {NodeRef(False, at): tree.text[at] for at in range(len(tree))}
+    for edit in script:
+        if edit.verb == "update":
+            texts[edit.node] = edit.text
+        if edit.verb in ("delete", "move") and edit.node in above:
+            below[above.pop(edit.node)].remove(edit.node)
+        if edit.verb == "insert":
+            below[edit.node], kinds[edit.node], texts[edit.node] = [], edit.kind, edit.text
+        if edit.verb in ("insert", "move") and edit.parent is not None:
+            row = below[edit.parent]
+            row.insert(0 if edit.left is None else row.index(edit.left) + 1, edit.node)
+            above[edit.node] = edit.parent
+
+    def nested(node: NodeRef) -> Nested:
+        return kinds[node], texts[node], tuple(nested(child) for child in below[node])
+
+    return nested(NodeRef(False, 0))
+
+
+def nested(tree: Tree, node: int = 0) -> Nested:
+    return tree.kind[node], tree.text[node], tuple(nested(tree, child) for child in tree.children(node))
 
 
 statements = st.recursive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.reward.diff.edits import compare
-from holdfast.reward.diff.escapes import escapes
+from holdfast.reward.diff.tamper import escapes
 
 BASE = "import time\n\n\ndef f(a):\n    return a + 1\n"
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reward.diff.lines import changed, rising, tidy
+from holdfast.reward.diff.trees import line_changes, longest_increasing, normalise_newlines
 
 texts = st.lists(st.sampled_from(["a", "b", "c", "d e", ""]), max_size=12)
 
@@ -17,7 +17,7 @@ texts = st.lists(st.sampled_from(["a", "b", "c", "d e", ""]), max_size=12)
 def test_the_gaps_and_what_is_between_them_make_the_text_after(before: list[str], after: list[str]) -> None:
     made: list[str] = []
     at = there = 0
-    for b0, b1, a0, a1 in changed(before, after):
+    for b0, b1, a0, a1 in line_changes(before, after):
         assert before[at:b0] == after[there:a0]
         made += [*before[at:b0], *after[a0:a1]]
         at, there = b1, a1
@@ -26,36 +26,36 @@ def test_the_gaps_and_what_is_between_them_make_the_text_after(before: list[str]
 
 
 def test_equal_texts_have_no_gap() -> None:
-    assert changed(["a", "b"], ["a", "b"]) == []
+    assert line_changes(["a", "b"], ["a", "b"]) == []
 
 
 def test_a_line_in_the_middle_is_one_gap() -> None:
-    assert changed(["a", "b", "c"], ["a", "x", "y", "c"]) == [(1, 2, 1, 3)]
+    assert line_changes(["a", "b", "c"], ["a", "x", "y", "c"]) == [(1, 2, 1, 3)]
 
 
 def test_unique_lines_hold_their_place_among_many_equal_ones() -> None:
     before = ["}", "one", "}", "two", "}"]
-    assert changed(before, ["}", "one", "}", "new", "}", "two", "}"]) in ([(2, 2, 2, 4)], [(3, 3, 3, 5)])
+    assert line_changes(before, ["}", "one", "}", "new", "}", "two", "}"]) in ([(2, 2, 2, 4)], [(3, 3, 3, 5)])
 
 
 def test_many_equal_lines_do_not_take_quadratic_time() -> None:
     before = ["x = 1", "y = 2"] * 5_000
     after = [*before[:4_000], "z = 3", *before[4_001:]]
     began = time.process_time()
-    assert changed(before, after) == [(4_000, 4_001, 4_000, 4_001)]
+    assert line_changes(before, after) == [(4_000, 4_001, 4_000, 4_001)]
     assert time.process_time() - began < 1.0
 
 
 def test_texts_without_anything_in_common_are_one_gap_at_once() -> None:
     before, after = [f"a{at % 7}" for at in range(9_000)], [f"b{at % 7}" for at in range(9_000)]
     began = time.process_time()
-    assert changed(before, after) == [(0, 9_000, 0, 9_000)]
+    assert line_changes(before, after) == [(0, 9_000, 0, 9_000)]
     assert time.process_time() - began < 1.0
 
 
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_a_rising_subsequence_is_strict_and_as_long_as_any(values: list[int]) -> None:
-    found = [values[at] for at in rising(values)]
+    found = [values[at] for at in longest_increasing(values)]
     assert all(a < b for a, b in pairwise(found))
     longest = [0] * len(values)
     for at, value in enumerate(values):
@@ -64,4 +64,4 @@ def test_a_rising_subsequence_is_strict_and_as_long_as_any(values: list[int]) ->
 
 
 def test_line_ends_of_other_systems_are_no_difference() -> None:
-    assert tidy("a\r\nb\rc\n") == "a\nb\nc\n"
+    assert normalise_newlines("a\r\nb\rc\n") == "a\nb\nc\n"

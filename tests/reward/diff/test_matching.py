@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.reward.diff.matching import mapping, match
+from holdfast.reward.diff.edits import mapping, match
 from holdfast.reward.diff.trees import Tree, both, parse
 
 

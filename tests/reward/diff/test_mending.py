@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.mending import mended, parsed, respelled
+from holdfast.reward.diff.trees import parsed, unparsed, without_stars
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,14 @@ from holdfast.reward.diff.mending import mended, parsed, respelled
     ],
 )
 def test_such_stars_become_pluses(text: str, wanted: str) -> None:
-    assert mended(text) == wanted
+    assert without_stars(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["a, *b = c", "f(*a)", "x = [*a]", "x = 1", "def f(:", "\0", "(" * 10_000])
 def test_nothing_else_is_changed(text: str) -> None:
-    assert mended(text) is None
+    assert without_stars(text) is None
 
 
 def test_what_python_refuses_has_no_other_spelling() -> None:
     assert parsed("def f(:") is None
-    assert (respelled("def f(:"), respelled("x=(1)")) == ("", "x = 1")
+    assert (unparsed("def f(:"), unparsed("x=(1)")) == ("", "x = 1")

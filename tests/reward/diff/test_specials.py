@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.reward.diff.edits import compare
-from holdfast.reward.diff.specials import ConstantCase, cases_of, constant, special_cases
 from holdfast.reward.diff.trees import parse
+from holdfast.reward.diff.weakening import ConstantCase, cases_of, constant, special_cases
 
 TESTS = """import pytest
 from m import f

@@ -9,18 +9,18 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import EvalItem, Label, Maker
-from holdfast.reward.judges.bias import (
-    asked,
-    both_ways,
-    by_scores,
+from holdfast.reward.judges.calibration import (
     effect,
     injected,
+    model_preference,
     order,
+    order_averaged,
     padded,
     pair_messages,
     paired,
     probe,
     read_preference,
+    score_preference,
     self_preference,
 )
 from holdfast.reward.judges.judge import CRITERIA, LlmJudge
@@ -93,15 +93,15 @@ async def test_both_orders_averaged_take_the_order_out() -> None:
 async def test_a_preference_both_ways_is_antisymmetric() -> None:
     a, b = EvalItem(task="t", output="It is 3."), EvalItem(task="t", output="It is 1.")
     prefer = leaning(bias=0.8, noise=0.0)
-    forth, back = await both_ways(prefer, a, b), await both_ways(prefer, b, a)
+    forth, back = await order_averaged(prefer, a, b), await order_averaged(prefer, b, a)
     assert forth is not None and back is not None and forth + back == pytest.approx(1.0)
     assert forth > 0.5
-    silent = by_scores(lambda one: None)
-    assert await both_ways(silent, a, b) is None
+    silent = score_preference(lambda one: None)
+    assert await order_averaged(silent, a, b) is None
 
 
 async def test_scores_one_by_one_know_no_order() -> None:
-    prefer = by_scores(lambda one: {"x": 0.9, "y": 0.5}[one.output])
+    prefer = score_preference(lambda one: {"x": 0.9, "y": 0.5}[one.output])
     x, y = EvalItem(task="t", output="x"), EvalItem(task="t", output="y")
     assert await prefer(x, y) == pytest.approx(0.9)
     assert await prefer(y, x) == pytest.approx(0.1)
@@ -125,9 +125,9 @@ async def test_a_model_is_shown_both_and_answers_in_a_word() -> None:
     voice = Voice(lambda said: call("first", likely=0.8))
     judge = LlmJudge(name="m", complete=voice, clock=lambda: 1.0)
     a, b = EvalItem(task="t", output="4"), EvalItem(task="t", output="5")
-    prefer = asked(judge, ON)
+    prefer = model_preference(judge, ON)
     assert await prefer(a, b) == pytest.approx(0.8)
-    assert await both_ways(prefer, a, b) == pytest.approx(0.5)  # always the first: no preference at all
+    assert await order_averaged(prefer, a, b) == pytest.approx(0.5)  # always the first: no preference at all
     with pytest.raises(BadInput, match="must be to the same task"):
         await prefer(a, EvalItem(task="u", output="5"))
     assert "| 4" in pair_messages(ON, a, b)[1]["content"]

@@ -17,17 +17,17 @@ from holdfast.reward.judges.calibration import (
     LEAST,
     agreement,
     auroc,
+    best_labels,
     brier,
     calibrate,
     corrected,
-    crossed,
+    cross_fitted,
     drift,
     ece,
     isotonic,
     label_set,
     mean,
     probability,
-    truth,
     weight,
 )
 from holdfast.reward.judges.judge import CRITERIA
@@ -52,7 +52,7 @@ def scene(n: int, error: float, *, seed: int = 0, base: float = 0.4) -> tuple[li
     says = np.where(rng.random(n) < error, ~holds, holds)
     scores = np.clip(np.where(says, 0.9, 0.1) + rng.normal(0, 0.03, n), 0, 1)
     judged = [judgement(artefact(k), "m", float(score)) for k, score in enumerate(scores)]
-    return judged, truth([label(k, bool(h)) for k, h in enumerate(holds)])
+    return judged, best_labels([label(k, bool(h)) for k, h in enumerate(holds)])
 
 
 def test_a_map_worked_by_hand() -> None:
@@ -190,7 +190,7 @@ def test_other_labels_are_another_label_set() -> None:
 
 def test_a_persons_label_comes_before_a_programs() -> None:
     many = [label(1, True), label(1, False, maker=Maker.PERSON, who="ann"), label(2, None), label(3, True)]
-    found = truth(many)
+    found = best_labels(many)
     assert {one.artefact: (one.holds, one.maker) for one in found.values()} == {
         artefact(1).sha256: (False, Maker.PERSON),
         artefact(3).sha256: (True, Maker.PROGRAM),
@@ -203,7 +203,7 @@ def test_the_map_never_sees_what_it_is_measured_on() -> None:
     names = [artefact(n).sha256 for n in range(300)]
     x, y = rng.random(300), (rng.random(300) < 0.5).astype(float)
     xs, ys = isotonic(x, y)
-    assert brier(np.interp(x, xs, ys), y) < 0.25 < brier(crossed(x, y, names), y) + 0.01
+    assert brier(np.interp(x, xs, ys), y) < 0.25 < brier(cross_fitted(x, y, names), y) + 0.01
 
 
 def test_drift_is_an_alarm_when_verdicts_change() -> None:

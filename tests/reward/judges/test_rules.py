@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.judgement import EvalItem, Grade
-from holdfast.reward.judges.bias import INJECTIONS, injected
-from holdfast.reward.judges.judge import CRITERIA, Criterion
-from holdfast.reward.judges.rules import RuleJudge, speaks_to_judge
+from holdfast.reward.judges.calibration import INJECTIONS, injected
+from holdfast.reward.judges.judge import CRITERIA, Criterion, RuleJudge, speaks_to_judge
 
 RULES = RuleJudge(clock=lambda: 1.0)
 TASK = "What does the oak cost in total for 3 pieces?"

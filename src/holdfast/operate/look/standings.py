@@ -29,7 +29,7 @@ from holdfast.operate.service import trial_of
 from holdfast.operate.svg import thin
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step, rollback_target
-from holdfast.prove import matrix
+from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig, reach
 from holdfast.prove.guard import GuardLimits, blocks, watch
 from holdfast.prove.sequential import crossed_at, sequence
@@ -165,7 +165,7 @@ class Statistics:
     def __init__(self, asked: design.Design) -> None:
         self._design = asked
 
-    def compare(self, outcomes: Sequence[design.Told], alpha: float) -> Verdict:
+    def compare(self, outcomes: Sequence[design.ArmOutcome], alpha: float) -> Verdict:
         width = self._design.width  # outcomes come on a scale from 0 to 1
         treatment, control, _ = blocks(outcomes)
         found = judged(
@@ -328,7 +328,7 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
     asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in kept["weighing"].items()}
     how = ComparisonConfig(**asked)
-    names, old, new = matrix.pairs(before, after, primary)
+    names, old, new = comparison.pairs(before, after, primary)
     if not names:
         return NOTHING, "no task was done by both"
     gains = (new.mean(axis=1) - old.mean(axis=1)).tolist()
@@ -338,7 +338,7 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
     half = TASKS // 2
     courses = [_course(how, primary, gains, how.min_effect)]
     if primary != "safety":
-        _, old, new = matrix.pairs(before, after, "safety")
+        _, old, new = comparison.pairs(before, after, "safety")
         costs = (new.mean(axis=1) - old.mean(axis=1)).tolist()
         courses.append(_course(how, "safety", costs, -how.max_safety_regression))
     better, worse = sum(one > 0 for one in gains), sum(one < 0 for one in gains)

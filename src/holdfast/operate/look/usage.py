@@ -1,4 +1,4 @@
-"""Tool use of stored rollouts as `reward.adoption` counts it: who needed which tool, and what was called.
+"""Tool use of stored rollouts as `reward.tools` counts it: who needed which tool, and what was called.
 
 What a task needs and offers is what its input says; where it says nothing, nothing is known.
 """
@@ -11,8 +11,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.trace import Span
-from holdfast.reward.adoption import ToolAttempt, of_version
-from holdfast.reward.tools import marks, schemas_of
+from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
 from holdfast.store.store import Store
 
 Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them
@@ -44,7 +43,7 @@ def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAt
         offered=tuple(schemas) if offered is None and schemas is not None else offered,
         marks=marks(spans, needs=needs, schemas=schemas),
     )
-    return of_version(made)
+    return split_version(made)
 
 
 def names(given: Any) -> tuple[str, ...] | None:

@@ -216,11 +216,11 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     """How far tools are adopted, from the newest decided rollouts of a run.
 
     {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
-     "mended"}]}: each rate an interval, of tasks, n of them; see `reward.adoption`.
+     "mended"}]}: each rate an interval, of tasks, n of them; see `reward.tools`.
     """
     from holdfast.operate.look.usage import records
     from holdfast.prove.estimate import wilson
-    from holdfast.reward.adoption import tally
+    from holdfast.reward.tools import adoption_rates
 
     found = store.runs.get(run_id)
     made = records(store, store.figures.decided(found.id, min(most, MOST)))
@@ -230,7 +230,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
             **{name: getattr(row, name) for name in ("tool", "model", "version")},
             **{name: rate(getattr(row, name).hits, getattr(row, name).of) for name in names},
         }
-        for row in tally(made, wilson)
+        for row in adoption_rates(made, wilson)
     ]
     return {"run": found.id, "attempts": len(made), "rows": listed}
 

@@ -1,7 +1,7 @@
-"""What all files of a published benchmark share: their names and places, the rules of their fields, the head, the seal.
+"""What all files of a published benchmark share: names and places, field rules, the head, the seal, strict reading.
 
 A publication is the reports of one run: baseline, trained, significance, safety-regression, summary, and the proof over
-them. What each says is `report`'s business, whether it is true is `validate`'s, how long it is kept `archive`'s.
+them. `report` builds them, `validate` checks them and moves old ones to the archive.
 """
 
 from __future__ import annotations
@@ -13,11 +13,93 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
+
+MISSING = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    where: str  # "$.metrics.episodes"; of another file than the one asked about, its name stands before it
+    why: str
+    is_place: bool = False  # the file itself may be true: it only lies elsewhere than it says
+
+
+def parse(raw: bytes) -> dict[str, Any] | Problem:
+    """A JSON object that can be read in one way only: not cut off, and no key twice."""
+    try:
+        data = json.loads(raw, object_pairs_hook=_once)
+    except RecursionError:
+        return Problem(where="$", why="is nested too deeply")
+    except _Twice as twice:
+        return Problem(where=inside("$.", str(twice)), why="is there twice in one object")
+    except ValueError as error:  # of the JSON, of UTF-8, or a number of thousands of digits
+        return Problem(where="$", why=f"is not JSON: {error}")
+    return data if isinstance(data, dict) else Problem(where="$", why="must be an object")
+
+
+def differences(wanted: Any, found: Any, where: str) -> Iterator[Problem]:
+    """Leaf by leaf. Numbers may differ in the last digits, which another machine computes otherwise."""
+    if found is MISSING:
+        yield Problem(where=where, why="is missing")
+    elif isinstance(wanted, dict) and isinstance(found, dict):
+        for name in wanted:
+            yield from differences(wanted[name], found.get(name, MISSING), inside(where, name))
+        for name in sorted(found.keys() - wanted.keys()):
+            yield Problem(where=inside(where, name), why="is unknown")
+    elif isinstance(wanted, list) and isinstance(found, list):
+        if len(wanted) != len(found):
+            yield Problem(where=where, why=f"has {len(found)} items, must be {len(wanted)}")
+        for place, (one, other) in enumerate(zip(wanted, found, strict=False)):
+            yield from differences(one, other, f"{where}[{place}]")
+    elif not _same(wanted, found):
+        yield Problem(where=where, why=f"is {short(found)}, must be {short(wanted)}")
+
+
+def inside(where: str, name: str) -> str:
+    return f"{where}.{name}" if name.isidentifier() else f"{where}[{json.dumps(name)}]"
+
+
+def _same(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, float) and type(found) in (int, float) and abs(found) < 1e300:  # what isclose can hold
+        return isclose(wanted, found, rel_tol=1e-9, abs_tol=1e-12)
+    return type(wanted) is type(found) and bool(wanted == found)
+
+
+def not_finite(value: object, where: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from not_finite(item, inside(where, name))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from not_finite(item, f"{where}[{place}]")
+    elif isinstance(value, float) and not isfinite(value):
+        yield where
+
+
+class _Twice(ValueError):
+    """A key that an object has twice; readers disagree on which of them counts."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Twice(name)
+        found[name] = value
+    return found
+
+
+def short(value: object) -> str:
+    if value is MISSING:
+        return "missing"
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}…"
+
 
 SCHEMA = 1
 REPORTS = ("baseline", "trained", "significance", "summary")
@@ -198,9 +280,9 @@ def frame(head: ReportHead, kind: str) -> Document:
 
 
 def seal(document: Document) -> Document:
-    """A sha256 for each member, and one for each item of a list: a change is found where it is.
+    """A sha256 for each member and for each item of a list, so that a change is found where it is.
 
-    It tells accidents and careless hands; who changes the seal as well is found by recomputing, and by the proof.
+    It detects accidents; a changed seal is detected by recomputing and by the proof.
     """
 
     def of(value: object) -> str:

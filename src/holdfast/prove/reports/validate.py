@@ -1,25 +1,45 @@
-"""Whether a published file is true: it is built again from the samples, and compared leaf by leaf with what it says.
+"""Checks published reports, archives them and purges old ones.
 
-A file is read together with those it rests on, active or archived. Nothing is repaired, and nothing is believed because
-it looks well: a figure that cannot be computed again is a problem like one that is wrong.
+A report is valid when it can be built again from its samples and every leaf is the same. It is read together with the
+files it rests on, active or archived. Nothing is repaired; a figure that cannot be computed again is a problem.
+
+Archiving copies a file, reads the copy back, compares, and only then removes the original; purging removes what is in
+the archive and past its time. After a crash every report is still in at least one place, and a second run continues.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Episode
 from holdfast.contracts.records import decode
-from holdfast.prove.reports import document, findings, leaves, report
-from holdfast.prove.reports.document import KINDS, PROOF, SAFETY, Document, ReportHead, Retention, Rule
-from holdfast.prove.reports.findings import Findings, ProofCriteria, ReportComparison, Side
-from holdfast.prove.reports.leaves import MISSING, Problem, differences, short
+from holdfast.prove.reports import document, report
+from holdfast.prove.reports.document import (
+    KINDS,
+    MISSING,
+    PROOF,
+    SAFETY,
+    Document,
+    Problem,
+    ReportFile,
+    ReportHead,
+    Retention,
+    Rule,
+    differences,
+    short,
+)
+from holdfast.prove.reports.report import Findings, ProofCriteria, ReportComparison, Side
+from holdfast.store.blobs import sha256_of, write_atomically
 
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "baseline": (),
@@ -32,18 +52,18 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
 SAMPLE: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
-    "reward": document.number(-findings.MOST, findings.MOST),
-    "safety_penalty": document.number(0.0, findings.MOST),
+    "reward": document.number(-report.MOST, report.MOST),
+    "safety_penalty": document.number(0.0, report.MOST),
     "success": document.maybe(document.number(0.0, 1.0)),
-    "latency_s": document.maybe(document.number(0.0, findings.MOST)),
+    "latency_s": document.maybe(document.number(0.0, report.MOST)),
     "tokens": document.maybe(document.whole(0, 2**63)),
     "rollout": document.maybe(document.text),
 }
 PENALTIES: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
-    "baseline": document.number(0.0, findings.MOST),
-    "trained": document.number(0.0, findings.MOST),
+    "baseline": document.number(0.0, report.MOST),
+    "trained": document.number(0.0, report.MOST),
 }
 
 
@@ -82,10 +102,7 @@ class _Read:
 
 
 def validate(path: Path) -> list[Problem]:
-    """What is wrong with a report, a safety report or a proof; nothing when it is true.
-
-    A file that cannot be read is not true either.
-    """
+    """What is wrong with a report, a safety report or a proof; empty when it is true."""
     asked = _load(path, None)
     if isinstance(asked, Problem):
         return [asked]
@@ -128,14 +145,14 @@ def _load(path: Path, kind: str | None) -> _Read | Problem:
         raw = path.read_bytes()
     except OSError as error:
         return Problem(where="$", why=f"cannot be read: {error.strerror or error}")
-    data = leaves.parse(raw)
+    data = document.parse(raw)
     if isinstance(data, Problem):
         return data
     kind = kind or document.kind_of(path.name) or _kind_by_content(data)
     if kind is None:
         return Problem(where="$", why="is neither a report, nor a safety report, nor a proof")
     read = _Read(path=path, kind=kind, data=data, sha256=hashlib.sha256(raw).hexdigest())
-    for where in leaves.not_finite(data, "$"):
+    for where in document.not_finite(data, "$"):
         read.say(where, "must be a finite number")
     return read
 
@@ -220,7 +237,7 @@ def _find(asked: _Read, kind: str) -> Path | None:
 
 
 def _check_all(files: Mapping[str, _Read]) -> None:
-    """Build every file again, from the inputs that stand in it and in those it rests on."""
+    """Builds every file again, from its own inputs and from the files it rests on."""
     for read in files.values():
         _check_seal(read)
     head = next((files[kind].head for kind in KINDS if kind in files and files[kind].head), None)
@@ -291,7 +308,7 @@ def _read_rows(read: _Read, rules: Mapping[str, Rule]) -> list[dict[str, Any]] |
 
 def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episode]) -> bool:
     try:
-        findings.check_alike(baseline, trained)
+        report.check_alike(baseline, trained)
     except BadInput as error:
         read.say("$.samples", str(error))
         return False
@@ -303,8 +320,8 @@ def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episo
 
 def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side | None) -> Findings | None:
     read = files["significance"]
-    criteria, chance = read.take("$.criteria", findings.CRITERIA), read.take("$.significance", findings.CHANCE)
-    named = read.take("$.versions", findings.VERSIONS) if "versions" in read.data else {}
+    criteria, chance = read.take("$.criteria", report.CRITERIA), read.take("$.significance", report.CHANCE)
+    named = read.take("$.versions", report.VERSIONS) if "versions" in read.data else {}
     if baseline is None or trained is None or criteria is None or chance is None or named is None:
         return None
     if not _are_alike(files["trained"], baseline.episodes, trained.episodes):
@@ -317,7 +334,7 @@ def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side
             weighing=asked if isinstance(asked, dict) else None,
             versions=(named["baseline"], named["trained"]) if named else None,
         )
-        return findings.find(baseline, trained, how)
+        return report.find(baseline, trained, how)
     except BadInput as error:  # numbers so large that their sums are not finite
         files["trained"].say("$.samples", str(error))
         return None
@@ -335,7 +352,7 @@ def _read_decision(read: _Read) -> Decision | Problem | None:
 
 def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     bound = read.read(read.data, "$", {"max_safety_regression": document.number(0.0)})
-    chance, rows = read.take("$.test", findings.CHANCE), _read_rows(read, PENALTIES)
+    chance, rows = read.take("$.test", report.CHANCE), _read_rows(read, PENALTIES)
     if bound is None or chance is None or rows is None:
         return
     baseline, trained = (
@@ -346,7 +363,7 @@ def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     if not _are_alike(read, baseline, trained):
         return
     try:
-        found = findings.find_safety(baseline, trained, how)
+        found = report.find_safety(baseline, trained, how)
     except BadInput as error:
         read.say("$.samples", str(error))
     else:
@@ -368,12 +385,12 @@ def _check_pass(read: _Read) -> None:
     """When nothing can be computed again, a pass must at least follow from the figures beside it."""
     rules = {name: document.number() for name in ("p_value", "confidence_level", "delta_ci_low")}
     figures = read.take("$.significance", rules)
-    criteria = read.take("$.criteria", findings.CRITERIA)
+    criteria = read.take("$.criteria", report.CRITERIA)
     means = {"mean_reward": document.number(), "mean_safety_penalty": document.number(0.0)}
     before, after = read.take("$.baseline", means), read.take("$.trained", means)
     if figures is None or criteria is None or before is None or after is None:
         return
-    codes = findings.failed(
+    codes = report.failed(
         ProofCriteria(**criteria),
         delta=round(after["mean_reward"] - before["mean_reward"], 12),
         safety_delta=round(after["mean_safety_penalty"] - before["mean_safety_penalty"], 12),
@@ -400,3 +417,140 @@ def _check_against_proof(asked: _Read) -> None:
 
 def _compare(read: _Read, wanted: Document) -> None:
     read.problems += differences(wanted, {name: value for name, value in read.data.items() if name != "seal"}, "$")
+
+
+class RetentionAction(StrEnum):
+    ARCHIVE = "archive"
+    PURGE = "purge"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionStep:
+    """What is due for one file, and why."""
+
+    action: RetentionAction
+    path: Path
+    why: str
+    to: Path | None = None  # where it is archived
+    sha256: str | None = None  # of the file when the plan was made; one that changed since is left alone
+    is_wrong: bool = False  # kept because it cannot be trusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlan:
+    folder: Path
+    at: datetime
+    steps: tuple[RetentionStep, ...]
+
+    def only(self, *actions: RetentionAction) -> RetentionPlan:
+        chosen = tuple(step for step in self.steps if step.action in actions)
+        return RetentionPlan(folder=self.folder, at=self.at, steps=chosen)
+
+
+def due(folder: Path, now: datetime) -> RetentionPlan:
+    """What a folder of reports is due for; nothing is touched. What is kept is there too, with the reason."""
+    if now.tzinfo is None:
+        raise BadInput(f"now = {now}", why="has no time zone", remedy="give one, such as UTC")
+    steps = tuple(_step(folder, found, now) for found in document.catalogue(folder))
+    return RetentionPlan(folder=folder, at=now, steps=steps)
+
+
+def carry_out(plan: RetentionPlan) -> Iterator[RetentionStep]:
+    """Does what is due, archiving first, then purging. Yields each step once it is on disk."""
+    for step in plan.only(RetentionAction.ARCHIVE).steps:
+        _archive(step)
+        yield step
+    for step in plan.only(RetentionAction.PURGE).steps:
+        _purge(step)
+        yield step
+
+
+def _step(folder: Path, found: ReportFile, now: datetime) -> RetentionStep:
+    try:
+        head, problems = sound_head(found.path)
+        sha256 = sha256_of(found.path)
+    except OSError as error:
+        return _keep(found, f"cannot be read: {error.strerror or error}", is_wrong=True)
+    if head is None or problems:
+        first = problems[0]
+        return _keep(found, f"{first.where} {first.why}", is_wrong=True)
+    if head.retention.policy == "retain-only":
+        return _keep(found, "its policy is retain-only")
+    return (
+        _purge_step(folder, found, head, sha256, now)
+        if found.is_archived
+        else _archive_step(folder, found, head, sha256, now)
+    )
+
+
+def _archive_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, now: datetime) -> RetentionStep:
+    after = head.generated_at + timedelta(days=head.retention.archive_after_days)
+    if now < after:
+        return _keep(found, f"is archived after {after:%Y-%m-%d}")
+    to = folder / document.archived_path(found.kind, head.run_id, head.generated_at)
+    if to.exists() and sha256_of(to) != sha256:
+        return _keep(found, f"another report lies at {to}", is_wrong=True)
+    why = f"was due on {after:%Y-%m-%d}"
+    return RetentionStep(action=RetentionAction.ARCHIVE, path=found.path, why=why, to=to, sha256=sha256)
+
+
+def _purge_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, now: datetime) -> RetentionStep:
+    after = head.generated_at + timedelta(days=head.retention.retain_days)
+    if now <= after:
+        return _keep(found, f"is kept until {after:%Y-%m-%d}")
+    if (folder / document.active_path(found.kind, head.run_id)).exists():
+        return _keep(found, "its archiving is not finished")
+    return RetentionStep(
+        action=RetentionAction.PURGE, path=found.path, why=f"was kept until {after:%Y-%m-%d}", sha256=sha256
+    )
+
+
+def _keep(found: ReportFile, why: str, *, is_wrong: bool = False) -> RetentionStep:
+    return RetentionStep(action=RetentionAction.KEEP, path=found.path, why=why, is_wrong=is_wrong)
+
+
+def _archive(step: RetentionStep) -> None:
+    if not step.path.exists() and step.to is not None and step.to.exists() and sha256_of(step.to) == step.sha256:
+        return  # another process was faster
+    data = _unchanged(step)
+    assert step.to is not None
+    if not step.to.exists():
+        folders = [folder for folder in step.to.parents if not folder.exists()]
+        write_atomically(step.to, data)
+        for folder in folders:  # those that are new are on disk once the folder above them is
+            _sync(folder.parent)
+    if sha256_of(step.to) != step.sha256:
+        why = "the copy is not what was copied"
+        raise StoreCorrupt(f"report {step.to}", why=why, remedy=f"look at the disk; {step.path} is as it was")
+    _remove(step.path)
+
+
+def _purge(step: RetentionStep) -> None:
+    if step.path.exists():  # else another process was faster
+        _unchanged(step)
+        _remove(step.path)
+
+
+def _unchanged(step: RetentionStep) -> bytes:
+    data = step.path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != step.sha256:
+        raise BadInput(f"report {step.path}", why="was changed since the plan was made", remedy="make a new plan")
+    return data
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, and the folder it leaves empty; on disk when this returns."""
+    path.unlink()
+    _sync(path.parent)
+    with suppress(OSError):  # it is not empty
+        path.parent.rmdir()
+        _sync(path.parent.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

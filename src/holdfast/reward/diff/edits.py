@@ -1,23 +1,369 @@
-"""From two texts to the edits between them, and what these cost.
+"""Finds the edits between two texts, and what they cost.
 
-An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a tenth, by the line, so that a flood
-of them still shows; layout costs nothing. Whether a cost is too high depends on what was needed: `minimality`.
+Nodes are matched in the manner of GumTree (Falleri et al. 2014, https://doi.org/10.1145/2642937.2642982): equal
+subtrees from the largest down, then parents that share most of their descendants, then the optimal mapping (Zhang and
+Shasha 1989) where little is left. An edit inserts, deletes, updates or moves one node. Comments and docstrings cost a
+tenth of that for each line; layout costs nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from holdfast.reward.diff.lines import rising
-from holdfast.reward.diff.matching import Matches, match
-from holdfast.reward.diff.trees import REMARKS, Both, Tree, both
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.reward.diff.trees import FOLDED, REMARKS, Both, Tree, both, line_changes, longest_increasing
+
+LEAST_HEIGHT = 2  # of an equal subtree that is looked for everywhere; smaller ones are found inside their parents
+LEAST_DICE = 0.4  # 2 · shared / (one + other): parents with less in common are not the same parent
+MOST_OPTIMAL = 40  # nodes of either side that are matched the optimal way
+MOST_CANDIDATES = 12  # that are looked at for one parent
+MOST_TWINS = 64  # equal subtrees on both sides: more of them are matched in order
+LEAST_ALONE = 3  # nodes of what is looked for on other levels
+LEAST_ALIKE = 0.65
+MOST_ALONE = 6_000  # pairs: more are not compared
+
+_GENERIC = frozenset(
+    {"block", "statement_block", "argument_list", "arguments", "parameters", "formal_parameters", "line"}
+)
+
+Matches = NDArray[np.int32]  # node before → node after; −1: gone
+
+
+def match(both: Both) -> Matches:
+    """The node after for each node before; a match is one to one and never changes the kind."""
+    work = _Work(both)
+    work.top_down()
+    work.bottom_up()
+    work.inside(0)
+    work.elsewhere()
+    return work.to
+
+
+class _Work:
+    def __init__(self, both: Both) -> None:
+        self.old, self.new = both.before, both.after
+        self.to: Matches = np.full(len(self.old), -1, np.int32)
+        self.back: Matches = np.full(len(self.new), -1, np.int32)
+        for one, other in both.pairs:
+            self.tie(one, other)
+        folds = {self.new.text[at]: at for at in range(len(self.new)) if self.new.kind[at] == FOLDED}
+        for at in range(len(self.old)):
+            if self.old.kind[at] == FOLDED:
+                self.tie(at, folds[self.old.text[at]])
+
+    def tie(self, one: int, other: int) -> bool:
+        if self.to[one] >= 0 or self.back[other] >= 0 or self.old.kind[one] != self.new.kind[other]:
+            return False
+        self.to[one], self.back[other] = other, one
+        return True
+
+    def tie_below(self, one: int, other: int) -> None:
+        """All of two equal subtrees, unless a part of them belongs elsewhere already."""
+        for at in range(self.old.size[one]):
+            self.tie(one + at, other + at)
+
+    def top_down(self) -> None:
+        old, new = self.old, self.new
+        twins: dict[int, list[int]] = defaultdict(list)
+        for at in range(len(new)):
+            if new.height[at] >= LEAST_HEIGHT and self.back[at] < 0:
+                twins[new.hash[at]].append(at)
+        same: dict[int, list[int]] = defaultdict(list)
+        for at in range(len(old)):
+            if old.height[at] >= LEAST_HEIGHT and old.hash[at] in twins and self.to[at] < 0:
+                same[old.hash[at]].append(at)
+        for key in sorted(same, key=lambda one: (-old.height[same[one][0]], same[one][0])):
+            here = [at for at in same[key] if self.to[at] < 0]
+            there = [at for at in twins[key] if self.back[at] < 0]
+            for one, other in self.in_place(here, there):
+                self.tie_below(one, other)
+
+    def in_place(self, here: list[int], there: list[int]) -> list[tuple[int, int]]:
+        """Which of several equal subtrees is which: the ones whose surroundings are alike, else in order."""
+        if len(here) == len(there) == 1 or len(here) * len(there) > MOST_TWINS**2:
+            return list(zip(here, there, strict=False))
+        ranked = sorted(
+            (
+                (-self.likeness(one, other), abs(a - b), one, other)
+                for a, one in enumerate(here)
+                for b, other in enumerate(there)
+            )
+        )
+        used: set[int] = set()
+        taken: set[int] = set()
+        pairs = []
+        for _, _, one, other in ranked:
+            if one not in used and other not in taken:
+                used.add(one)
+                taken.add(other)
+                pairs.append((one, other))
+        return pairs
+
+    def likeness(self, one: int, other: int) -> float:
+        """How many parents in a row are matched or equal, and whether the neighbours are."""
+        score, weight = 0.0, 1.0
+        a, b = self.old.parent[one], self.new.parent[other]
+        while a >= 0 and b >= 0 and self.old.kind[a] == self.new.kind[b] and weight > 0.01:
+            score += weight * (2.0 if self.to[a] == b else 1.0 if self.old.hash[a] == self.new.hash[b] else 0.5)
+            score += weight * (0.5 if _name(self.old, a) == _name(self.new, b) else 0.0)
+            a, b, weight = self.old.parent[a], self.new.parent[b], weight / 2
+        return score
+
+    def bottom_up(self) -> None:
+        old, new = self.old, self.new
+        for at in range(len(old) - 1, -1, -1):
+            if self.to[at] >= 0 or not old.height[at]:
+                continue
+            below = self.to[at + 1 : at + old.size[at]]
+            partners = below[below >= 0]
+            if not partners.size:
+                continue
+            best, most = -1, LEAST_DICE
+            for candidate in self.candidates(old.kind[at], partners):
+                inside = (partners > candidate) & (partners < candidate + new.size[candidate])
+                dice = 2.0 * float(np.count_nonzero(inside)) / (old.size[at] + new.size[candidate] - 2)
+                dice += 0.2 * (_name(old, at) == _name(new, candidate) != "")
+                if dice > most:
+                    best, most = candidate, dice
+            if best >= 0:
+                self.tie(at, best)
+
+    def candidates(self, kind: str, partners: Matches) -> list[int]:
+        found: list[int] = []
+        seen: set[int] = set()
+        for partner in partners.tolist():
+            above = self.new.parent[partner]
+            while above >= 0 and above not in seen:
+                seen.add(above)
+                if self.back[above] < 0 and self.new.kind[above] == kind:
+                    found.append(above)
+                    if len(found) == MOST_CANDIDATES:
+                        return found
+                above = self.new.parent[above]
+        return found
+
+    def inside(self, root: int) -> None:
+        """From a node down, so that a pair made here is looked into as well."""
+        old, new, done = self.old, self.new, 0  # nodes up to `done` were matched the optimal way, with all around them
+        for at in range(root, root + old.size[root]):
+            other = int(self.to[at])
+            if other < 0 or not old.height[at] or not new.height[other]:
+                continue
+            if old.shape[at] == new.shape[other]:
+                self.tie_below(at, other)
+            elif at < done:
+                continue
+            elif max(old.size[at], new.size[other]) <= MOST_OPTIMAL:
+                self.optimal(at, other)
+                done = at + old.size[at]
+            else:
+                self.children(at, other)
+
+    def elsewhere(self) -> None:
+        """What is alone still, and went up or down a level as into a `try`: the most alike of its kind, large first."""
+        old, new = self.old, self.new
+        there: dict[str, list[int]] = defaultdict(list)
+        for at in range(len(new)):
+            if self.back[at] < 0 and new.size[at] >= LEAST_ALONE and new.kind[at] not in _GENERIC:
+                there[new.kind[at]].append(at)
+        here = [
+            at for at in range(len(old)) if self.to[at] < 0 and old.size[at] >= LEAST_ALONE and old.kind[at] in there
+        ]
+        if not here or sum(len(there[old.kind[at]]) for at in here) > MOST_ALONE:
+            return
+        bags = {at: _bag(old, at) for at in here}
+        others = {at: _bag(new, at) for nodes in there.values() for at in nodes}
+        ranked = []
+        for one in here:
+            for other in there[old.kind[one]]:
+                alike = _alike(bags[one], others[other])
+                if alike >= LEAST_ALIKE:
+                    shared = alike * min(old.size[one], new.size[other])
+                    ranked.append((-shared, -self.likeness(one, other), one, other))
+        for _, _, one, other in sorted(ranked):
+            if self.tie(one, other):
+                self.inside(one)
+
+    def children(self, one: int, other: int) -> None:
+        """Children in order: equal ones, then those of one name, of one shape, of one kind."""
+        old, new = self.old, self.new
+        keys: Sequence[tuple[Callable[[int], Hashable], Callable[[int], Hashable]]] = (
+            (lambda at: old.hash[at], lambda at: new.hash[at]),
+            (lambda at: (old.kind[at], _name(old, at) or at), lambda at: (new.kind[at], _name(new, at) or -at)),
+            (lambda at: old.shape[at], lambda at: new.shape[at]),
+            (lambda at: old.kind[at], lambda at: new.kind[at]),
+        )
+        for here, there in keys:
+            left = [at for at in old.children(one) if self.to[at] < 0]
+            right = [at for at in new.children(other) if self.back[at] < 0]
+            if not left or not right:
+                return
+            for a, b in _in_order([here(at) for at in left], [there(at) for at in right]):
+                if old.hash[left[a]] == new.hash[right[b]]:
+                    self.tie_below(left[a], right[b])
+                else:
+                    self.tie(left[a], right[b])
+
+    def trim(self, one: int, other: int) -> tuple[tuple[int, list[int]], tuple[int, list[int]]] | None:
+        """The innermost two nodes below which all differences are, with the children among which they are."""
+        old, new = self.old, self.new
+        while True:
+            left, right = old.children(one), new.children(other)
+            while left and right and old.hash[left[0]] == new.hash[right[0]]:
+                self.tie_below(left.pop(0), right.pop(0))
+            while left and right and old.hash[left[-1]] == new.hash[right[-1]]:
+                self.tie_below(left.pop(), right.pop())
+            if not left or not right:
+                return None
+            is_single = len(left) == len(right) == 1 and old.kind[left[0]] == new.kind[right[0]]
+            if not is_single:
+                return (one, left), (other, right)
+            self.tie(left[0], right[0])
+            one, other = left[0], right[0]
+
+    def optimal(self, one: int, other: int) -> None:
+        """Nodes that are matched already stay so; the others follow the cheapest mapping, then equal ones may move."""
+        old, new = self.old, self.new
+        inner = self.trim(one, other)
+        if inner is not None:
+            for a, b in mapping(old, *inner[0], new, *inner[1]):
+                self.tie(a, b)
+        left: dict[int, list[int]] = defaultdict(list)
+        for at in range(new.size[other]):
+            if self.back[other + at] < 0:
+                left[new.hash[other + at]].append(other + at)
+        for at in range(one, one + old.size[one]):
+            if self.to[at] < 0 and left.get(old.hash[at]):
+                self.tie_below(at, left[old.hash[at]].pop(0))
+
+
+def _bag(tree: Tree, node: int) -> tuple[Counter[str], Counter[str]]:
+    """The texts below a node, and the kinds."""
+    inside = range(node, node + tree.size[node])
+    return Counter(tree.text[at] for at in inside if tree.text[at]), Counter(tree.kind[at] for at in inside)
+
+
+def _alike(one: tuple[Counter[str], Counter[str]], other: tuple[Counter[str], Counter[str]]) -> float:
+    """Dice of the texts and of the kinds, half and half: a renamed thing keeps its kinds."""
+    shares = [2.0 * (a & b).total() / max(1, a.total() + b.total()) for a, b in zip(one, other, strict=True)]
+    return sum(shares) / 2
+
+
+def _name(tree: Tree, node: int) -> str:
+    """What a definition is called: its first leaf that is an identifier."""
+    if "def" not in tree.kind[node] and "decl" not in tree.kind[node]:
+        return ""
+    for child in range(node + 1, min(node + 8, node + tree.size[node])):
+        if tree.kind[child].endswith("identifier"):
+            return tree.text[child]
+    return ""
+
+
+def _in_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Places of equal things that stand in the same order."""
+    found: list[tuple[int, int]] = []
+    at = there = 0
+    for b0, b1, a0, a1 in [*line_changes(left, right), (len(left), len(left), len(right), len(right))]:
+        found += zip(range(at, b0), range(there, a0), strict=True)
+        at, there = b1, a1
+    return found
+
+
+def mapping(
+    old: Tree, one: int, ones: Sequence[int], new: Tree, other: int, others: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The cheapest mapping of two nodes and some children that keeps order and ancestors; Zhang and Shasha 1989.
+
+    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match.
+    """
+    left, right = _Post(old, one, ones), _Post(new, other, others)
+    tree = [[0.0] * right.many for _ in range(left.many)]
+    for i in left.roots:
+        for j in right.roots:
+            _forest(left, right, i, j, tree)
+    pairs: list[tuple[int, int]] = []
+    todo = [(left.many - 1, right.many - 1)]
+    while todo:
+        i, j = todo.pop()
+        costs = _forest(left, right, i, j, tree)
+        low, deep = left.first[i], right.first[j]
+        a, b = i, j
+        while a >= low and b >= deep:
+            here = costs[a - low + 1][b - deep + 1]
+            if here == costs[a - low][b - deep + 1] + 1.0:
+                a -= 1
+            elif here == costs[a - low + 1][b - deep] + 1.0:
+                b -= 1
+            elif left.first[a] == low and right.first[b] == deep:
+                if left.kind[a] == right.kind[b]:
+                    pairs.append((left.node[a], right.node[b]))
+                a, b = a - 1, b - 1
+            else:
+                todo.append((a, b))
+                a, b = left.first[a] - 1, right.first[b] - 1
+    return pairs
+
+
+class _Post:
+    """A node with some of its children and all below them, in postorder, with the leftmost leaf below each."""
+
+    def __init__(self, tree: Tree, root: int, children: Sequence[int]) -> None:
+        self.node: list[int] = []
+        self.first: list[int] = []
+        todo = [(root, False)]
+        begun: dict[int, int] = {}
+        while todo:
+            at, is_done = todo.pop()
+            if is_done:
+                self.first.append(begun[at])
+                self.node.append(at)
+                continue
+            begun[at] = len(self.node)
+            todo.append((at, True))
+            todo += [(child, False) for child in reversed(children if at == root else tree.children(at))]
+        self.many = len(self.node)
+        self.kind = [tree.kind[at] for at in self.node]
+        self.text = [tree.text[at] for at in self.node]
+        highest = {first: at for at, first in enumerate(self.first)}
+        self.roots = sorted(highest.values())
+
+
+def _forest(left: _Post, right: _Post, i: int, j: int, tree: list[list[float]]) -> list[list[float]]:
+    """Costs of all prefixes of two forests; the distances of whole subtrees are kept in `tree`."""
+    low, deep = left.first[i], right.first[j]
+    rows, columns = i - low + 2, j - deep + 2
+    costs = [[float(b) for b in range(columns)]]
+    firsts = right.first
+    for a in range(1, rows):
+        x = low + a - 1
+        above, here = costs[a - 1], [float(a)]
+        is_left = left.first[x] == low
+        kind, text, row = left.kind[x], left.text[x], tree[x]
+        start = costs[left.first[x] - low]
+        for b in range(1, columns):
+            y = deep + b - 1
+            least = above[b] if above[b] < here[b - 1] else here[b - 1]
+            least += 1.0
+            if is_left and firsts[y] == deep:
+                if kind == right.kind[y]:
+                    other = above[b - 1] + (0.0 if text == right.text[y] else 0.5)
+                    least = other if other < least else least
+                row[y] = least
+            else:
+                other = start[firsts[y] - deep] + row[y]
+                least = other if other < least else least
+            here.append(least)
+        costs.append(here)
+    return costs
+
 
 Change = Mapping[str, tuple[str | None, str | None]]  # path → text before and after; None: there is no such file
-Nested = tuple[str, str, tuple["Nested", ...]]  # kind, text, children
 
 COSTS = {"insert": 1.0, "delete": 1.0, "update": 0.5, "move": 0.3}
 REMARK_COST = 0.1  # of a line of comment, as a share
@@ -76,7 +422,7 @@ class EditScript:
         return sorted(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EditFinding:
     """One thing seen in a change, and where."""
 
@@ -170,36 +516,8 @@ def _stays(old: Tree, new: Tree, to: Sequence[int], back: Sequence[int]) -> set[
             rows.setdefault(old.parent[one], []).append(other)
     stays = {at for at in range(len(new)) if new.parent[at] < 0 and back[at] >= 0}
     for row in rows.values():
-        stays |= {row[at] for at in rising(row)}
+        stays |= {row[at] for at in longest_increasing(row)}
     return stays
-
-
-def apply(tree: Tree, script: Sequence[Edit]) -> Nested:
-    """What becomes of a tree under a script: the tree after, if the script is right."""
-    below = {NodeRef(False, at): [NodeRef(False, child) for child in tree.children(at)] for at in range(len(tree))}
-    above = {child: parent for parent, children in below.items() for child in children}
-    kinds = {NodeRef(False, at): tree.kind[at] for at in range(len(tree))}
-    texts = {NodeRef(False, at): tree.text[at] for at in range(len(tree))}
-    for edit in script:
-        if edit.verb == "update":
-            texts[edit.node] = edit.text
-        if edit.verb in ("delete", "move") and edit.node in above:
-            below[above.pop(edit.node)].remove(edit.node)
-        if edit.verb == "insert":
-            below[edit.node], kinds[edit.node], texts[edit.node] = [], edit.kind, edit.text
-        if edit.verb in ("insert", "move") and edit.parent is not None:
-            row = below[edit.parent]
-            row.insert(0 if edit.left is None else row.index(edit.left) + 1, edit.node)
-            above[edit.node] = edit.parent
-
-    def nested(node: NodeRef) -> Nested:
-        return kinds[node], texts[node], tuple(nested(child) for child in below[node])
-
-    return nested(NodeRef(False, 0))
-
-
-def nested(tree: Tree, node: int = 0) -> Nested:
-    return tree.kind[node], tree.text[node], tuple(nested(tree, child) for child in tree.children(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

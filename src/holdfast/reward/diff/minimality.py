@@ -1,29 +1,29 @@
-"""How much more was changed than had to be.
+"""Measures how much more was changed than had to be.
 
-The cost of a change is set against what the least fix costs: one that is known, what is left of this one when every
-hunk that the tests do not need is gone, the cheapest that passed in the group, or a guess by the kind of task.
-Similarity of whole files plays no part, for it grows with the file. Whether a change is right is not asked here: the
-sheet's outcome gates all of this.
+The cost of a change is compared with the cost of a known minimal fix, or with a guess. Similarity of whole files plays
+no part, because it grows with the file. Whether a change is right is decided by the outcome gate. The two formulas that
+this replaces (`spec`, `original`) are kept for measuring against them, and never pay.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, EditFinding, compare, cost
-from holdfast.reward.diff.lines import changed, tidy
-from holdfast.reward.diff.trees import language_of
+from holdfast.reward.diff.trees import kinds, language_of, line_changes, normalise_newlines
 
 SOURCE = "rule:minimal_diff@1"
 SLACK = 10.0  # nodes: so much beyond the least halves the multiplier of a small fix
 BROKEN = 0.01  # the multiplier of a change that no longer parses
-PRIORS = {"fix": 6.0, "feature": 80.0, "refactor": 120.0, "docs": 2.0}  # guesses, for when nothing better is known
+GUESS = 6.0  # cost of a small fix, where no reference is known
 
 References = Mapping[str, str | float] | float  # per path the text or cost of the least fix; or one cost for all
 
@@ -38,17 +38,6 @@ class Excess:
     is_broken: bool = False  # a text that parsed before no longer does
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minimised:
-    """What is left of a change once all that the tests do not need is gone."""
-
-    text: str  # it passes, if the change did
-    hunks: int
-    dropped: int  # of them: scaffolding, proven
-    calls: int  # of `passes`
-    is_least: bool  # no hunk that is left can go alone; false: the budget ran out, or the change never passed
-
-
 def excess(before: str, after: str, reference: str | float, *, language: str = "python") -> Excess:
     """`reference`: the text of a least fix, or what one costs."""
     script = compare(before, after, language)
@@ -60,7 +49,7 @@ def excess(before: str, after: str, reference: str | float, *, language: str = "
     return Excess(cost=script.cost, reference_cost=least, excess=over, is_broken=is_broken)
 
 
-def weigh(change: Change, references: References | None = None) -> Excess:
+def total_excess(change: Change, references: References | None = None) -> Excess:
     """All files of a change. With references by path, a file that has none needed no change at all."""
     by_path = references if isinstance(references, Mapping) else {}
     found = [
@@ -73,25 +62,18 @@ def weigh(change: Change, references: References | None = None) -> Excess:
     if isinstance(references, Mapping):
         least, over = sum(one.reference_cost for one in found), sum(one.excess for one in found)
     else:
-        least = PRIORS["fix"] if references is None else float(references)
+        least = GUESS if references is None else float(references)
         over = max(0.0, spent - least)
     return Excess(cost=spent, reference_cost=least, excess=over, is_broken=is_broken)
 
 
 def multiplier(excess: float, scaffolding: float = 0.0, *, reference_cost: float = 0.0) -> float:
-    """m = 1 / ((1 + excess / (slack + reference)) · (1 + scaffolding)): 1 for the least fix, and never 0.
-
-    More of either never raises it, whatever the other is.
-    """
+    """m = 1 / ((1 + excess / (slack + reference)) · (1 + scaffolding)): 1 for the minimal fix, never 0, never
+    rising."""
     for name, value in (("excess", excess), ("scaffolding", scaffolding), ("reference cost", reference_cost)):
         if not (math.isfinite(value) and value >= 0.0):
             raise BadInput(f"{name} {value}", why="must be finite and at least 0")
     return 1.0 / ((1.0 + excess / (SLACK + reference_cost)) * (1.0 + scaffolding))
-
-
-def cheapest(costs: Iterable[tuple[float, bool]]) -> float | None:
-    """The reference of a group: the least cost among the changes that passed; None when none did."""
-    return min((spent for spent, has_passed in costs if has_passed), default=None)
 
 
 def signals(
@@ -102,13 +84,13 @@ def signals(
     uses: Sequence[str] = (),
     weight: float = 0.3,
 ) -> tuple[RewardTerm, ...]:
-    """`minimality` (counts), and `excess_edits`, `scaffolding`, `parse_errors` (weight 0: already in it, to look at).
+    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0.
 
-    `files`: the paths that the task is about; empty: any. `uses`: texts that are not part of the change, tests say, in
-    which a name may be used. Scaffolding that the least fix has as well is not held against a change.
+    `files` are the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a
+    name.
     """
-    spent = weigh(change, references)
-    found = surplus(change, references, files=files, uses=uses)
+    spent = total_excess(change, references)
+    found = unneeded_scaffolding(change, references, files=files, uses=uses)
     amount = scaffold.amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     return (
@@ -121,12 +103,8 @@ def signals(
     )
 
 
-def surplus(
-    change: Change,
-    references: References | None = None,
-    *,
-    files: Collection[str] = (),
-    uses: Sequence[str] = (),
+def unneeded_scaffolding(
+    change: Change, references: References | None = None, *, files: Collection[str] = (), uses: Sequence[str] = ()
 ) -> tuple[EditFinding, ...]:
     """The scaffolding of a change, less what the least fix has of the same kind in the same file."""
     texts = references if isinstance(references, Mapping) else {}
@@ -144,82 +122,85 @@ def surplus(
     return tuple(kept)
 
 
-def minimise(before: str, after: str, passes: Callable[[str], bool], *, budget: int = 64) -> Minimised:
-    """Drop hunks while the tests still pass: ddmin, Zeller and Hildebrandt 2002. At most `budget` calls of `passes`."""
-    lines, hunks = split(before, after)
-    work = _Dropping(lines=lines, passes=passes, budget=budget)
-    if not hunks or not work.holds(hunks):
-        return Minimised(text=after, hunks=len(hunks), dropped=0, calls=work.calls, is_least=not hunks)
-    kept, is_least = ([], True) if work.holds([]) else work.ddmin(hunks)
-    text = after if len(kept) == len(hunks) else joined(lines, kept)
-    return Minimised(text=text, hunks=len(hunks), dropped=len(hunks) - len(kept), calls=work.calls, is_least=is_least)
+LEAST = 0.1  # of both multipliers
 
 
-Hunk = tuple[int, int, tuple[str, ...]]  # lines before, from and to, and what stands there instead
+def spec_multiplier(
+    similarity: float, *, files: int = 1, line_ratio: float = 0.0, scaffolding: float = 0.0, is_equivalent: bool = True
+) -> float:
+    """m = max(0.1, s − 0.1 (files − 1)⁺ − 2 (lines − 0.1)⁺ − 0.3 scaffolding), and 0.1 for what is not equivalent."""
+    if not is_equivalent:
+        return LEAST
+    return max(LEAST, similarity - max(0, files - 1) * 0.1 - max(0.0, line_ratio - 0.1) * 2.0 - 0.3 * scaffolding)
 
 
-def split(before: str, after: str) -> tuple[list[str], list[Hunk]]:
-    """The lines before, and the hunks: each line of its own where lines were changed one for one, and each statement
-    of its own where whole ones were added."""
-    old, new = tidy(before).split("\n"), tidy(after).split("\n")
-    hunks: list[Hunk] = []
-    for b0, b1, a0, a1 in changed(old, new):
-        if b1 - b0 == a1 - a0:
-            hunks += [(b0 + at, b0 + at + 1, (new[a0 + at],)) for at in range(b1 - b0)]
-        elif b0 == b1:
-            starts = _starts(new[a0:a1])
-            hunks += [
-                (b0, b0, tuple(new[a0 + s : a0 + e])) for s, e in zip(starts, [*starts[1:], a1 - a0], strict=True)
-            ]
-        else:
-            hunks.append((b0, b1, tuple(new[a0:a1])))
-    return old, hunks
+def spec(change: Change, *, is_equivalent: bool) -> float:
+    """The specified multiplier of a change: similarity of whole files by tree edit distance, mean over the files."""
+    pairs = [(path, *texts) for path, texts in sorted(change.items()) if texts[0] != texts[1]]
+    if not pairs:
+        return spec_multiplier(1.0, is_equivalent=is_equivalent)
+    alike, touched, lines = [], 0, 0
+    for path, before, after in pairs:
+        sizes = [len(kinds(text or "", language_of(path))) for text in (before, after)]
+        alike.append(max(0.0, 1.0 - compare(before or "", after or "", language_of(path)).cost / max(*sizes, 1)))
+        old, new = normalise_newlines(before or "").split("\n"), normalise_newlines(after or "").split("\n")
+        touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in line_changes(old, new))
+        lines += max(len(old), 1)
+    found = min(1.0, scaffold.amount(scaffold.inspect(change)))
+    ratio = touched / lines
+    return spec_multiplier(
+        mean(alike), files=len(pairs), line_ratio=ratio, scaffolding=found, is_equivalent=is_equivalent
+    )
 
 
-def _starts(lines: Sequence[str]) -> list[int]:
-    """Where statements of the outermost level begin."""
-    depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    if not depths:
-        return [0]
-    least = min(depths)
-    found = [at for at, line in enumerate(lines) if line.strip() and len(line) - len(line.lstrip()) == least]
-    return [0, *[at for at in found if at > 0 and lines[at].strip()[0] not in ")]}"]]
+def lines_score(lines: int) -> float:
+    """What so many more or fewer lines are worth; piecewise linear, and 0 at the least."""
+    if lines < 10:
+        return 1.0
+    if lines <= 50:
+        return 0.8 + 0.2 * (50 - lines) / 40
+    if lines <= 100:
+        return 0.5 + 0.3 * (100 - lines) / 50
+    if lines < 500:
+        return 0.3 + 0.2 * (500 - lines) / 400
+    return max(0.0, 0.1 + 0.2 * min(1000 - lines, 500) / 500)
 
 
-def joined(lines: Sequence[str], hunks: Iterable[Hunk]) -> str:
-    made: list[str] = []
-    at = 0
-    for b0, b1, there in hunks:
-        made += [*lines[at:b0], *there]
-        at = b1
-    return "\n".join([*made, *lines[at:]])
+def original_multiplier(similarity: float, lines: int, scaffolding: float = 0.0) -> float:
+    """m = clamp(clamp(0.7 s + 0.3 lines) · (1 − 0.5 scaffolding)), both to 0.1 … 1."""
+    base = min(1.0, max(LEAST, 0.7 * similarity + 0.3 * lines_score(lines)))
+    return min(1.0, max(LEAST, base * (1.0 - 0.5 * scaffolding)))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Dropping:
-    lines: Sequence[str]
-    passes: Callable[[str], bool]
-    budget: int
-    calls: int = 0
+def original(change: Change) -> float:
+    """The multiplier of the original system: the mean over the files of a change."""
+    found = [
+        original_multiplier(
+            jaccard(before or "", after or "", language_of(path)),
+            abs((before or "").count("\n") - (after or "").count("\n")),
+            original_scaffolding(after or ""),
+        )
+        for path, (before, after) in sorted(change.items())
+        if before != after
+    ]
+    return mean(found) if found else 1.0
 
-    def holds(self, hunks: Sequence[Hunk]) -> bool:
-        if self.calls >= self.budget:
-            return False
-        self.calls += 1
-        return self.passes(joined(self.lines, hunks))
 
-    def ddmin(self, hunks: list[Hunk]) -> tuple[list[Hunk], bool]:
-        parts = 2
-        while len(hunks) > 1:
-            size = math.ceil(len(hunks) / parts)
-            slices = [(at, min(at + size, len(hunks))) for at in range(0, len(hunks), size)]
-            for start, end in slices:
-                rest = hunks[:start] + hunks[end:]
-                if rest and self.holds(rest):
-                    hunks, parts = rest, max(parts - 1, 2)
-                    break
-            else:
-                if parts >= len(hunks):
-                    break
-                parts = min(len(hunks), 2 * parts)
-        return hunks, self.calls < self.budget
+def jaccard(before: str, after: str, language: str) -> float:
+    """Its similarity: the share of node kinds that both files have. Anything but JavaScript and TypeScript is a row of
+    lines, which are all of one kind."""
+    if language not in ("javascript", "typescript", "tsx"):
+        return 1.0
+    one, two = set(kinds(before, language)), set(kinds(after, language))
+    return len(one & two) / max(1, len(one | two))
+
+
+def original_scaffolding(after: str) -> float:
+    """Its penalty, from the text after alone: comments, imports, blank lines, one empty function; 1 at the most."""
+    lines = after.split("\n")
+    remarks = sum(line.startswith(("//", "/*")) or line.rstrip().endswith("*/") for line in lines)
+    imports = sum(line.startswith("import ") for line in lines)
+    blank = sum(not line.strip() for line in lines)
+    penalty = 0.3 * (remarks > 0.5 * len(lines)) + 0.2 * (imports > 20) + 0.1 * (blank > 0.3 * len(lines))
+    penalty += 0.4 * (re.search(r"function\s+\w+\s*\([^)]*\)\s*\{\s*\}", after) is not None)
+    return min(1.0, penalty)

@@ -1,8 +1,7 @@
 """Scaffolding: what a change added and nothing needs.
 
 Only nodes that were not there before are looked at, so that nobody pays for code that was found. Each finding has a
-weight; how much the sum takes off is up to `minimality`. That a hunk can really go is proven only by dropping it
-(`minimality.minimise`): these are signs.
+weight; how much the sum takes off is up to `minimality`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.reward.diff.edits import Change, EditFinding, compare
-from holdfast.reward.diff.lines import tidy
-from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, parse
+from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, normalise_newlines, parse
 
 WEIGHTS: Mapping[str, float] = {
     "unused_import": 0.25,
@@ -62,28 +60,18 @@ class _File:
         return (at for at in sorted(self.added) if self.tree.kind[at] in kinds)
 
     def finding(self, rule: str, node: int, what: str) -> EditFinding:
-        return EditFinding(rule=rule, path=self.path, line=self.tree.line[node], what=what, weight=WEIGHTS[rule])
+        return EditFinding(rule, self.path, self.tree.line[node], what, WEIGHTS[rule])
 
 
-def inspect(
-    change: Change,
-    *,
-    files: Collection[str] = (),
-    uses: Sequence[str] = (),
-) -> tuple[EditFinding, ...]:
-    """Signs of scaffolding in what a change added. `files`: those the task is about; empty: any.
-
-    `uses`: texts outside the change that may use a name, such as its tests.
-    """
+def inspect(change: Change, *, files: Collection[str] = (), uses: Sequence[str] = ()) -> tuple[EditFinding, ...]:
+    """Scaffolding in what a change added. `files` are those the task is about (empty: any); `uses` may use a name."""
     words: Counter[str] = Counter()
     for text in (*uses, *(after or "" for _, after in change.values())):
         words.update(_WORD.findall(text))
     found: list[EditFinding] = []
     for path, (before, after) in sorted(change.items()):
         if files and path not in files and before != after:
-            found.append(
-                EditFinding(rule="sprawl", path=path, line=1, what="outside the task", weight=WEIGHTS["sprawl"])
-            )
+            found.append(EditFinding("sprawl", path, 1, "outside the task", WEIGHTS["sprawl"]))
         language = language_of(path)
         if not after or before == after or language == TEXT:
             continue
@@ -95,7 +83,7 @@ def inspect(
             tree=script.both.after,
             added=frozenset(script.added()),
             after=after,
-            lines=tidy(after).split("\n"),
+            lines=normalise_newlines(after).split("\n"),
             words=words,
         )
         for rule in _RULES:
@@ -129,15 +117,9 @@ def _parameters(tree: Tree, node: int) -> list[tuple[int, str]]:
     for child in tree.children(node):
         if tree.kind[child] in PARAMETERS:
             inner = tree.children(child)
-            named = [(one, one if tree.kind[one] in NAMES else _first_name(tree, one)) for one in inner]
-            return [
-                (one, tree.text[leaf]) for one, leaf in named if leaf >= 0 and tree.text[leaf] not in ("self", "cls")
-            ]
+            first = {one: next((tree.text[x] for x in tree.leaves(one) if tree.kind[x] in NAMES), "") for one in inner}
+            return [(one, name) for one, name in first.items() if name not in ("", "self", "cls")]
     return []
-
-
-def _first_name(tree: Tree, node: int) -> int:
-    return next((leaf for leaf in tree.leaves(node) if tree.kind[leaf] in NAMES), -1)
 
 
 def _unused(file: _File) -> Iterator[EditFinding]:
@@ -209,7 +191,7 @@ def _forwarders(file: _File) -> Iterator[EditFinding]:
         body, name = body_of(tree, node), name_of(tree, node)
         given = [name for _, name in _parameters(tree, node)]
         passed = _passed_on(tree, body[0]) if len(body) == 1 else None
-        if passed is not None and passed == given and (given or _is_call_alone(tree, body[0])):
+        if passed is not None and passed == given and (given or tree.kind[body[0]] == "return_statement"):
             yield file.finding("forwarder", node, f"{name} only calls something else with what it was given")
         elif 0 < len(body) <= SHORT and file.words[name] == 2 and not _is_stub(tree, node) and not _is_special(name):
             yield file.finding("single_caller", node, f"{name} is short, and one place uses it")
@@ -230,10 +212,6 @@ def _passed_on(tree: Tree, statement: int) -> list[str] | None:
     if any(tree.height[one] and tree.kind[one] != "keyword_argument" for one in arguments):
         return None
     return [tree.text[list(tree.leaves(one))[-1]] for one in arguments]
-
-
-def _is_call_alone(tree: Tree, statement: int) -> bool:
-    return tree.kind[statement] == "return_statement"
 
 
 def _interfaces(file: _File) -> Iterator[EditFinding]:
@@ -275,7 +253,7 @@ def _swallows(file: _File) -> Iterator[EditFinding]:
 
 
 def _guards(file: _File) -> Iterator[EditFinding]:
-    """An early way out for a value that nobody was known to pass: a test for nothing, or for a type."""
+    """Early exits for a missing value or a wrong type that no caller is known to pass."""
     tree = file.tree
     for node in file.new({"if_statement"}):
         parts = tree.children(node)
@@ -341,8 +319,8 @@ def _dead(file: _File) -> Iterator[EditFinding]:
 
 
 def _is_end(file: _File, node: int, after: int) -> bool:
-    """Whether nothing comes after a statement; of lines that were left as they are, the last one says it, if it stands
-    as deep as what comes after."""
+    """Whether control never passes a statement. Of a folded block, the last line decides, if it is as deep as the
+    next."""
     if file.tree.kind[node] != FOLDED:
         return file.tree.kind[node] in ENDS
     last, line = file.lines[file.tree.end[node] - 1], file.lines[file.tree.line[after] - 1]

@@ -1,16 +1,18 @@
-"""Source text as compact trees: what a program says, without how it is laid out.
+"""Reads source text as compact trees that do not depend on layout, and finds the lines in which two texts differ.
 
-Python, JavaScript, TypeScript and TSX are read by tree-sitter; any other text, and any that does not parse, becomes
-lines of words. Punctuation, quotes and brackets that the shape already tells are left out: a reformatted program is the
-same tree. Of two texts only what differs is walked: `both` folds what stands in unchanged lines into single leaves.
-Which node became which is up to `matching`.
+Python, JavaScript, TypeScript and TSX are parsed by tree-sitter; any other text, and text that does not parse, becomes
+lines of words. Punctuation, quotes and brackets that the shape implies are left out. Of two texts only what differs is
+walked: `both` folds unchanged lines into single leaves. Stars that are valid Python but that the grammar rejects
+(`a[*b]`, `return *a, b`) are replaced by a plus, which keeps every position.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, islice
@@ -19,12 +21,168 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from holdfast.contracts.errors import HoldfastError
-from holdfast.reward.diff.lines import Gap, changed, tidy
-from holdfast.reward.diff.mending import mended
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser
     from tree_sitter import Tree as Parsed
+
+MOST_STEPS = 100  # lines that may differ where none is unique; beyond that they are not compared one by one
+MOST_TRIES = 200  # stretches of lines that may take so many steps; those after them are one gap each
+
+Gap = tuple[int, int, int, int]  # lines from and to before, lines from and to after
+
+
+def normalise_newlines(source: str) -> str:
+    return source.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
+    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff.
+
+    Lines that occur once on both sides are anchors; between anchors Myers, which is fast while little differs.
+    """
+    gaps: list[Gap] = []
+    tries = 0
+    todo = [(0, len(before), 0, len(after))]
+    while todo:
+        b0, b1, a0, a1 = todo.pop()
+        while b0 < b1 and a0 < a1 and before[b0] == after[a0]:
+            b0, a0 = b0 + 1, a0 + 1
+        while b0 < b1 and a0 < a1 and before[b1 - 1] == after[a1 - 1]:
+            b1, a1 = b1 - 1, a1 - 1
+        if b0 == b1 and a0 == a1:
+            continue
+        anchors = _anchors(before[b0:b1], after[a0:a1]) if b0 < b1 and a0 < a1 else []
+        if anchors:
+            edges = [(b0, a0), *((b0 + b, a0 + a) for b, a in anchors), (b1, a1)]
+            todo += [(p, r, q, u) for (p, q), (r, u) in zip(edges[-2::-1], edges[:0:-1], strict=True)]
+        else:
+            is_long = b1 - b0 + a1 - a0 > MOST_STEPS
+            tries += is_long
+            is_over = is_long and tries > MOST_TRIES
+            found = [(0, b1 - b0, 0, a1 - a0)] if is_over else _few(before[b0:b1], after[a0:a1])
+            gaps += [(b0 + i, b0 + j, a0 + k, a0 + m) for i, j, k, m in found]
+    return gaps
+
+
+def _anchors(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Pairs of equal lines that are unique on both sides, as many as keep one order."""
+    once = _unique(before)
+    other = _unique(after)
+    pairs = [(at, other[line]) for line, at in once.items() if line in other]
+    return [pairs[at] for at in longest_increasing([a for _, a in pairs])]
+
+
+def _few(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
+    """The shortest script of lines where no line is unique; Myers 1986. Beyond MOST_STEPS it is all one gap."""
+    many, other = len(before), len(after)
+    reach, trail = {1: 0}, []
+    for steps in range(min(many + other, MOST_STEPS) + 1):
+        trail.append(dict(reach))
+        for diagonal in range(-steps, steps + 1, 2):
+            is_down = diagonal == -steps or (diagonal != steps and reach[diagonal - 1] < reach[diagonal + 1])
+            b = reach[diagonal + 1] if is_down else reach[diagonal - 1] + 1
+            a = b - diagonal
+            while b < many and 0 <= a < other and before[b] == after[a]:
+                b, a = b + 1, a + 1
+            reach[diagonal] = b
+            if b >= many and a >= other:
+                return _gaps(trail, many, other)
+    return [(0, many, 0, other)]
+
+
+def _gaps(trail: Sequence[Mapping[int, int]], b: int, a: int) -> list[Gap]:
+    found: list[Gap] = []
+    for steps in range(len(trail) - 1, 0, -1):
+        reach, diagonal = trail[steps], b - a
+        is_down = diagonal == -steps or (diagonal != steps and reach[diagonal - 1] < reach[diagonal + 1])
+        from_b = reach[diagonal + (1 if is_down else -1)]
+        from_a = from_b - diagonal - (1 if is_down else -1)
+        to_b, to_a = (from_b, from_a + 1) if is_down else (from_b + 1, from_a)
+        if found and found[-1][0] == to_b and found[-1][2] == to_a:
+            found[-1] = (from_b, found[-1][1], from_a, found[-1][3])
+        else:
+            found.append((from_b, to_b, from_a, to_a))
+        b, a = from_b, from_a
+    return found[::-1]
+
+
+def _unique(lines: Sequence[Hashable]) -> dict[Hashable, int]:
+    places: dict[Hashable, int] = {}
+    for at, line in enumerate(lines):
+        places[line] = -1 if line in places else at
+    return {line: at for line, at in places.items() if at >= 0}
+
+
+def longest_increasing(values: Sequence[int]) -> list[int]:
+    """Positions of a longest rising subsequence; Fredman 1975."""
+    tails: list[int] = []
+    ends: list[int] = []
+    back: list[int] = []
+    for at, value in enumerate(values):
+        place = bisect_right(ends, value)
+        if place and ends[place - 1] == value:
+            place -= 1  # strictly rising
+        back.append(tails[place - 1] if place else -1)
+        if place == len(ends):
+            ends.append(value)
+            tails.append(at)
+        else:
+            ends[place], tails[place] = value, at
+    found, at = [], tails[-1] if tails else -1
+    while at >= 0:
+        found.append(at)
+        at = back[at]
+    return found[::-1]
+
+
+LONGEST = 400_000  # characters: the interpreter's own parser takes much memory
+
+
+def parsed(source: str) -> ast.Module | None:
+    """What Python itself reads; None where it refuses."""
+    if len(source) > LONGEST:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def without_stars(source: str) -> str | None:
+    """The same text without such stars; None where there are none, or where it is no Python."""
+    module = parsed(source)
+    places = [] if module is None else _stars(module)
+    if not places:
+        return None
+    lines = [line.encode("utf-8", errors="replace") for line in source.split("\n")]
+    for row, column in places:
+        line = lines[row - 1]
+        if line[column : column + 1] == b"*":
+            lines[row - 1] = line[:column] + b"+" + line[column + 1 :]
+    return b"\n".join(lines).decode("utf-8", errors="replace")
+
+
+def unparsed(source: str) -> str:
+    """All of it as the interpreter would write it; empty where it is no Python. Places are not kept."""
+    module = parsed(source)
+    try:
+        return "" if module is None else ast.unparse(module)
+    except RecursionError:
+        return ""
+
+
+def _stars(module: ast.Module) -> list[tuple[int, int]]:
+    """The places of starred values in tuples that are read, not assigned to."""
+    found = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            found += [(one.lineno, one.col_offset) for one in node.elts if isinstance(one, ast.Starred)]
+        elif isinstance(node, ast.arg) and isinstance(node.annotation, ast.Starred):
+            found.append((node.annotation.lineno, node.annotation.col_offset))
+    return found
 
 
 def names(text: str) -> frozenset[str]:
@@ -32,18 +190,9 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LANGUAGES = {
-    ".py": "python",
-    ".pyi": "python",
-    ".js": "javascript",
-    ".jsx": "javascript",
-    ".mjs": "javascript",
-    ".cjs": "javascript",
-    ".ts": "typescript",
-    ".mts": "typescript",
-    ".cts": "typescript",
-    ".tsx": "tsx",
-}
+LANGUAGES = dict.fromkeys((".py", ".pyi"), "python") | {".tsx": "tsx"}
+LANGUAGES |= dict.fromkeys((".js", ".jsx", ".mjs", ".cjs"), "javascript")
+LANGUAGES |= dict.fromkeys((".ts", ".mts", ".cts"), "typescript")
 TEXT = "text"  # any other language: lines of words
 FOLDED = "unchanged"  # the kind of a leaf that stands for equal lines on both sides
 REMARKS = frozenset({"comment", "docstring", "html_comment", "hash_bang_line"})
@@ -123,7 +272,7 @@ def language_of(path: str) -> str:
 
 def parse(source: str, language: str) -> Tree:
     """The whole tree of one text. With errors it is made of lines and words, and says where they are."""
-    source = tidy(source)
+    source = normalise_newlines(source)
     if language == TEXT or is_large(source):
         return _by_lines(source, ())
     root = _parsed(source, language).root_node
@@ -135,7 +284,7 @@ def parse(source: str, language: str) -> Tree:
 
 def partial(source: str, language: str) -> Tree:
     """The tree with whatever the grammar made of what does not parse: to look for things in, not to compare."""
-    root = _parsed(tidy(source), language).root_node
+    root = _parsed(normalise_newlines(source), language).root_node
     return _compact(root, language, {})[0]
 
 
@@ -146,7 +295,7 @@ def is_large(source: str) -> bool:
 
 def kinds(source: str, language: str) -> list[str]:
     """The grammar's own kinds of all nodes, tokens too; of any other text, a line is a line."""
-    source = tidy(source)
+    source = normalise_newlines(source)
     if language == TEXT or is_large(source):
         return ["line"] * len(source.split("\n"))
     found, todo = [], [_parsed(source, language).root_node]
@@ -159,9 +308,9 @@ def kinds(source: str, language: str) -> list[str]:
 
 def both(before: str, after: str, language: str, *, fold: bool = True) -> Both:
     """Two texts side by side, without what is equal between them where `fold`."""
-    before, after = tidy(before), tidy(after)
+    before, after = normalise_newlines(before), normalise_newlines(after)
     lines = before.split("\n"), after.split("\n")
-    gaps = changed(*lines)
+    gaps = line_changes(*lines)
     if language == TEXT or is_large(before) or is_large(after):
         return _lines_of_both(*lines, gaps, ((), ()), is_coarse=language != TEXT)
     old = _parsed(before, language)
@@ -218,7 +367,7 @@ def _read(parsed: Parsed, source: str, language: str) -> Parsed:
     """The same tree or, where the grammar stumbled over what is right Python, that of the mended text."""
     if language != "python" or not parsed.root_node.has_error:
         return parsed
-    other = mended(source)
+    other = without_stars(source)
     again = parsed if other is None else _parser(language).parse(_bytes(other))
     return parsed if again.root_node.has_error else again
 
@@ -257,7 +406,7 @@ Folds = dict[int, int]  # node → the number of its fold; −1: inside the fold
 
 
 def _fold(old: Node, new: Node, gaps: Sequence[Gap], lines: int) -> tuple[tuple[Folds, Folds], list[tuple[int, int]]]:
-    """What stands in equal lines under parents that belong together, and these parents."""
+    """The nodes in equal lines under parents that belong together, and these parents."""
     ends = [0, *(gap[1] for gap in gaps)]  # of the gaps: where equal blocks start
     shifts = [0, *(gap[3] - gap[1] for gap in gaps)]
     starts = [*(gap[0] for gap in gaps), lines]
@@ -387,10 +536,7 @@ def _lines_of_both(
     *,
     is_coarse: bool = False,
 ) -> Both:
-    """Only the lines that differ, word by word; a line that is equal is no node at all, for nothing can match it.
-
-    Where there are too many words each line is one node, and where there are too many lines several are.
-    """
+    """Only the lines that differ, as words; with too many words a line is one node, with too many lines several are."""
     old = [(at, before[at]) for gap in gaps for at in range(gap[0], gap[1])]
     new = [(at, after[at]) for gap in gaps for at in range(gap[2], gap[3])]
     most = max(_count(old), _count(new))

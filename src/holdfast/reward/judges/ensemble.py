@@ -1,8 +1,8 @@
-"""Many judges, one opinion: calibrated probabilities pooled by precision, disagreement surfaced, doubt handed on.
+"""Combines judges: calibrated probabilities are pooled by precision, and what stays open is handed to a person.
 
-A cascade asks what is cheap first: the rules, then small models, then large ones, and ends as soon as it is sure. Who
-abstains is left out and told; judges who contradict one another make a dispute, which nobody settles by averaging.
-When no judge can be had, the rules' word stands. What was left open waits for a person (`holdfast label`).
+A cascade asks the rules first, then small models, then large ones, and stops as soon as it is sure. Judges that abstain
+are left out and named. Judges that contradict one another make a dispute, which is not settled by averaging. When no
+judge can be reached, the rules decide.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem, Grade, Judgement, ReviewRequest
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.judges.calibration import probability, weight
-from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed
-from holdfast.reward.judges.rules import RuleJudge, speaks_to_judge
+from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed, RuleJudge, speaks_to_judge
 
 SURE = 0.8  # a probability of so much, or of so little, ends a cascade
 GAP = 0.5  # between the highest and the lowest: a dispute
@@ -32,7 +31,7 @@ class EnsembleOutcome(StrEnum):
     DISPUTED = "disputed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Opinion:
     """What all of them together say of one artefact by one criterion."""
 
@@ -58,12 +57,12 @@ class Opinion:
 
 
 def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float = SURE, gap: float = GAP) -> Opinion:
-    """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through each judge's map and wᵢ its precision; 0 for who is not trusted.
+    """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through the map and wᵢ the precision of each judge, 0 where not trusted.
 
-    It is decided when p is at least `sure`, or at most 1 − `sure`, and no two of them stand `gap` apart across ½.
+    It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½.
     """
     if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
-        raise BadInput("jury", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
+        raise BadInput("ensemble", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
     bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]
     said = {
         one.judge: (probability(on, one.score), weight(on))
@@ -102,15 +101,7 @@ def _logit(p: float) -> float:
 def _opinion(
     about: Judgement, outcome: EnsembleOutcome, p: float | None, why: str, by: str, given: Sequence[Judgement]
 ) -> Opinion:
-    return Opinion(
-        criterion=about.criterion,
-        artefact=about.artefact,
-        outcome=outcome,
-        probability=p,
-        why=why,
-        by=by,
-        judgements=tuple(given),
-    )
+    return Opinion(about.criterion, about.artefact, outcome, p, why, by, tuple(given))
 
 
 async def cascade(
@@ -123,7 +114,8 @@ async def cascade(
     sure: float = SURE,
     gap: float = GAP,
 ) -> Opinion:
-    """Rules, then tier by tier until one is sure. A dispute goes on to the next tier, and stands if there is none."""
+    """Asks rules, then tier by tier until one is sure. A dispute goes to the next tier, and remains if there is
+    none."""
     ruled = rules.judge(criterion, artefact)
     if (words := speaks_to_judge(artefact)) is not None:
         why = f"the answer speaks to its judge: {words!r}"
@@ -149,15 +141,11 @@ async def cascade(
     if opinion is None:
         why = f"{ruled.why}; no judge could be had" if tiers else ruled.why
         opinion = _opinion(ruled, EnsembleOutcome.ABSTAINED, None, why, rules.name, given)
-    return _with(opinion, given, failed)
-
-
-def _with(opinion: Opinion, given: Sequence[Judgement], failed: Sequence[str]) -> Opinion:
     return replace(opinion, judgements=tuple(given), failed=tuple(failed))
 
 
 def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[RewardTerm, ...]:
-    """For the sheet: what was decided counts by its weight; what was not is told, and weighs nothing."""
+    """Reward terms: decided opinions count by their weight; the others are recorded with weight 0."""
     told = []
     for one in opinions:
         name = one.criterion.partition("@")[0]
@@ -169,7 +157,7 @@ def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[
     return tuple(told)
 
 
-def doubt(opinion: Opinion, *, now: float) -> ReviewRequest | None:
+def review_request(opinion: Opinion, *, now: float) -> ReviewRequest | None:
     """What a person should look at; None where it was decided."""
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None
