@@ -128,6 +128,12 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
             f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one"
         )
     if found != HEAD:
+        if found is not None and found < REVISIONS[0]:
+            raise StoreError(
+                f"store {engine.url}",
+                why=f"its schema is {found}, and this version upgrades from {REVISIONS[0]} on",
+                remedy="run 'holdfast store migrate' of the version that wrote it last, then open it again",
+            )
         if found is not None and found not in REVISIONS:
             raise StoreTooNew(
                 f"store {engine.url}",
