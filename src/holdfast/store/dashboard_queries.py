@@ -24,7 +24,6 @@ from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import from_json, to_json
-from holdfast.store.steps import COLUMNS
 from holdfast.store.tally import ROWS, RunCounts, Totals
 
 SCANNED = 10_000  # rows that a page looks through for what fits
@@ -107,7 +106,7 @@ KINDS = (
 )
 LAST_ENTRY = select(func.coalesce(func.max(_l.seq), 0))
 STEPS_AFTER = (
-    select(*COLUMNS)
+    select(*rows.STEP)
     .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
     .order_by(_p.step)
     .limit(bindparam("most"))

@@ -38,7 +38,7 @@ EXPOSE = (
     .values({column.name: bindparam(column.name) for column in _e})
     .on_conflict_do_nothing(index_elements=["trial", "unit"])
 )
-EXPOSURE = select(_e.unit, _e.arm, _e.at).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
+EXPOSURE = select(*rows.EXPOSURE).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
 EXPOSED = select(_e.arm, func.count()).where(_e.trial == bindparam("trial")).group_by(_e.arm)
 RECORD = (
     insert(schema.served)

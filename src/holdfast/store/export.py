@@ -24,7 +24,6 @@ from holdfast.contracts.run import StepRecord
 from holdfast.store import rows, schema, scorings
 from holdfast.store.db import HEAD
 from holdfast.store.sql import Transaction, from_json
-from holdfast.store.steps import COLUMNS
 from holdfast.store.store import Store
 from holdfast.store.traces import signal, span
 
@@ -57,7 +56,7 @@ RELEASES = (
 )
 TRIALS = select(schema.trials).where((_all == 1) | (_t.project == bindparam("project"))).order_by(_t.key)
 EXPOSURES = (
-    select(_e.unit, _e.arm, _e.at)
+    select(*rows.EXPOSURE)
     .where(_e.trial == bindparam("trial"), _e.unit > bindparam("after"))
     .order_by(_e.unit)
     .limit(1000)
@@ -105,7 +104,7 @@ TOKENS = (
     .where((_all == 1) | (schema.tokens.c.project == bindparam("project")))
     .order_by(schema.tokens.c.key)
 )
-STEPS = select(*COLUMNS).where(_p.run == bindparam("run"), _p.step > bindparam("after")).order_by(_p.step).limit(1000)
+STEPS = select(*rows.STEP).where(_p.run == bindparam("run"), _p.step > bindparam("after")).order_by(_p.step).limit(1000)
 LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
 EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
 ROLLOUTS = (
@@ -289,7 +288,7 @@ def _steps(view: Transaction, key: int, run: str) -> Iterator[StepRecord]:
 def _write_scorings(view: Transaction, run: Any, line: Callable[..., None]) -> None:
     """The scorings of a run, each before its signals."""
     for row in view.all(scorings.OF_RUN, {"run": run[1], "project": run[2]}):
-        scoring = rows.scoring(row[2:])
+        scoring = rows.scoring(row)
         line("scoring", scoring)
         for rollout, signals in scorings.pages(partial(view.all, scorings.AFTER), row[0]):
             for told in signals:

@@ -61,8 +61,7 @@ def table(name: str, *parts: list[sa.Column[Any]], key: str = "", unique: tuple[
     if not key:
         found.insert(0, sa.Column("key", BIG, autoincrement=True, nullable=False))
     constraints: list[sa.Constraint] = [sa.PrimaryKeyConstraint(*(key or "key").split(), name=f"pk_{name}")]
-    for names in map(str.split, unique):
-        constraints.append(sa.UniqueConstraint(*names, name=f"uq_{name}_{'_'.join(names)}"))
+    constraints += [sa.UniqueConstraint(*one.split(), name=f"uq_{name}_{one.replace(' ', '_')}") for one in unique]
     if to:
         column = to.removesuffix("s")
         constraints.append(sa.ForeignKeyConstraint([column], [f"{to}.key"], name=f"fk_{name}_{column}"))
