@@ -16,36 +16,36 @@ from holdfast.contracts.errors import NotFound
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text
-from holdfast.store.versions import number
+from holdfast.store.sql import number
 from holdfast.store.writer import WriteFuture
 
-_c = schema.alerts.c
-_mine = _c.project == bindparam("project")
-_stands = _c.cleared_at.is_(None)
-_one = (_c.code == bindparam("code"), _c.run == bindparam("run"))
-_key = _c.key == bindparam("alert")
+_alerts = schema.alerts.c
+_my_alerts = _alerts.project == bindparam("project")
+_stands = _alerts.cleared_at.is_(None)
+_one = (_alerts.code == bindparam("code"), _alerts.run == bindparam("run"))
+_one_alert = _alerts.key == bindparam("alert")
 RAISE = (
     insert(schema.alerts)
     .values({name: bindparam(name) for name in ("project", "code", "run", "severity", "message", "at")})
     .on_conflict_do_nothing()
 )
-STANDING = select(schema.alerts).where(_mine, _stands)
-FIND = STANDING.where(*_one)
-HELD = FIND.with_for_update()  # one change at a time
-ALL = STANDING.order_by(_c.key.desc())
+STANDING = select(schema.alerts).where(_my_alerts, _stands)
+FIND_ALERT = STANDING.where(*_one)
+HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
+ALL_STANDING = STANDING.order_by(_alerts.key.desc())
 NEWEST = (
-    select(schema.alerts).where(_mine, _c.key < bindparam("before")).order_by(_c.key.desc()).limit(bindparam("most"))
+    select(schema.alerts).where(_my_alerts, _alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(bindparam("most"))
 )
 # Who knew of a warning does not know that it is critical by now.
 WORSE = (
     update(schema.alerts)
-    .where(_key)
+    .where(_one_alert)
     .values(severity=bindparam("severity"), message=bindparam("message"), acknowledged_at=None, acknowledged_by=None)
 )
-CLEAR = update(schema.alerts).where(_key).values(cleared_at=bindparam("cleared_at"))
+CLEAR = update(schema.alerts).where(_one_alert).values(cleared_at=bindparam("cleared_at"))
 ACKNOWLEDGE = (
     update(schema.alerts)
-    .where(_key)
+    .where(_one_alert)
     .values(acknowledged_at=bindparam("acknowledged_at"), acknowledged_by=bindparam("acknowledged_by"))
 )
 WATCH = "watch"  # who raises and clears, where nobody else is named
@@ -61,12 +61,12 @@ class Alerts:
         told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
 
         def operation(tx: Transaction) -> Alert:
-            row = tx.one(HELD, values)
+            row = tx.one(HELD_ALERT, values)
             if row is not None and rows.alert(row).severity is alert.severity:
                 return rows.alert(row)
             if row is None:
                 if tx.run(RAISE, {**values, **told, "at": alert.at}).rowcount == 0:  # another process was faster
-                    return rows.alert(tx.one(FIND, values))
+                    return rows.alert(tx.one(FIND_ALERT, values))
             else:
                 tx.run(WORSE, {"alert": row[0], **told})
             return self._note(tx, values, who, {"raise": values["code"], **told}, alert.at)
@@ -78,7 +78,7 @@ class Alerts:
         values = self._of(code, run)
 
         def operation(tx: Transaction) -> Alert | None:
-            row = tx.one(HELD, values)
+            row = tx.one(HELD_ALERT, values)
             if row is None:
                 return None
             ended = max(at, row[6])  # a clock may be set back
@@ -96,7 +96,7 @@ class Alerts:
         self, tx: Transaction, code: str, run: str | None, who: str, at: float, *, why: str = ""
     ) -> Alert:
         values = self._of(code, run)
-        row = tx.one(HELD, values)
+        row = tx.one(HELD_ALERT, values)
         if row is None:
             raise self._none(code, run)
         if row[7] is not None:
@@ -106,14 +106,14 @@ class Alerts:
 
     def find(self, code: str, run: str | None = None) -> Alert:
         """The one that stands."""
-        row = self._db.one(FIND, self._of(code, run))
+        row = self._db.one(FIND_ALERT, self._of(code, run))
         if row is None:
             raise self._none(code, run)
         return rows.alert(row)
 
     def standing(self) -> list[Alert]:
         """Newest first."""
-        return [rows.alert(row) for row in self._db.all(ALL, {"project": self._project})]
+        return [rows.alert(row) for row in self._db.all(ALL_STANDING, {"project": self._project})]
 
     def history(self, most: int = 50, before: str | None = None) -> list[Alert]:
         """Those that stand and those that did, newest first; `before` is the id of the last one already seen."""
@@ -130,7 +130,7 @@ class Alerts:
     def _note(self, tx: Transaction, values: Mapping[str, Any], who: str, body: Mapping[str, Any], at: float) -> Alert:
         ledger.append(tx, self._project, values["run"] or None, "alert", who, body, at)
         tx.touch(notifications.ALERTS)
-        return rows.alert(tx.one(FIND, dict(values)))
+        return rows.alert(tx.one(FIND_ALERT, dict(values)))
 
     def _none(self, code: str, run: str | None) -> NotFound:
         of = f" of {run}" if run else ""

@@ -17,13 +17,13 @@ from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError, StoreF
 from holdfast.store import schema
 from holdfast.store.db import Db
 
-_c = schema.blobs.c
+_blobs = schema.blobs.c
 RECORD = (
     insert(schema.blobs)
     .values(sha256=bindparam("sha256"), size=bindparam("size"), created_at=bindparam("now"))
     .on_conflict_do_nothing(index_elements=["sha256"])
 )
-ALL = select(_c.sha256, _c.size).order_by(_c.sha256)
+ALL = select(_blobs.sha256, _blobs.size).order_by(_blobs.sha256)
 
 
 class Blobs:

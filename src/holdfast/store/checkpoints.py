@@ -18,16 +18,16 @@ from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction
 from holdfast.store.writer import WriteFuture
 
-_c = schema.checkpoints.c
-_mine = _c.project == bindparam("project")
+_checkpoints = schema.checkpoints.c
+_my_checkpoints = _checkpoints.project == bindparam("project")
 ADD = (
     insert(schema.checkpoints)
-    .values({column.name: bindparam(column.name) for column in _c if column.name != "key"})
+    .values({column.name: bindparam(column.name) for column in _checkpoints if column.name != "key"})
     .on_conflict_do_nothing(index_elements=["project", "id"])
 )
-FIND = select(_c.body, _c.run).where(_mine, _c.id == bindparam("id"))
-NEWEST = select(_c.body).where(_mine).order_by(_c.key.desc()).limit(bindparam("most"))
-OF_RUN = select(_c.body).where(_c.run == bindparam("run")).order_by(_c.key)
+FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, _checkpoints.id == bindparam("id"))
+NEWEST = select(_checkpoints.body).where(_my_checkpoints).order_by(_checkpoints.key.desc()).limit(bindparam("most"))
+OF_RUN = select(_checkpoints.body).where(_checkpoints.run == bindparam("run")).order_by(_checkpoints.key)
 
 
 class Checkpoints:
@@ -108,7 +108,7 @@ class Checkpoints:
         return self._db.reading(look, snapshot=True)
 
     def _row(self, view: Transaction, checkpoint_id: str) -> Any:
-        return view.one(FIND, {"project": self._project, "id": checkpoint_id})
+        return view.one(FIND_CHECKPOINT, {"project": self._project, "id": checkpoint_id})
 
     def _none(self, checkpoint_id: str, remedy: str = "") -> NotFound:
         why = f"there is none in project {self._project!r}"

@@ -21,7 +21,7 @@ from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
 KEEP = insert(schema.commands).values({column.name: bindparam(column.name) for column in _c})
-FIND = select(_c.body, _c.answer).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+FIND_COMMAND = select(_c.body, _c.answer).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
 Act = Callable[[Transaction], Mapping[str, Any]]
@@ -79,7 +79,7 @@ class Commands:
         return self._db.write(operation)
 
     def _known(self, view: Transaction, command: Command) -> CommandResult | None:
-        row = view.one(FIND, {"project": self._project, "id": command.id})
+        row = view.one(FIND_COMMAND, {"project": self._project, "id": command.id})
         if row is None:
             return None
         before = rows.command(row)

@@ -28,13 +28,13 @@ DECIDED = (
     .order_by(_r.key)
     .limit(bindparam("most"))
 )
-SIGNALS = (
+SIGNALS_OF_PAGE = (
     select(schema.signals)
     .select_from(schema.rollouts.join(schema.signals, _g.attempt == _r.final))
     .where(*_page)
     .order_by(_r.key, _g.seq)
 )
-SPANS = (
+SPANS_OF_PAGE = (
     select(schema.spans)
     .select_from(schema.rollouts.join(schema.spans, _s.attempt == _r.final))
     .where(*_page)
@@ -88,8 +88,8 @@ class Experiences:
             if not page:
                 return []
             edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
-            told = _by_attempt(view.all(SIGNALS, edges), signal)
-            did = _by_attempt(view.all(SPANS, edges), span) if spans else {}
+            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), signal)
+            did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
             return [
                 rows.decided(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
                 for row in page

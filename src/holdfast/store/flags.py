@@ -20,16 +20,16 @@ from holdfast.store.db import Db
 from holdfast.store.sql import Transaction
 from holdfast.store.writer import WriteFuture
 
-_c = schema.flags.c
-_mine = _c.project == bindparam("project")
-_put = insert(schema.flags).values({column.name: bindparam(column.name) for column in _c})
+_flags = schema.flags.c
+_my_flags = _flags.project == bindparam("project")
+_put = insert(schema.flags).values({column.name: bindparam(column.name) for column in _flags})
 PUT = _put.on_conflict_do_update(
     index_elements=["project", "name"], set_={"body": _put.excluded.body, "changed_at": _put.excluded.changed_at}
 )
-FIND = select(_c.body).where(_mine, _c.name == bindparam("name"))
-HELD = FIND.with_for_update()  # one change at a time
-ALL = select(_c.body).where(_mine).order_by(_c.name)
-DROP = delete(schema.flags).where(_mine, _c.name == bindparam("name"))
+FIND_FLAG = select(_flags.body).where(_my_flags, _flags.name == bindparam("name"))
+HELD_FLAG = FIND_FLAG.with_for_update()  # one change at a time
+ALL_FLAGS = select(_flags.body).where(_my_flags).order_by(_flags.name)
+DROP = delete(schema.flags).where(_my_flags, _flags.name == bindparam("name"))
 
 
 class Flags:
@@ -56,14 +56,14 @@ class Flags:
         return flag
 
     def get(self, name: str) -> Flag:
-        row = self._db.one(FIND, {"project": self._project, "name": name})
+        row = self._db.one(FIND_FLAG, {"project": self._project, "name": name})
         if row is None:
             raise self._none(name)
         return rows.flag(row)
 
     def all(self) -> list[Flag]:
         """By name."""
-        return [rows.flag(row) for row in self._db.all(ALL, {"project": self._project})]
+        return [rows.flag(row) for row in self._db.all(ALL_FLAGS, {"project": self._project})]
 
     def drop(self, name: str, *, who: str, why: str, now: float) -> WriteFuture[Flag]:
         """Remove it; the answer is what it was."""
@@ -80,7 +80,7 @@ class Flags:
 
     def held(self, tx: Transaction, name: str) -> Flag | None:
         """As it is, and stays while this transaction lasts."""
-        row = tx.one(HELD, {"project": self._project, "name": name})
+        row = tx.one(HELD_FLAG, {"project": self._project, "name": name})
         return None if row is None else rows.flag(row)
 
     def _note(self, tx: Transaction, who: str, body: dict[str, Any], now: float) -> None:

@@ -42,13 +42,13 @@ class OverridesFile:
     def put(self, given: Mapping[str, Any], *, now: float) -> dict[str, Any]:
         """What is pending then: what was, and what is given upon it."""
         with locked(self.path.with_suffix(".lock")):
-            pending = told(self.get()) | dict(given)
+            pending = pending_of(self.get()) | dict(given)
             Overrides(**pending)  # refused before anything is written
             kept = {"schema_version": SCHEMA, "updated_unix_ms": round(now * 1000), "pending_overrides": pending}
             write_atomically(self.path, orjson.dumps(kept, option=orjson.OPT_INDENT_2) + b"\n")
         return pending
 
 
-def told(overrides: Overrides) -> dict[str, Any]:
+def pending_of(overrides: Overrides) -> dict[str, Any]:
     """Those that are set."""
     return {name: value for name, value in asdict(overrides).items() if value is not None}

@@ -16,7 +16,7 @@ from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, move
 from holdfast.contracts.run import LedgerEntry
-from holdfast.store import checkpoints, ledger, notifications, rows, schema, versions
+from holdfast.store import checkpoints, ledger, notifications, rows, schema, sql, versions
 from holdfast.store.db import Db
 from holdfast.store.ledger_checkpoints import Anchors
 from holdfast.store.recompute import recount
@@ -353,7 +353,7 @@ class Releases:
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")
         params = {"project": self._project, "policy": policy}
-        n = versions.number(number)
+        n = sql.number(number)
         row = None if n is None else view.one(FIND, {**params, "number": n})
         if row is not None:
             return row
@@ -389,10 +389,10 @@ def has_source(view: Transaction, project: str, source: str) -> bool:
     """Whether the checkpoint or the resources are there; of what lies outside the store nothing can be said."""
     kind, _, name = source.partition(":")
     if kind == "checkpoint":
-        return view.one(checkpoints.FIND, {"project": project, "id": name}) is not None
+        return view.one(checkpoints.FIND_CHECKPOINT, {"project": project, "id": name}) is not None
     if kind == "resources":
-        number = versions.number(name)
-        return number is not None and view.one(versions.GET, {"project": project, "version": number}) is not None
+        number = sql.number(name)
+        return number is not None and view.one(versions.GET_VERSION, {"project": project, "version": number}) is not None
     return True
 
 

@@ -56,6 +56,12 @@ def plain_text(text: str | None) -> str | None:
     return _UNFIT.sub("\ufffd", text)
 
 
+def number(text: str) -> int | None:
+    """The number that the text is, as a person or the store would write one; None when it is none there could be."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10 and not text.startswith("0")
+    return int(text) if is_number else None
+
+
 class Book(dict[Executable, str]):
     """Statement → text in one engine's dialect, filled on first use."""
 

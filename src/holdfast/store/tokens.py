@@ -16,12 +16,12 @@ from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, plain_text
-from holdfast.store.versions import number
+from holdfast.store.sql import number
 from holdfast.store.writer import WriteFuture
 
-_c = schema.tokens.c
-_mine = _c.project == bindparam("project")
-_key = _c.key == bindparam("token")
+_tokens = schema.tokens.c
+_my_tokens = _tokens.project == bindparam("project")
+_one_token = _tokens.key == bindparam("token")
 ADD = (
     insert(schema.tokens)
     .values(
@@ -30,15 +30,15 @@ ADD = (
             for name in ("project", "label", "role", "sha256", "created_at", "expires_at", "revoked_at")
         }
     )
-    .returning(_c.key)
+    .returning(_tokens.key)
 )
-FIND = select(schema.tokens).where(_mine, _c.sha256 == bindparam("sha256"))
-GET = select(schema.tokens).where(_mine, _key)
-HELD = GET.with_for_update()  # one change at a time
-ALL = select(schema.tokens).where(_mine).order_by(_c.key)
-ANY = select(_c.key).where(_c.sha256 == bindparam("sha256"))
-EXPIRE = update(schema.tokens).where(_key).values(expires_at=bindparam("expires_at"))
-REVOKE = update(schema.tokens).where(_key).values(revoked_at=bindparam("revoked_at"))
+FIND_TOKEN = select(schema.tokens).where(_my_tokens, _tokens.sha256 == bindparam("sha256"))
+GET = select(schema.tokens).where(_my_tokens, _one_token)
+HELD_TOKEN = GET.with_for_update()  # one change at a time
+ALL_TOKENS = select(schema.tokens).where(_my_tokens).order_by(_tokens.key)
+ANY = select(_tokens.key).where(_tokens.sha256 == bindparam("sha256"))
+EXPIRE = update(schema.tokens).where(_one_token).values(expires_at=bindparam("expires_at"))
+REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("revoked_at"))
 DAY_S = 86_400.0
 
 
@@ -62,7 +62,7 @@ class Tokens:
 
     def find(self, sha256: str) -> Token | None:
         """The token with this hash, good or not."""
-        row = self._db.one(FIND, {"project": self._project, "sha256": sha256})
+        row = self._db.one(FIND_TOKEN, {"project": self._project, "sha256": sha256})
         return None if row is None else rows.token(row)
 
     def get(self, token_id: str) -> Token:
@@ -70,14 +70,14 @@ class Tokens:
 
     def all(self) -> list[Token]:
         """Oldest first, with those that are no good any more."""
-        return [rows.token(row) for row in self._db.all(ALL, {"project": self._project})]
+        return [rows.token(row) for row in self._db.all(ALL_TOKENS, {"project": self._project})]
 
     def revoke(self, token_id: str, who: str, why: str, now: float) -> WriteFuture[Token]:
         """It is no good from now on; IllegalMove when it was revoked before."""
         check_why("token", why)
 
         def operation(tx: Transaction) -> Token:
-            before = self._row(tx, HELD, token_id)
+            before = self._row(tx, HELD_TOKEN, token_id)
             self._refuse_revoked(rows.token(before))
             tx.run(REVOKE, {"token": before[0], "revoked_at": now})
             ledger.append(tx, self._project, None, "token", who, {"revoke": token_id, "why": plain_text(why)}, now)
@@ -104,7 +104,7 @@ class Tokens:
             raise BadInput(f"token {token_id}: grace of {grace_s} s", why="must be finite, and not negative")
 
         def operation(tx: Transaction) -> Token:
-            row = self._row(tx, HELD, token_id)
+            row = self._row(tx, HELD_TOKEN, token_id)
             old = rows.token(row)
             self._refuse_revoked(old)
             if not old.is_good(now):
@@ -128,7 +128,7 @@ class Tokens:
         key = tx.one(ADD, {**values, **times})[0]
         body = {"add": f"tok-{key}", "label": label, "role": made.role, "expires_at": made.expires_at, **more}
         ledger.append(tx, self._project, None, "token", who, body, made.created_at)
-        return rows.token(tx.one(FIND, values))
+        return rows.token(tx.one(FIND_TOKEN, values))
 
     def _row(self, view: Transaction, statement: Any, token_id: str) -> Any:
         n = number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None

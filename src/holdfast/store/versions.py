@@ -15,24 +15,18 @@ from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, canonical, to_json
 from holdfast.store.writer import WriteFuture
 
-_c = schema.resources.c
-_mine = _c.project == bindparam("project")
-SAME = select(schema.resources).where(_mine, _c.sha256 == bindparam("sha256"))
-NUMBER = select(func.coalesce(func.max(_c.version), 0) + 1).where(_mine)
+_versions = schema.resources.c
+_my_versions = _versions.project == bindparam("project")
+SAME = select(schema.resources).where(_my_versions, _versions.sha256 == bindparam("sha256"))
+NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_versions)
 PUBLISH = insert(schema.resources).values(
     {name: bindparam(name) for name in ("project", "version", "sha256", "body", "created_at")}
 )
-GET = select(schema.resources).where(_mine, _c.version == bindparam("version"))
+GET_VERSION = select(schema.resources).where(_my_versions, _versions.version == bindparam("version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
-LATEST = select(schema.resources).where(_mine).order_by(_c.version.desc()).limit(bindparam("most"))
+LATEST = select(schema.resources).where(_my_versions).order_by(_versions.version.desc()).limit(bindparam("most"))
 
 MOST = 2**31 - 1  # what the column holds
-
-
-def number(text: str) -> int | None:
-    """The number that the text is, as a person or the store would write one; None when it is none there could be."""
-    is_number = text.isascii() and text.isdecimal() and len(text) < 10 and not text.startswith("0")
-    return int(text) if is_number else None
 
 
 class Versions:
@@ -60,7 +54,7 @@ class Versions:
 
     def get(self, version: int) -> ResourceVersion:
         is_number = 0 < version <= MOST
-        row = self._db.one(GET, {"project": self._project, "version": version}) if is_number else None
+        row = self._db.one(GET_VERSION, {"project": self._project, "version": version}) if is_number else None
         if row is None:
             raise NotFound(f"resources-{version}", why=f"there is none in project {self._project!r}")
         return rows.resource_version(row)

@@ -9,7 +9,7 @@ from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.writer import WriteFuture
 
-_c = schema.workers.c
+_workers = schema.workers.c
 REGISTER = insert(schema.workers).values(
     {
         **{name: bindparam(name) for name in ("id", "project", "host", "pid", "slots")},
@@ -17,14 +17,14 @@ REGISTER = insert(schema.workers).values(
         "beat_at": bindparam("now"),
     }
 )
-BEAT = update(schema.workers).where(_c.id == bindparam("worker")).values(beat_at=bindparam("now"))
+BEAT_WORKER = update(schema.workers).where(_workers.id == bindparam("worker")).values(beat_at=bindparam("now"))
 STOP = (
     update(schema.workers)
-    .where(_c.id == bindparam("worker"))
+    .where(_workers.id == bindparam("worker"))
     .values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
 )
-NEWEST = (
-    select(schema.workers).where(_c.project == bindparam("project")).order_by(_c.key.desc()).limit(bindparam("most"))
+NEWEST_WORKERS = (
+    select(schema.workers).where(_workers.project == bindparam("project")).order_by(_workers.key.desc()).limit(bindparam("most"))
 )
 
 
@@ -37,10 +37,10 @@ class Workers:
         return self._db.write(lambda tx: tx.run(REGISTER, values) and None)
 
     def beat(self, worker: str, *, now: float) -> WriteFuture[None]:
-        return self._db.write(lambda tx: tx.run(BEAT, {"worker": worker, "now": now}) and None)
+        return self._db.write(lambda tx: tx.run(BEAT_WORKER, {"worker": worker, "now": now}) and None)
 
     def stop(self, worker: str, *, now: float) -> WriteFuture[None]:
         return self._db.write(lambda tx: tx.run(STOP, {"worker": worker, "now": now}) and None)
 
     def newest(self, most: int = 50) -> list[WorkerRecord]:
-        return [rows.worker(row) for row in self._db.all(NEWEST, {"project": self._project, "most": most})]
+        return [rows.worker(row) for row in self._db.all(NEWEST_WORKERS, {"project": self._project, "most": most})]
