@@ -117,7 +117,7 @@ def safety(
     from holdfast.prove.reports.document import Retention
     from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
     from holdfast.prove.reports.report import head_at, publish_safety
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
     how = ReportComparison(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)

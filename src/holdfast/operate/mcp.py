@@ -31,8 +31,7 @@ from holdfast.reward.judges.judge import CRITERIA
 from holdfast.reward.judges.rules import RuleJudge
 from holdfast.reward.timeout import TooLong, within
 from holdfast.reward.tools import problems
-from holdfast.store.find import find_release
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import Store, find_release, open_store
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

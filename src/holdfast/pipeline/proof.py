@@ -25,7 +25,7 @@ from holdfast.prove.matrix import paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import ProofCriteria
 from holdfast.prove.reports.report import publish
-from holdfast.store.blobs import sha256_of
+from holdfast.store.artifacts import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

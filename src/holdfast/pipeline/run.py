@@ -31,9 +31,8 @@ from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord
 from holdfast.contracts.run import RunRecord as RunRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
-from holdfast.store.desired_states import HELD, Orders
 from holdfast.store.notifications import ORDERS
-from holdfast.store.runs import taken_up
+from holdfast.store.runs import HELD, Orders, taken_up
 from holdfast.store.store import Store
 
 T = TypeVar("T")

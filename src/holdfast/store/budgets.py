@@ -16,8 +16,7 @@ from holdfast.contracts.budget import BudgetChange, BudgetEvent, BudgetEventKind
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.moves import FENCE
-from holdfast.store.queue import stale
+from holdfast.store.queue import FENCE, stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, plain_text, to_json
 from holdfast.store.writer import WriteFuture

@@ -141,8 +141,8 @@ def _named(kind: Iterable[StrEnum]) -> Decoder:
 
 
 _json_or_none = _or_none(from_json)
-_split = {None: None, **{str(split): split for split in Split}}.__getitem__
-_task = {"input": from_json, "split": _split, "metadata": lambda text: from_json(text) if text else {}}
+_SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
+_task = {"input": from_json, "split": _SPLITS.__getitem__, "metadata": lambda text: from_json(text) if text else {}}
 _rollout = _fields(Rollout, ROLLOUT, **_task, status=_named(RolloutState))
 _attempt = _fields(Attempt, ATTEMPT, status=_named(AttemptState))
 _decided = _fields(ScoredRollout, DECIDED, **_task, status=_named(RolloutState), output=_json_or_none)

@@ -1,4 +1,4 @@
-"""Runs and the state their operator wants them in; everything else hangs below a run, and a run below a project."""
+"""Runs, the state their operator wants them in, and the worker processes; a run belongs to a project."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.process import Process
-from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
+from holdfast.store.notifications import ORDERS, Changes
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -266,3 +267,68 @@ def taken_up(run_id: str) -> StaleLease:
     """What a driver is told that slept until another took its run up."""
     why = "another process has taken it up, and this one may not go on"
     return StaleLease(f"run {run_id}", why=why, remedy="'holdfast runs' shows how the other fares")
+
+
+_workers = schema.workers.c
+REGISTER = insert(schema.workers).values(
+    {
+        **{name: bindparam(name) for name in ("id", "project", "host", "pid", "slots")},
+        "started_at": bindparam("now"),
+        "beat_at": bindparam("now"),
+    }
+)
+BEAT_WORKER = update(schema.workers).where(_workers.id == bindparam("worker")).values(beat_at=bindparam("now"))
+STOP = (
+    update(schema.workers)
+    .where(_workers.id == bindparam("worker"))
+    .values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
+)
+NEWEST_WORKERS = (
+    select(schema.workers)
+    .where(_workers.project == bindparam("project"))
+    .order_by(_workers.key.desc())
+    .limit(bindparam("most"))
+)
+
+
+class Workers:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def register(self, worker: str, *, host: str, pid: int, slots: int, now: float) -> WriteFuture[None]:
+        values = {"id": worker, "project": self._project, "host": host, "pid": pid, "slots": slots, "now": now}
+        return self._db.write(lambda tx: tx.run(REGISTER, values) and None)
+
+    def beat(self, worker: str, *, now: float) -> WriteFuture[None]:
+        return self._db.write(lambda tx: tx.run(BEAT_WORKER, {"worker": worker, "now": now}) and None)
+
+    def stop(self, worker: str, *, now: float) -> WriteFuture[None]:
+        return self._db.write(lambda tx: tx.run(STOP, {"worker": worker, "now": now}) and None)
+
+    def newest(self, most: int = 50) -> list[WorkerRecord]:
+        return [rows.worker(row) for row in self._db.all(NEWEST_WORKERS, {"project": self._project, "most": most})]
+
+
+HELD = frozenset({DesiredState.PAUSED, DesiredState.FROZEN})  # a run that is to wait, and may go on later
+MOST = 10_000  # runs that are remembered
+
+
+class Orders:
+    def __init__(self, runs: Runs, changes: Changes) -> None:
+        self._runs, self._changes = runs, changes
+        self._known: dict[str, DesiredState] = {}
+        self._next: WriteFuture[None] | None = None  # the order after those that are known
+
+    def of(self, run: str) -> DesiredState:
+        """What is wanted of it."""
+        if self._next is None or self._next.settled or len(self._known) >= MOST:
+            self._next = self._changes.after(ORDERS, self._changes.seen(ORDERS))  # before we look: none is missed
+            self._known = {}
+        known = self._known
+        if run not in known:
+            known[run] = self._runs.get(run).wanted
+        return known[run]
+
+    def wait(self, at_most_s: float) -> None:
+        """Until the next order, of whichever run, or so long."""
+        self._changes.wait(ORDERS, self._changes.seen(ORDERS), at_most_s)

@@ -1,23 +1,32 @@
-"""Spans and reward signals of attempts: written under the fence, read back in their own order."""
+"""Spans and rewards of attempts: written under the fence, added to after the end, read for learning and judging.
+
+While an attempt runs, its own worker scores it. Afterwards a signal may be added, never changed: the same once more is
+harmless, another value for the same thing is refused. Each is noted in the ledger with who sent it, and the rollout's
+reward is the total again, all in one transaction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, ClassVar
 
 import orjson
 from sqlalchemy import bindparam, exists, func, insert, select, update
 
-from holdfast.contracts.errors import BadRecord, Conflict
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.contracts.rollout import Attempt
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, Refused
+from holdfast.contracts.experience import Experience, ScoredRollout
+from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm, outcome_of
+from holdfast.contracts.rollout import OPEN, Attempt, Rollout, RolloutState
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
-from holdfast.store import rows, schema
+from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.moves import FENCE
-from holdfast.store.queue import stale
+from holdfast.store.queue import FENCE, stale
+from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json
+from holdfast.store.views import Views
 from holdfast.store.writer import WriteFuture
 
 
@@ -198,3 +207,221 @@ def _rest(span: Span, *, is_json: bool) -> dict[str, Any]:
     if span.tool is not None:
         rest["tool"] = _TOOL.encode(span.tool)
     return rest
+
+
+_r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
+_page = (_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+KEY = select(_r.key).where(_r.run == bindparam("run"), _r.name == bindparam("name"))
+DECIDED = (
+    select(_r.key, _r.final, *rows.DECIDED)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.run == bindparam("run"), _r.key > bindparam("after"))
+    .order_by(_r.key)
+    .limit(bindparam("most"))
+)
+SIGNALS_OF_PAGE = (
+    select(schema.signals)
+    .select_from(schema.rollouts.join(schema.signals, _g.attempt == _r.final))
+    .where(*_page)
+    .order_by(_r.key, _g.seq)
+)
+SPANS_OF_PAGE = (
+    select(schema.spans)
+    .select_from(schema.rollouts.join(schema.spans, _s.attempt == _r.final))
+    .where(*_page)
+    .order_by(_r.key, _s.seq)
+)
+
+
+class Experiences:
+    def __init__(self, db: Db, runs: Runs, views: Views, traces: Traces) -> None:
+        self._db, self._runs, self._views, self._traces = db, runs, views, traces
+
+    def of(self, rollout_ids: Iterable[str]) -> list[Experience]:
+        """From the attempts that decided them, in the given order; those that none decided are left out."""
+        found = (self.one(rollout_id) for rollout_id in rollout_ids)
+        return [experience for experience in found if experience is not None]
+
+    def one(self, rollout_id: str) -> Experience | None:
+        """None when no attempt decided it: it is open, was cancelled, or given up."""
+        rollout = self._views.rollout(rollout_id)
+        for attempt in self._views.attempts(rollout.id):
+            if attempt.id == rollout.final_attempt:
+                spans = tuple(self._traces.spans(attempt.token))
+                models = {span.model.model for span in spans if span.model is not None}
+                return Experience(
+                    rollout=rollout.id,
+                    run=rollout.run,
+                    task=str(rollout.metadata.get("group", rollout.name)),
+                    split=rollout.split,
+                    state=rollout.status,
+                    is_final=True,
+                    spans=spans,
+                    sheet=_sheet(self._traces.sheet(attempt.token), rollout),
+                    input=rollout.input,
+                    version=models.pop() if len(models) == 1 else None,
+                )
+        return None
+
+    def decided(
+        self, run: str, *, after: str | None = None, most: int = 1000, spans: bool = False
+    ) -> list[ScoredRollout]:
+        """A page of the rollouts that an attempt decided, in the order they were enqueued, in three statements.
+
+        `after` is the id of the last one that was read; the page after the last is empty.
+        """
+        params: dict[str, Any] = {"run": self._runs.key(run), "most": most, "after": 0}
+        if after is not None:
+            params["after"] = self._key(params["run"], run, after)
+
+        def look(view: Transaction) -> list[ScoredRollout]:
+            page = view.all(DECIDED, params)
+            if not page:
+                return []
+            edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
+            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), signal)
+            did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
+            return [
+                rows.decided(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
+                for row in page
+            ]
+
+        return self._db.reading(look, snapshot=True)
+
+    def _key(self, key: int, run: str, rollout_id: str) -> int:
+        row = self._db.one(KEY, {"run": key, "name": rollout_id.removeprefix(f"{run}/")})
+        if row is None:
+            raise NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")
+        found: int = row[0]
+        return found
+
+
+def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
+    made: dict[int, list[Any]] = {}
+    for row in found:
+        made.setdefault(row[0], []).append(read(row))
+    return made
+
+
+def _sheet(sheet: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
+    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
+        return sheet
+    return RewardBreakdown(signals=(*sheet.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
+
+
+KIND = "reward"  # of the ledger's entry
+_r, _a, _g = schema.rollouts.c, schema.attempts.c, schema.signals.c
+ADD = insert(schema.signals).values({column.name: bindparam(column.name) for column in _g})
+LAST = select(func.coalesce(func.max(_g.seq), 0)).where(_g.attempt == bindparam("token"))
+FINAL = (
+    select(_a.key, _a.number, _r.reward, _r.outcome)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.key == bindparam("rollout"))
+)
+PAY = (
+    update(schema.rollouts)
+    .where(_r.key == bindparam("rollout"))
+    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarded:
+    """What became of a signal that was told after the end."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    rollout: str
+    attempt: str  # the one that decided it
+    signal: RewardTerm
+    reward: float  # of the rollout, with it
+    is_new: bool  # False: it was told before, and is there once
+
+
+class Rewards:
+    def __init__(self, db: Db, runs: Runs, views: Views, experiences: Experiences) -> None:
+        self._db, self._runs, self._views, self._experiences = db, runs, views, experiences
+
+    def attach(self, rollout_id: str, told: RewardTerm, *, who: str, now: float) -> WriteFuture[Rewarded]:
+        """Add the signal to the attempt that decided the rollout; Refused where none did, or another value is there."""
+        rollout = self._views.rollout(rollout_id)
+        _ended(rollout)
+        told = _plain(told)
+        self._check_turn(rollout, told)
+        names = {"run": self._runs.key(rollout.run), "name": rollout.name}
+        values = {name: getattr(told, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
+
+        def operation(tx: Transaction) -> Rewarded:
+            key: int = tx.one(queue.KEY, names)[0]
+            tx.one(queue.STATE, {"rollout": key})  # nobody else changes it until this is done
+            found = tx.one(FINAL, {"rollout": key})
+            if found is None:
+                raise _undecided(rollout)
+            token, number, paid, outcome = found
+            before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
+            is_new = not _is_there(rollout, before, told)
+            signals = (*before, told) if is_new else before
+            total = RewardBreakdown(signals=signals).total
+            if total is None or not isfinite(total):
+                raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
+            attempt = f"{rollout.id}:attempt-{number}"
+            if is_new:
+                tx.run(ADD, {"attempt": token, "seq": tx.one(LAST, {"token": token})[0] + 1, **values})
+                judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals) or outcome
+                tx.run(PAY, {"rollout": key, "paid": total, "judged": judged})
+                body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
+                body |= {"outcome_before": outcome, "outcome": judged}
+                ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)
+                tx.touch(notifications.FINISHED)
+            return Rewarded(rollout=rollout.id, attempt=attempt, signal=told, reward=total, is_new=is_new)
+
+        return self._db.write(operation)
+
+    def _check_turn(self, rollout: Rollout, told: RewardTerm) -> None:
+        if told.turn is None:
+            return
+        found = self._experiences.one(rollout.id)
+        turns = 0 if found is None else len(found.calls)
+        if told.turn >= turns:
+            has = "no turns" if turns == 0 else f"{turns} turns, the last is {turns - 1}"
+            raise BadInput(f"turn {told.turn}", why=f"rollout {rollout.id} has {has}", remedy="leave the turn out")
+
+
+def _ended(rollout: Rollout) -> None:
+    if rollout.status in OPEN:
+        why = f"is {rollout.status}: its own worker scores it when it ends"
+        raise Refused(f"rollout {rollout.id}", why=why, remedy="wait for its end")
+    if rollout.final_attempt is None:
+        raise _undecided(rollout)
+
+
+def _undecided(rollout: Rollout) -> Refused:
+    why = f"is {rollout.status}: no attempt decided it, so there is nothing to reward"
+    return Refused(f"rollout {rollout.id}", why=why, remedy="'holdfast requeue' gives it another chance")
+
+
+def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm) -> bool:
+    """Whether it was told already; Conflict where it was told otherwise."""
+    for one in before:
+        if (one.name, one.source, one.turn) == (told.name, told.source, told.turn):
+            if (one.value, one.weight) == (told.value, told.weight):
+                return True
+            where = "" if told.turn is None else f" at turn {told.turn}"
+            why = f"{told.source} told {told.name}{where} before: {one.value:g} × {one.weight:g}"
+            raise Conflict(
+                f"rollout {rollout.id}", why=why, remedy="what was told stands; give it another name or source"
+            )
+    return False
+
+
+def _plain(told: RewardTerm) -> RewardTerm:
+    """As a column can hold it."""
+    return RewardTerm(
+        name=plain_text(told.name),
+        value=told.value,
+        weight=told.weight,
+        source=plain_text(told.source),
+        turn=told.turn,
+        feedback=plain_text(told.feedback),
+    )

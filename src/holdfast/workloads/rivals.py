@@ -7,7 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.workloads.hacking import ARMS, CARELESS, GUARDED, Estimate, HackingOutcome, HackingResult
 
 INK, GREY = "#1b2a33", "#6f7c84"

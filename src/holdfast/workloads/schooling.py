@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.workloads.tooluse.curves import blocks
 from holdfast.workloads.townschool import TrainingRound
 

@@ -20,7 +20,7 @@ from holdfast.contracts.errors import BadInput, StoreCorrupt
 from holdfast.prove.reports import document
 from holdfast.prove.reports.document import ReportFile, ReportHead
 from holdfast.prove.reports.validate import sound_head
-from holdfast.store.blobs import sha256_of, write_atomically
+from holdfast.store.artifacts import sha256_of, write_atomically
 
 
 class RetentionAction(StrEnum):

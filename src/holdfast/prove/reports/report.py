@@ -30,7 +30,7 @@ from holdfast.prove.reports.findings import (
     find_safety,
     mean,
 )
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 
 
 def side_report(head: ReportHead, kind: str, side: Side) -> Document:

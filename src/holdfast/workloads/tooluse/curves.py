@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results
 
 BLOCKS = "▁▂▃▄▅▆▇█"

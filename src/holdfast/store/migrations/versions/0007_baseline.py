@@ -72,7 +72,7 @@ def table(name: str, *parts: list[sa.Column[Any]], key: str = "", unique: tuple[
 
 def index(name: str, of: str, names: list[Any], condition: str = "") -> None:
     """An index; one whose name begins with `ux` is unique."""
-    where = {f"{engine}_where": sa.text(condition) for engine in ("sqlite", "postgresql") if condition}
+    where: dict[str, Any] = {f"{engine}_where": sa.text(condition) for engine in ("sqlite", "postgresql") if condition}
     op.create_index(name, of, names, unique=name.startswith("ux"), **where)
 
 
