@@ -29,7 +29,7 @@ ONE_BY_ONE = """
 import os, sys
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.contracts.trace import Span, SpanKind
@@ -53,7 +53,7 @@ told("enqueue", lambda: store.queue.enqueue(run, tasks, now=1.0))
 one, two = (c.attempt for c in told("claim", lambda: store.queue.claim(run, "w", now=1.0, lease_s=9.0, most=2)))
 span = Span(seq=1, kind=SpanKind.TELEMETRY, name="s", started_at=1.0)
 told("span", lambda: store.traces.add(one, [span], now=1.0))
-told("reward", lambda: store.traces.score(one, [Signal(name="n", value=1.0, source="s")], now=1.0))
+told("reward", lambda: store.traces.score(one, [RewardTerm(name="n", value=1.0, source="s")], now=1.0))
 told("beat", lambda: store.queue.beat(run, [one.token], now=2.0, lease_s=9.0))
 told("finish", lambda: store.queue.finish(one, AttemptState.SUCCEEDED, now=2.0, reward=1.0))
 told("sweep", lambda: store.queue.sweep(now=99.0))

@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from sqlalchemy import bindparam, func, select, text
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.artifacts import MANIFEST, Artifact, Artifacts, content_hash
 from holdfast.contracts.errors import BadInput, Conflict, Lost, NotFound, StoreCorrupt, StoreError, StoreFull
@@ -27,15 +26,11 @@ from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, to_json
+from holdfast.store.sql import Transaction, canonical, into, to_json
 from holdfast.store.writer import WriteFuture
 
 _blobs = schema.blobs.c
-RECORD = (
-    insert(schema.blobs)
-    .values(sha256=bindparam("sha256"), size=bindparam("size"), created_at=bindparam("now"))
-    .on_conflict_do_nothing(index_elements=["sha256"])
-)
+RECORD = into(schema.blobs, "sha256", created_at=bindparam("now"))
 ALL = select(_blobs.sha256, _blobs.size).order_by(_blobs.sha256)
 
 
@@ -226,11 +221,7 @@ def _sync(path: Path) -> None:
 
 _checkpoints = schema.checkpoints.c
 _my_checkpoints = _checkpoints.project == bindparam("project")
-ADD = (
-    insert(schema.checkpoints)
-    .values({column.name: bindparam(column.name) for column in _checkpoints if column.name != "key"})
-    .on_conflict_do_nothing(index_elements=["project", "id"])
-)
+ADD = into(schema.checkpoints, "project", "id")
 FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, _checkpoints.id == bindparam("id"))
 NEWEST = select(_checkpoints.body).where(_my_checkpoints).order_by(_checkpoints.key.desc()).limit(bindparam("most"))
 OF_RUN = select(_checkpoints.body).where(_checkpoints.run == bindparam("run")).order_by(_checkpoints.key)
@@ -341,9 +332,7 @@ _versions = schema.resources.c
 _my_versions = _versions.project == bindparam("project")
 SAME = select(schema.resources).where(_my_versions, _versions.sha256 == bindparam("sha256"))
 NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_versions)
-PUBLISH = insert(schema.resources).values(
-    {name: bindparam(name) for name in ("project", "version", "sha256", "body", "created_at")}
-)
+PUBLISH = into(schema.resources)
 GET_VERSION = select(schema.resources).where(_my_versions, _versions.version == bindparam("version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
 LATEST = select(schema.resources).where(_my_versions).order_by(_versions.version.desc()).limit(bindparam("most"))

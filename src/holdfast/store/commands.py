@@ -15,7 +15,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import bindparam, select, text, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.access import Role, Token
 from holdfast.contracts.commands import Alert, Command, Overrides, check_why
@@ -24,11 +23,11 @@ from holdfast.contracts.records import dumps
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.artifacts import locked, write_atomically
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, from_json, number, plain_text, to_json
+from holdfast.store.sql import Transaction, canonical, from_json, into, number, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
-KEEP = insert(schema.commands).values({column.name: bindparam(column.name) for column in _c})
+KEEP = into(schema.commands)
 FIND_COMMAND = select(_c.body, _c.answer).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
@@ -116,16 +115,7 @@ def _plain(command: Command) -> Command:
 _tokens = schema.tokens.c
 _my_tokens = _tokens.project == bindparam("project")
 _one_token = _tokens.key == bindparam("token")
-ADD = (
-    insert(schema.tokens)
-    .values(
-        {
-            name: bindparam(name)
-            for name in ("project", "label", "role", "sha256", "created_at", "expires_at", "revoked_at")
-        }
-    )
-    .returning(_tokens.key)
-)
+ADD = into(schema.tokens).returning(_tokens.key)
 FIND_TOKEN = select(schema.tokens).where(_my_tokens, _tokens.sha256 == bindparam("sha256"))
 GET = select(schema.tokens).where(_my_tokens, _one_token)
 HELD_TOKEN = GET.with_for_update()  # one change at a time
@@ -243,11 +233,7 @@ _my_alerts = _alerts.project == bindparam("project")
 _stands = _alerts.cleared_at.is_(None)
 _one = (_alerts.code == bindparam("code"), _alerts.run == bindparam("run"))
 _one_alert = _alerts.key == bindparam("alert")
-RAISE = (
-    insert(schema.alerts)
-    .values({name: bindparam(name) for name in ("project", "code", "run", "severity", "message", "at")})
-    .on_conflict_do_nothing()
-)
+RAISE = into(schema.alerts, but=("key", "acknowledged_at", "acknowledged_by", "cleared_at")).on_conflict_do_nothing()
 STANDING = select(schema.alerts).where(_my_alerts, _stands)
 FIND_ALERT = STANDING.where(*_one)
 HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time

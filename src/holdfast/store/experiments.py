@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
@@ -21,33 +20,21 @@ from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, plain_text, to_json
+from holdfast.store.sql import Transaction, canonical, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
 _mine = _t.project == bindparam("project")
-BEGIN = (
-    insert(schema.trials)
-    .values({column.name: bindparam(column.name) for column in _t if column.name not in ("key", "ended_at")})
-    .on_conflict_do_nothing(index_elements=["project", "name"])
-)
+BEGIN = into(schema.trials, "project", "name", but=("key", "ended_at"))
 FIND = select(schema.trials).where(_mine, _t.name == bindparam("name"))
 ALL = select(schema.trials).where(_mine).order_by(_t.key.desc())
 # Not a lock that those who only refer to the trial wait for.
 HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(key_share=True)
 END = update(schema.trials).where(_t.key == bindparam("trial")).values(ended_at=bindparam("now"))
-EXPOSE = (
-    insert(schema.exposures)
-    .values({column.name: bindparam(column.name) for column in _e})
-    .on_conflict_do_nothing(index_elements=["trial", "unit"])
-)
+EXPOSE = into(schema.exposures, "trial", "unit")
 EXPOSURE = select(*rows.EXPOSURE).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
 EXPOSED = select(_e.arm, func.count()).where(_e.trial == bindparam("trial")).group_by(_e.arm)
-RECORD = (
-    insert(schema.served)
-    .values({column.name: bindparam(column.name) for column in _s if column.name != "key"})
-    .on_conflict_do_nothing(index_elements=["project", "id"])
-)
+RECORD = into(schema.served, "project", "id")
 REQUEST = (
     select(_s.key, _t.name, *rows.SERVED)
     .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
@@ -247,7 +234,7 @@ class Trials:
 
 _flags = schema.flags.c
 _my_flags = _flags.project == bindparam("project")
-_put = insert(schema.flags).values({column.name: bindparam(column.name) for column in _flags})
+_put = into(schema.flags)
 PUT = _put.on_conflict_do_update(
     index_elements=["project", "name"], set_={"body": _put.excluded.body, "changed_at": _put.excluded.changed_at}
 )

@@ -11,7 +11,6 @@ from typing import Any
 from unicodedata import normalize
 
 from sqlalchemy import and_, bindparam, exists, func, select
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.judgement import (
@@ -28,26 +27,20 @@ from holdfast.contracts.judgement import (
 from holdfast.contracts.records import encode
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, plain_text, to_json
+from holdfast.store.sql import Transaction, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _f, _j, _d = schema.artefacts.c, schema.judgements.c, schema.doubts.c
 _l, _c, _p = schema.labels.c, schema.calibrations.c, schema.appointments.c
 
 
-def _once(table: Any, *keys: str) -> Any:
-    """Of two with one key, the first stays."""
-    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name != "key"}
-    return insert(table).values(values).on_conflict_do_nothing(index_elements=list(keys))
-
-
 def _mine(table: Any) -> Any:
     return table.c.project == bindparam("project")
 
 
-KEEP = _once(schema.artefacts, "project", "sha256")
+KEEP = into(schema.artefacts, "project", "sha256")
 ARTEFACT = select(_f.body).where(_mine(schema.artefacts), _f.sha256 == bindparam("sha256"))
-RECORD = _once(schema.judgements, "project", "id")
+RECORD = into(schema.judgements, "project", "id")
 JUDGEMENT = select(*rows.JUDGEMENT).where(_mine(schema.judgements), _j.id == bindparam("id"))
 OF_CRITERION = (
     select(*rows.JUDGEMENT)
@@ -60,7 +53,7 @@ CRITERIA = (
     .group_by(_j.judge, _j.criterion, _j.prompt)
     .order_by(_j.judge, _j.criterion, _j.prompt)
 )
-DOUBT = _once(schema.doubts, "project", "artefact", "criterion")
+DOUBT = into(schema.doubts, "project", "artefact", "criterion")
 _answered = exists().where(
     and_(
         _l.project == _d.project,
@@ -84,13 +77,13 @@ _one = (
     _l.who == bindparam("who"),
 )
 LAST = select(*rows.LABEL).where(*_one).order_by(_l.version.desc()).limit(1)
-LABEL = insert(schema.labels).values({column.name: bindparam(column.name) for column in _l})
+LABEL = into(schema.labels)
 LABELS = (
     select(*rows.LABEL)
     .where(_mine(schema.labels), _l.criterion == bindparam("criterion"))
     .order_by(_l.artefact, _l.maker, _l.who, _l.version)
 )
-ADD = insert(schema.calibrations).values({column.name: bindparam(column.name) for column in _c if column.name != "key"})
+ADD = into(schema.calibrations)
 CALIBRATIONS = select(_c.body).where(_mine(schema.calibrations)).order_by(_c.key.desc())
 NEWEST = (
     select(_c.body)
@@ -103,7 +96,7 @@ NEWEST = (
     .order_by(_c.key.desc())
     .limit(1)
 )
-APPOINT = _once(schema.appointments, "project", "policy", "judge")
+APPOINT = into(schema.appointments, "project", "policy", "judge")
 ROLE = select(*rows.APPOINTMENT).where(
     _mine(schema.appointments), _p.policy == bindparam("policy"), _p.judge == bindparam("judge")
 )

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, text
+from sqlalchemy import bindparam, select, text
 
 from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, to_json
+from holdfast.store.sql import Transaction, into, to_json
 from holdfast.store.writer import WriteFuture
 
 NAME = "ledger.anchors"
@@ -83,7 +83,7 @@ UNPROVEN = "compare with an exported copy; decisions after that place are not pr
 OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that file away"
 _c = schema.ledger.c
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
-APPEND = insert(schema.ledger).values({c.name: bindparam(c.name) for c in _c})
+APPEND = into(schema.ledger)
 AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(bindparam("most"))
 LOCK = text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one chain, one appender at a time
 

@@ -7,7 +7,7 @@ lease lasts, so a worker that was written off cannot write. Who waits, and for h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -31,7 +31,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.store import notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, among, canonical, plain_text, to_json
+from holdfast.store.sql import Transaction, among, canonical, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _r, _a = schema.rollouts.c, schema.attempts.c
@@ -40,10 +40,7 @@ SWEEP_LIMIT = 500
 CONTENT = ("input", "split", "priority", "max_attempts", "timeout_s", "resources", "metadata")
 
 
-def _param(name: str) -> Any:
-    return bindparam(name)
-
-
+_param: Callable[[str], Any] = bindparam
 _is_queuing = _r.status == "queuing"
 _is_waiting = _r.status == "requeuing"
 _is_wanted = exists().where(schema.runs.c.key == _param("run"), schema.runs.c.wanted == "running")
@@ -52,8 +49,24 @@ _is_held = _a.status == "running"
 _is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.name == _r.step)
 
 
+def _becomes(*names: str, **values: Any) -> Any:
+    """Changes a rollout: the columns of these names get the parameters of the same name, others a value."""
+    rollout = update(schema.rollouts).where(_r.key == _param("rollout"))
+    return rollout.values({name: _param(name) for name in names} | values)
+
+
 # A fence: the attempt still runs and its lease has not run out.
 FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
+# Whoever numbers spans or counts tokens of an attempt waits for the others who do: its worker and a proxy may both.
+ATTEMPT_TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
+
+
+def fenced_insert(table: Any, **computed: Any) -> Any:
+    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
+    names = [column.name for column in table.c if column.name != "attempt"]
+    values = [computed.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
+    return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
+
 
 ENQUEUE = (
     insert(schema.rollouts)
@@ -139,20 +152,8 @@ MARK = "\n"  # around each of the versions that a worker can answer for, and in 
 _marked = _param("mark") + _r.version + _param("mark")
 TAKE = _take()
 TAKE_OF_VERSIONS = _take(func.replace(_param("versions"), _marked, _param("mark")) != _param("versions"))
-START = (
-    insert(schema.attempts)
-    .values(
-        rollout=_param("rollout"),
-        number=_param("number"),
-        worker=_param("worker"),
-        status="running",
-        started_at=_param("now"),
-        beat_at=_param("now"),
-        lease_until=_param("lease_until"),
-        deadline=_param("deadline"),
-    )
-    .returning(_a.key)
-)
+_started = {"status": "running", "started_at": _param("now"), "beat_at": _param("now")}
+START = into(schema.attempts, but=("key", "ended_at", "error", "output"), **_started).returning(_a.key)
 # A lease never reaches past the attempt's deadline: one index finds both the silent and the overdue.
 BEAT = (
     update(schema.attempts)
@@ -169,18 +170,7 @@ END_ATTEMPT = (
     .values(status=_param("status"), ended_at=_param("now"), error=_param("error"), output=_param("output"))
     .returning(_a.rollout)
 )
-SUCCEED = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(
-        status="succeeded",
-        ended_at=_param("now"),
-        final=_param("token"),
-        reward=_param("reward"),
-        outcome=_param("outcome"),
-        reason=None,
-    )
-)
+SUCCEED = _becomes("reward", "outcome", status="succeeded", ended_at=_param("now"), final=_param("token"), reason=None)
 TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).where(_r.key == _param("rollout"))
 # Of the attempts that count since the rollout was last put into the queue, those that took their worker down.
 _counting = (
@@ -191,37 +181,16 @@ _counting = (
     .subquery()
 )
 LOST = select(func.count()).select_from(_counting).where(_counting.c.status == "unresponsive")
-RETRY = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(
-        status="requeuing",
-        faults=_param("tries"),
-        interruptions=_param("interrupted"),
-        ready_at=_param("ready_at"),
-        reason=_param("reason"),
-    )
-)
-GIVE_UP = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(
-        status=_param("status"),
-        faults=_param("tries"),
-        interruptions=_param("interrupted"),
-        ended_at=_param("now"),
-        reason=_param("reason"),
-        final=_param("final"),
-        outcome=_param("outcome"),
-    )
-)
+_counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
+RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
+GIVE_UP = _becomes("status", "reason", "final", "outcome", ended_at=_param("now"), **_counts)
 # A rollout from before there were steps, or of none, is taken in by the step that asks for it.
 TAKE_IN = (
     update(schema.rollouts)
     .where(_r.run == _param("run"), _r.name == _param("name"), _r.step.is_(None))
     .values(step=_param("step"), version=_param("version"))
 )
-HAND_BACK = update(schema.rollouts).where(_r.key == _param("rollout")).values(status="queuing")
+HAND_BACK = _becomes(status="queuing")
 EXPIRED = (
     select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
     .where(_is_held, _a.lease_until <= _param("now"))
@@ -243,26 +212,9 @@ EXPIRE = (
 HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
 STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
 KEY = select(_r.key).where(_r.run == _param("run"), _r.name == _param("name"))
-CANCEL = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(status="cancelled", ended_at=_param("now"), reason=_param("reason"))
-)
-REQUEUE = (
-    update(schema.rollouts)
-    .where(_r.key == _param("rollout"))
-    .values(
-        status="queuing",
-        faults=0,
-        interruptions=0,
-        ended_at=None,
-        reason=None,
-        final=None,
-        reward=None,
-        outcome=None,
-        ready_at=_param("now"),
-    )
-)
+CANCEL = _becomes("reason", status="cancelled", ended_at=_param("now"))
+_forgotten: dict[str, Any] = dict.fromkeys(("ended_at", "reason", "final", "reward", "outcome"))
+REQUEUE = _becomes(status="queuing", faults=0, interruptions=0, ready_at=_param("now"), **_forgotten)
 OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
 WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
 BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))

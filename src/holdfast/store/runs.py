@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from sqlalchemy import BindParameter, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, bindparam, func, select, update
 
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
@@ -17,26 +17,12 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState, WorkerReco
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.notifications import ORDERS, Changes
-from holdfast.store.sql import Transaction, from_json, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
-BEGIN = (
-    insert(schema.runs)
-    .values(
-        id=bindparam("id"),
-        project=bindparam("project"),
-        kind=bindparam("kind"),
-        state="running",
-        wanted="running",
-        model_ref=bindparam("model_ref"),
-        settings=bindparam("settings"),
-        queue_limit=bindparam("queue_limit"),
-        created_at=bindparam("now"),
-        beat_at=bindparam("now"),
-    )
-    .returning(_c.key)
-)
+_born = {"state": "running", "wanted": "running", "created_at": bindparam("now"), "beat_at": bindparam("now")}
+BEGIN = into(schema.runs, but=("key", "ended_at", "error", "driver"), **_born).returning(_c.key)
 NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
 FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
@@ -53,7 +39,6 @@ NEWEST = (
     .order_by(_c.key.desc())
     .limit(bindparam("most"))
 )
-KEY_OF = select(_c.key).where(_c.id == bindparam("id"))
 WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
 STATE = (
     select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
@@ -270,13 +255,7 @@ def taken_up(run_id: str) -> StaleLease:
 
 
 _workers = schema.workers.c
-REGISTER = insert(schema.workers).values(
-    {
-        **{name: bindparam(name) for name in ("id", "project", "host", "pid", "slots")},
-        "started_at": bindparam("now"),
-        "beat_at": bindparam("now"),
-    }
-)
+REGISTER = into(schema.workers, but=("key", "stopped_at"), started_at=bindparam("now"), beat_at=bindparam("now"))
 BEAT_WORKER = update(schema.workers).where(_workers.id == bindparam("worker")).values(beat_at=bindparam("now"))
 STOP = (
     update(schema.workers)

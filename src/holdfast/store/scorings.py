@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.release import check_name
@@ -24,8 +23,8 @@ from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, plain_text, to_json
-from holdfast.store.traces import signal
+from holdfast.store.sql import Transaction, canonical, from_json, into, to_json
+from holdfast.store.traces import signal, signal_values
 from holdfast.store.writer import WriteFuture
 
 KIND = "scoring"  # of the ledger's entry
@@ -35,15 +34,10 @@ UNPROVEN = "score the run again under another name"
 
 _c, _s, _r, _l = schema.scorings.c, schema.scored.c, schema.rollouts.c, schema.ledger.c
 _named = and_(_c.project == bindparam("project"), _c.run == bindparam("run"), _c.name == bindparam("name"))
-BEGIN = (
-    insert(schema.scorings)
-    .values({name: bindparam(name) for name in ("project", "run", "name", "scorers", "who", "at")})
-    .on_conflict_do_nothing(index_elements=["project", "run", "name"])
-    .returning(_c.key)
-)
+BEGIN = into(schema.scorings, "project", "run", "name", but=("key", "rollouts", "sha256")).returning(_c.key)
 FIND = select(schema.scorings).where(_named)
 STILL = select(_c.key).where(_c.key == bindparam("scoring")).with_for_update(key_share=True)
-ADD = insert(schema.scored).values({column.name: bindparam(column.name) for column in _s})
+ADD = into(schema.scored)
 UNKNOWN = (
     select(_s.rollout)
     .select_from(
@@ -306,15 +300,4 @@ def _chunks(run: str, rows: Iterable[Scored]) -> Iterator[list[Scored]]:
 
 def _as_kept(scored: Iterable[Scored]) -> list[Kept]:
     """Those that have a signal, as the columns hold it."""
-    return [(rollout, [_values(signal) for signal in signals]) for rollout, signals in scored if signals]
-
-
-def _values(signal: RewardTerm) -> dict[str, Any]:
-    return {
-        "name": plain_text(signal.name),
-        "value": float(signal.value),
-        "weight": float(signal.weight),
-        "source": plain_text(signal.source),
-        "turn": signal.turn,
-        "feedback": plain_text(signal.feedback),
-    }
+    return [(rollout, [signal_values(signal) for signal in signals]) for rollout, signals in scored if signals]

@@ -8,14 +8,14 @@ reward is the total again, all in one transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, ClassVar
 
 import orjson
-from sqlalchemy import bindparam, exists, func, insert, select, update
+from sqlalchemy import bindparam, exists, func, select, update
 
-from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, Refused
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
 from holdfast.contracts.experience import Experience, ScoredRollout
 from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm, outcome_of
 from holdfast.contracts.rollout import OPEN, Attempt, Rollout, RolloutState
@@ -23,29 +23,19 @@ from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.queue import FENCE, stale
+from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, stale
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, from_json, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, into, plain_text, to_json
 from holdfast.store.views import Views
 from holdfast.store.writer import WriteFuture
 
-
-def _fenced_insert(table: Any, **reckoned: Any) -> Any:
-    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
-    names = [column.name for column in table.c if column.name != "attempt"]
-    values = [reckoned.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
-    source = select(schema.attempts.c.key, *values).where(FENCE)
-    return insert(table).from_select(["attempt", *names], source)
-
-
-_s = schema.spans.c
+KIND = "reward"  # of the ledger's entry
+_r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
 _seq: Any = bindparam("seq")
-ADD_SPAN = _fenced_insert(schema.spans)
-ADD_SIGNAL = _fenced_insert(schema.signals)
+ADD_SPAN = fenced_insert(schema.spans)
+ADD_SIGNAL = fenced_insert(schema.signals)
 _free = select(func.coalesce(func.max(_s.seq) + 1, _seq)).where(_s.attempt == bindparam("token"), _s.seq >= _seq)
-OPEN_SPAN = _fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
-# Whoever numbers spans of an attempt waits for the others who do: two processes must not give one number twice.
-TURN = select(schema.attempts.c.key).where(FENCE).with_for_update(key_share=True)
+OPEN_SPAN = fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
 AMEND_SPAN = (
     update(schema.spans)
     .where(
@@ -57,8 +47,34 @@ AMEND_SPAN = (
     .values(name=bindparam("span_name"), ended_at=bindparam("span_end"), body=bindparam("span_body"))
 )
 SPAN = select(_s.ended_at).where(_s.attempt == bindparam("token"), _s.seq == bindparam("span_seq"))
-SPANS = select(schema.spans).where(schema.spans.c.attempt == bindparam("token")).order_by(schema.spans.c.seq)
-SIGNALS = select(schema.signals).where(schema.signals.c.attempt == bindparam("token")).order_by(schema.signals.c.seq)
+SPANS = select(schema.spans).where(_s.attempt == bindparam("token")).order_by(_s.seq)
+SIGNALS = select(schema.signals).where(_g.attempt == bindparam("token")).order_by(_g.seq)
+DECIDED = (
+    select(_r.key, _r.final, *rows.DECIDED)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.run == bindparam("run"), _r.key > bindparam("after"))
+    .order_by(_r.key)
+    .limit(bindparam("most"))
+)
+SIGNALS_OF_PAGE, SPANS_OF_PAGE = (
+    select(table)
+    .select_from(schema.rollouts.join(table, table.c.attempt == _r.final))
+    .where(_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+    .order_by(_r.key, table.c.seq)
+    for table in (schema.signals, schema.spans)
+)
+ADD = into(schema.signals)
+LAST = select(func.coalesce(func.max(_g.seq), 0)).where(_g.attempt == bindparam("token"))
+FINAL = (
+    select(_a.key, _a.number, _r.reward, _r.outcome)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.key == bindparam("rollout"))
+)
+PAY = (
+    update(schema.rollouts)
+    .where(_r.key == bindparam("rollout"))
+    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
+)
 _KINDS = {str(kind): kind for kind in SpanKind}
 
 
@@ -79,7 +95,7 @@ class Traces:
 
         def operation(tx: Transaction) -> int:
             if not tx.is_sqlite:  # which has one writer at a time
-                tx.one(TURN, params)
+                tx.one(ATTEMPT_TURN, params)
             row = tx.one(OPEN_SPAN, params)
             if row is None:
                 raise stale(tx, attempt, now)
@@ -115,18 +131,8 @@ class Traces:
     ) -> WriteFuture[None]:
         """Record reward signals, numbered from `first`."""
         params = [
-            {
-                "token": attempt.token,
-                "now": now,
-                "seq": first + place,
-                "name": plain_text(signal.name),
-                "value": signal.value,
-                "weight": signal.weight,
-                "source": plain_text(signal.source),
-                "turn": signal.turn,
-                "feedback": plain_text(signal.feedback),
-            }
-            for place, signal in enumerate(signals)
+            {"token": attempt.token, "now": now, "seq": seq, **signal_values(signal)}
+            for seq, signal in enumerate(signals, first)
         ]
         return self._insert(ADD_SIGNAL, attempt, params, now)
 
@@ -147,6 +153,18 @@ class Traces:
 
 _MODEL, _TOOL, _EVENTS = shape(ModelCall), shape(ToolCall), shape(tuple[SpanEvent, ...])
 _NOTES = shape(Mapping[str, Any])
+
+
+def signal_values(signal: RewardTerm) -> dict[str, Any]:
+    """A signal as the columns hold it."""
+    return {
+        "name": plain_text(signal.name),
+        "value": float(signal.value),
+        "weight": float(signal.weight),
+        "source": plain_text(signal.source),
+        "turn": signal.turn,
+        "feedback": plain_text(signal.feedback),
+    }
 
 
 @rows.whole
@@ -209,30 +227,6 @@ def _rest(span: Span, *, is_json: bool) -> dict[str, Any]:
     return rest
 
 
-_r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
-_page = (_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
-KEY = select(_r.key).where(_r.run == bindparam("run"), _r.name == bindparam("name"))
-DECIDED = (
-    select(_r.key, _r.final, *rows.DECIDED)
-    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
-    .where(_r.run == bindparam("run"), _r.key > bindparam("after"))
-    .order_by(_r.key)
-    .limit(bindparam("most"))
-)
-SIGNALS_OF_PAGE = (
-    select(schema.signals)
-    .select_from(schema.rollouts.join(schema.signals, _g.attempt == _r.final))
-    .where(*_page)
-    .order_by(_r.key, _g.seq)
-)
-SPANS_OF_PAGE = (
-    select(schema.spans)
-    .select_from(schema.rollouts.join(schema.spans, _s.attempt == _r.final))
-    .where(*_page)
-    .order_by(_r.key, _s.seq)
-)
-
-
 class Experiences:
     def __init__(self, db: Db, runs: Runs, views: Views, traces: Traces) -> None:
         self._db, self._runs, self._views, self._traces = db, runs, views, traces
@@ -272,7 +266,7 @@ class Experiences:
         """
         params: dict[str, Any] = {"run": self._runs.key(run), "most": most, "after": 0}
         if after is not None:
-            params["after"] = self._key(params["run"], run, after)
+            params["after"] = self._views.key(run, after.removeprefix(f"{run}/"))
 
         def look(view: Transaction) -> list[ScoredRollout]:
             page = view.all(DECIDED, params)
@@ -288,13 +282,6 @@ class Experiences:
 
         return self._db.reading(look, snapshot=True)
 
-    def _key(self, key: int, run: str, rollout_id: str) -> int:
-        row = self._db.one(KEY, {"run": key, "name": rollout_id.removeprefix(f"{run}/")})
-        if row is None:
-            raise NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")
-        found: int = row[0]
-        return found
-
 
 def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
     made: dict[int, list[Any]] = {}
@@ -308,22 +295,6 @@ def _sheet(sheet: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
     if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
         return sheet
     return RewardBreakdown(signals=(*sheet.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
-
-
-KIND = "reward"  # of the ledger's entry
-_r, _a, _g = schema.rollouts.c, schema.attempts.c, schema.signals.c
-ADD = insert(schema.signals).values({column.name: bindparam(column.name) for column in _g})
-LAST = select(func.coalesce(func.max(_g.seq), 0)).where(_g.attempt == bindparam("token"))
-FINAL = (
-    select(_a.key, _a.number, _r.reward, _r.outcome)
-    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
-    .where(_r.key == bindparam("rollout"))
-)
-PAY = (
-    update(schema.rollouts)
-    .where(_r.key == bindparam("rollout"))
-    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +318,8 @@ class Rewards:
         """Add the signal to the attempt that decided the rollout; Refused where none did, or another value is there."""
         rollout = self._views.rollout(rollout_id)
         _ended(rollout)
-        told = _plain(told)
+        words = {name: plain_text(getattr(told, name)) for name in ("name", "source", "feedback")}
+        told = replace(told, **words)  # as a column can hold it
         self._check_turn(rollout, told)
         names = {"run": self._runs.key(rollout.run), "name": rollout.name}
         values = {name: getattr(told, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
@@ -413,15 +385,3 @@ def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm
                 f"rollout {rollout.id}", why=why, remedy="what was told stands; give it another name or source"
             )
     return False
-
-
-def _plain(told: RewardTerm) -> RewardTerm:
-    """As a column can hold it."""
-    return RewardTerm(
-        name=plain_text(told.name),
-        value=told.value,
-        weight=told.weight,
-        source=plain_text(told.source),
-        turn=told.turn,
-        feedback=plain_text(told.feedback),
-    )
