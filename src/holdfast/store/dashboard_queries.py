@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, func, literal_column, select
@@ -58,6 +59,7 @@ def _has(column: Any, part: str) -> Any:
     return func.replace(column, bindparam(part), literal_column("''")) != column
 
 
+@cache
 def _fitting(names: frozenset[str]) -> Select[Any]:
     """Among the next rows before a key those that fit, newest first."""
     window = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("scanned")).subquery()
@@ -155,7 +157,7 @@ ASKED = select(
     func.sum(_asked.c.error),
     func.avg(_asked.c.latency_s),
     func.count(_asked.c.success),
-    func.sum(_asked.c.success),
+    func.coalesce(func.sum(_asked.c.success), 0.0),
     func.avg(_asked.c.reward),
     func.avg(_asked.c.safety_cost),
 ).group_by(_asked.c.arm)
@@ -167,7 +169,7 @@ class Page:
     next: int | None  # goes on before this key; None: there is no more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ArmOutcomes:
     """What came of an arm's newest requests."""
 
@@ -244,7 +246,7 @@ class Figures:
         if not told:
             found = self._db.all(PAGE, {**params, "most": most + 1})
             return _page(found[:most], run, found[most - 1][0] if len(found) > most else None)
-        found = self._db.all(FITTING[frozenset(told)], {**params, **told})
+        found = self._db.all(_fitting(frozenset(told)), {**params, **told})
         if len(found) == most:
             return _page(found, run, found[-1][0])
         last = self._db.one(LAST_SCANNED, params)
@@ -279,7 +281,7 @@ class Figures:
         key, text = self._runs.key(run), f'"group":{to_json(group)}'
         bound = NEWEST if near is None else near + SCANNED // 2
         params = {"run": key, "before": bound, "group": text, "most": most, "scanned": SCANNED}
-        found = self._db.all(FITTING[frozenset(("group",))], params)
+        found = self._db.all(_fitting(frozenset(("group",))), params)
         exact = [row for row in found if from_json(row[9]).get("group") == group]
         return _page(exact, run, None)
 
@@ -370,26 +372,7 @@ class Figures:
     def asked(self, trial: str, most: int = 20_000) -> list[ArmOutcomes]:
         """By arm, of the trial's newest requests."""
         params = {"project": self._project, "trial": trial, "most": most}
-        return [
-            ArmOutcomes(
-                arm=row[0],
-                requests=int(row[1]),
-                errors=int(row[2] or 0),
-                latency_s=row[3],
-                told=int(row[4]),
-                succeeded=float(row[5] or 0.0),
-                reward=row[6],
-                safety_cost=row[7],
-            )
-            for row in self._db.all(ASKED, params)
-        ]
-
-
-FILTERS = ("split", "text", "least", "most_reward")
-FITTING: dict[frozenset[str], Select[Any]] = {frozenset(("group",)): _fitting(frozenset(("group",)))}
-for _place in range(1, 2 ** len(FILTERS)):
-    _names = frozenset(name for bit, name in enumerate(FILTERS) if _place >> bit & 1)
-    FITTING[_names] = _fitting(_names)
+        return [ArmOutcomes(*row) for row in self._db.all(ASKED, params)]
 
 
 def _forget_oldest(kept: dict[str, Any], most: int) -> None:
