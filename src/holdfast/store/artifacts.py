@@ -251,16 +251,10 @@ class Checkpoints:
         """The same as an effect of somebody else's transaction."""
         key = None if run is None else self._runs.key(run)
         artifact, body = checkpoint.artifact, dumps(checkpoint)
-        values = {
-            "project": self._project,
-            "id": checkpoint.id,
-            "run": key,
-            "parent": checkpoint.parent,
-            "uri": None if artifact is None else artifact.uri,
-            "sha256": None if artifact is None else artifact.sha256,
-            "body": body,
-            "added_at": now,
-        }
+        values = {"project": self._project, "id": checkpoint.id, "run": key, "parent": checkpoint.parent, "body": body}
+        values |= {"uri": None, "sha256": None, "added_at": now}
+        if artifact is not None:
+            values |= {"uri": artifact.uri, "sha256": artifact.sha256}
 
         def operation(tx: Transaction) -> None:
             if checkpoint.parent is not None and self._row(tx, checkpoint.parent) is None:

@@ -197,20 +197,9 @@ class Trials:
         return [rows.served_request(row, trial) for row in found]
 
     def _params(self, one: ServedRequest) -> dict[str, Any]:
-        return {
-            "project": self._project,
-            "trial": self._arm(one.trial, one.arm),
-            "id": plain_text(one.id),
-            "arm": one.arm,
-            "unit": plain_text(one.unit),
-            "at": one.at,
-            "error": int(one.error),
-            "latency_s": one.latency_s,
-            "tokens": one.tokens,
-            "success": one.success,
-            "reward": one.reward,
-            "safety_cost": one.safety_cost,
-        }
+        values = {name: getattr(one, name) for name in ServedRequest.__slots__}
+        values |= {"id": plain_text(one.id), "unit": plain_text(one.unit), "error": int(one.error)}
+        return values | {"project": self._project, "trial": self._arm(one.trial, one.arm)}
 
     def _arm(self, trial: str, arm: str) -> int:
         """The trial's key, when the arm is one of its own."""

@@ -68,21 +68,10 @@ def fenced_insert(table: Any, **computed: Any) -> Any:
     return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
 
 
-ENQUEUE = (
-    insert(schema.rollouts)
-    .values(
-        {c.name: bindparam(c.name) for c in schema.rollouts.c if c.name in Task.__slots__}
-        | {
-            "run": _param("run"),
-            "status": "queuing",
-            "attempt_count": 0,
-            "faults": 0,
-            "enqueued_at": _param("now"),
-            "ready_at": _param("now"),
-        }
-    )
-    .on_conflict_do_nothing(index_elements=["run", "name"])
-)
+_queued = {"run": _param("run"), "status": "queuing", "attempt_count": 0, "faults": 0}
+_queued |= {"enqueued_at": _param("now"), "ready_at": _param("now")}
+_unlike_tasks = [column.name for column in _r if column.name not in Task.__slots__]
+ENQUEUE = into(schema.rollouts, "run", "name", but=_unlike_tasks, **_queued)
 SAME_NAME = select(*(_r[name] for name in CONTENT)).where(_r.run == _param("run"), _r.name == _param("name"))
 # Producers of a bounded run take turns, so that together they keep its limit.
 TURN = select(schema.runs.c.key).where(schema.runs.c.key == _param("run")).with_for_update(key_share=True)
@@ -355,11 +344,8 @@ class Queue:
             return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
 
         if state not in ENDS:
-            raise IllegalMove(
-                f"attempt {attempt.id}",
-                why=f"cannot be finished as {state}",
-                remedy=f"use one of {', '.join(sorted(ENDS))}",
-            )
+            why, remedy = f"cannot be finished as {state}", f"use one of {', '.join(sorted(ENDS))}"
+            raise IllegalMove(f"attempt {attempt.id}", why=why, remedy=remedy)
         return self._db.write(operation)
 
     def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> WriteFuture[int]:
@@ -452,19 +438,13 @@ KILLS = 3  # workers that a task may take down before it is the agent's own fail
 
 
 def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
+    plain = ("name", "priority", "max_attempts", "timeout_s", "resources", "step", "version", "max_faults")
     return {
+        **{name: getattr(task, name) for name in plain},
         "run": run,
-        "name": task.name,
         "input": to_json(task.input),
         "split": None if task.split is None else task.split.value,
-        "priority": task.priority,
-        "max_attempts": task.max_attempts,
-        "timeout_s": task.timeout_s,
-        "resources": task.resources,
         "metadata": to_json(task.metadata) if task.metadata else None,
-        "step": task.step,
-        "version": task.version,
-        "max_faults": task.max_faults,
         "now": now,
     }
 
@@ -478,11 +458,8 @@ def _room(tx: Transaction, run: int, limit: int) -> int:
 def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> None:
     found, given = tx.one(SAME_NAME, values), tuple(values[name] for name in CONTENT)
     if tuple(found) != given and _sorted(found) != _sorted(given):
-        raise Conflict(
-            f"rollout {run}/{values['name']}",
-            why="is there already with other content",
-            remedy="use another name or another run",
-        )
+        why, remedy = "is there already with other content", "use another name or another run"
+        raise Conflict(f"rollout {run}/{values['name']}", why=why, remedy=remedy)
 
 
 def _sorted(content: Sequence[Any]) -> tuple[Any, ...]:
@@ -494,14 +471,8 @@ def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float,
     deadline = None if rollout.timeout_s is None else now + rollout.timeout_s
     lease_until = now + lease_s if deadline is None else min(now + lease_s, deadline)
     number = rollout.attempt_count
-    started = {
-        "rollout": key,
-        "number": number,
-        "worker": worker,
-        "now": now,
-        "lease_until": lease_until,
-        "deadline": deadline,
-    }
+    started = {"rollout": key, "number": number, "worker": worker, "now": now}
+    started |= {"lease_until": lease_until, "deadline": deadline}
     token = tx.one(START, started)[0]
     row = (token, number, worker, "running", now, now, lease_until, deadline, None, None)
     return Claim(rollout=rollout, attempt=rows.attempt(row, rollout.id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy import bindparam, func, select, text, update
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.evidence import Decision, Reason
@@ -19,7 +19,7 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
 from holdfast.store.ledger import Anchors
-from holdfast.store.sql import Transaction, from_json, to_json
+from holdfast.store.sql import Transaction, from_json, into, to_json
 from holdfast.store.writer import WriteFuture
 
 Told = dict[str, Any]
@@ -102,16 +102,8 @@ def _words(part: str, value: Any) -> str:
 _c = schema.releases.c
 _mine = _c.project == bindparam("project")
 _policy = _c.policy == bindparam("policy")
-ADD = insert(schema.releases).values(
-    {
-        **{name: bindparam(name) for name in ("project", "policy", "number", "kind", "source", "parent", "manifest")},
-        "stage": "candidate",
-        "share": 0,
-        "is_known_good": 0,
-        "created_at": bindparam("now"),
-        "changed_at": bindparam("now"),
-    }
-)
+_first = {"stage": "candidate", "share": 0, "is_known_good": 0, "created_at": bindparam("now")}
+ADD = into(schema.releases, but=("key", "evidence"), **_first, changed_at=bindparam("now"))
 SAME = select(schema.releases).where(_mine, _policy, _c.source == bindparam("source"))
 NUMBER = select(func.coalesce(func.max(_c.number), 0) + 1).where(_mine, _policy)
 FIND = select(schema.releases).where(_mine, _policy, _c.number == bindparam("number"))

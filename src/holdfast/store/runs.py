@@ -23,7 +23,8 @@ from holdfast.store.writer import WriteFuture
 _c = schema.runs.c
 _born = {"state": "running", "wanted": "running", "created_at": bindparam("now"), "beat_at": bindparam("now")}
 BEGIN = into(schema.runs, but=("key", "ended_at", "error", "driver"), **_born).returning(_c.key)
-NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
+_change = update(schema.runs).where(_c.key == bindparam("run"))
+NAME = _change.values(id=bindparam("id"))
 FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 _prefix: BindParameter[str] = bindparam("prefix")
@@ -40,34 +41,18 @@ NEWEST = (
     .limit(bindparam("most"))
 )
 WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
-STATE = (
-    select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
-)  # one operator at a time
-WANT = update(schema.runs).where(_c.key == bindparam("run")).values(wanted=bindparam("wanted"))
-BEAT = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"), _c.driver == bindparam("driver"))
-    .values(beat_at=bindparam("now"))
+# One operator at a time.
+STATE = select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
+WANT = _change.values(wanted=bindparam("wanted"))
+BEAT = _change.where(_c.driver == bindparam("driver")).values(beat_at=bindparam("now"))
+END = _change.values(
+    state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error")
 )
-END = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"))
-    .values(state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error"))
-)
-RESUME = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"))
-    .values(
-        state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"), driver=_c.driver + 1
-    )
-)
+_again = {"state": "running", "wanted": "running", "ended_at": None, "error": None, "beat_at": bindparam("now")}
+RESUME = _change.values(**_again, driver=_c.driver + 1)
 # What begins a run and takes it up notes by which process; an end notes none.
-DRIVEN_BY = (
-    select(schema.ledger.c.body)
-    .where(schema.ledger.c.run == bindparam("run"), schema.ledger.c.kind == "run")
-    .order_by(schema.ledger.c.seq.desc())
-    .limit(1)
-)
+_l = schema.ledger.c
+DRIVEN_BY = select(_l.body).where(_l.run == bindparam("run"), _l.kind == "run").order_by(_l.seq.desc()).limit(1)
 _WANTED = {str(wanted): wanted for wanted in DesiredState}
 _ORDER = {wanted: order for order, wanted in WANTS.items()}
 
@@ -90,15 +75,8 @@ class Runs:
         process: Process | None = None,
     ) -> WriteFuture[RunRecord]:
         """A new run, named `run-<number>-<salt>`; noted in the ledger, with the process that drives it."""
-        values = {
-            "id": f"new-{salt}-{now}",
-            "project": self.project,
-            "kind": kind,
-            "model_ref": model_ref,
-            "settings": to_json(settings),
-            "queue_limit": queue_limit,
-            "now": now,
-        }
+        values = {"id": f"new-{salt}-{now}", "project": self.project, "kind": kind, "model_ref": model_ref, "now": now}
+        values |= {"settings": to_json(settings), "queue_limit": queue_limit}
 
         def operation(tx: Transaction) -> RunRecord:
             key = tx.one(BEGIN, values)[0]
@@ -228,11 +206,8 @@ class Runs:
         if known is None:
             row = self._db.one(FIND, {"project": self.project, "id": run_id})
             if row is None:
-                raise NotFound(
-                    f"run {run_id!r}",
-                    why=f"there is none in project {self.project!r}",
-                    remedy="'holdfast runs' lists them",
-                )
+                why = f"there is none in project {self.project!r}"
+                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
             known = self._known[run_id] = (row[0], row[8])
         return known
 
@@ -256,18 +231,11 @@ def taken_up(run_id: str) -> StaleLease:
 
 _workers = schema.workers.c
 REGISTER = into(schema.workers, but=("key", "stopped_at"), started_at=bindparam("now"), beat_at=bindparam("now"))
-BEAT_WORKER = update(schema.workers).where(_workers.id == bindparam("worker")).values(beat_at=bindparam("now"))
-STOP = (
-    update(schema.workers)
-    .where(_workers.id == bindparam("worker"))
-    .values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
-)
-NEWEST_WORKERS = (
-    select(schema.workers)
-    .where(_workers.project == bindparam("project"))
-    .order_by(_workers.key.desc())
-    .limit(bindparam("most"))
-)
+_worker = update(schema.workers).where(_workers.id == bindparam("worker"))
+BEAT_WORKER = _worker.values(beat_at=bindparam("now"))
+STOP = _worker.values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
+_my_workers = select(schema.workers).where(_workers.project == bindparam("project"))
+NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(bindparam("most"))
 
 
 class Workers:
