@@ -23,12 +23,12 @@ from holdfast.contracts.records import dumps
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.artifacts import locked, write_atomically
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, from_json, into, number, plain_text, to_json
+from holdfast.store.sql import Transaction, canonical, from_json, given, into, number, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
 KEEP = into(schema.commands)
-FIND_COMMAND = select(_c.body, _c.answer).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+FIND_COMMAND = select(_c.body, _c.answer).where(given(schema.commands, "project", "id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
 Act = Callable[[Transaction], Mapping[str, Any]]
@@ -113,14 +113,14 @@ def _plain(command: Command) -> Command:
 
 
 _tokens = schema.tokens.c
-_my_tokens = _tokens.project == bindparam("project")
 _one_token = _tokens.key == bindparam("token")
 ADD = into(schema.tokens).returning(_tokens.key)
-FIND_TOKEN = select(schema.tokens).where(_my_tokens, _tokens.sha256 == bindparam("sha256"))
-GET = select(schema.tokens).where(_my_tokens, _one_token)
+_my_tokens = select(schema.tokens).where(given(schema.tokens, "project"))
+FIND_TOKEN = _my_tokens.where(given(schema.tokens, "sha256"))
+GET = _my_tokens.where(_one_token)
 HELD_TOKEN = GET.with_for_update()  # one change at a time
-ALL_TOKENS = select(schema.tokens).where(_my_tokens).order_by(_tokens.key)
-ANY = select(_tokens.key).where(_tokens.sha256 == bindparam("sha256"))
+ALL_TOKENS = _my_tokens.order_by(_tokens.key)
+ANY = select(_tokens.key).where(given(schema.tokens, "sha256"))
 EXPIRE = update(schema.tokens).where(_one_token).values(expires_at=bindparam("expires_at"))
 REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("revoked_at"))
 DAY_S = 86_400.0
@@ -229,33 +229,19 @@ class Tokens:
 
 
 _alerts = schema.alerts.c
-_my_alerts = _alerts.project == bindparam("project")
-_stands = _alerts.cleared_at.is_(None)
-_one = (_alerts.code == bindparam("code"), _alerts.run == bindparam("run"))
-_one_alert = _alerts.key == bindparam("alert")
+_my_alerts = select(schema.alerts).where(given(schema.alerts, "project"))
 RAISE = into(schema.alerts, but=("key", "acknowledged_at", "acknowledged_by", "cleared_at")).on_conflict_do_nothing()
-STANDING = select(schema.alerts).where(_my_alerts, _stands)
-FIND_ALERT = STANDING.where(*_one)
+STANDING = _my_alerts.where(_alerts.cleared_at.is_(None))
+FIND_ALERT = STANDING.where(given(schema.alerts, "code", "run"))
 HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
 ALL_STANDING = STANDING.order_by(_alerts.key.desc())
-NEWEST = (
-    select(schema.alerts)
-    .where(_my_alerts, _alerts.key < bindparam("before"))
-    .order_by(_alerts.key.desc())
-    .limit(bindparam("most"))
-)
+NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(bindparam("most"))
+_change = update(schema.alerts).where(_alerts.key == bindparam("alert"))
 # Who knew of a warning does not know that it is critical by now.
-WORSE = (
-    update(schema.alerts)
-    .where(_one_alert)
-    .values(severity=bindparam("severity"), message=bindparam("message"), acknowledged_at=None, acknowledged_by=None)
-)
-CLEAR = update(schema.alerts).where(_one_alert).values(cleared_at=bindparam("cleared_at"))
-ACKNOWLEDGE = (
-    update(schema.alerts)
-    .where(_one_alert)
-    .values(acknowledged_at=bindparam("acknowledged_at"), acknowledged_by=bindparam("acknowledged_by"))
-)
+_unseen: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": None}
+WORSE = _change.values(severity=bindparam("severity"), message=bindparam("message"), **_unseen)
+CLEAR = _change.values(cleared_at=bindparam("cleared_at"))
+ACKNOWLEDGE = _change.values({name: bindparam(name) for name in _unseen})
 WATCH = "watch"  # who raises and clears, where nobody else is named
 
 
@@ -351,6 +337,12 @@ NAMES = frozenset(one.name for one in fields(Overrides))
 
 
 class OverridesFile:
+    """Overrides for learners that follow others, in a file beside the store, in its documented shape.
+
+    Written whole, one writer at a time. A learner reads it on the machine where it runs: with a database elsewhere,
+    the folder has to be the same one.
+    """
+
     def __init__(self, folder: Path, project: str) -> None:
         # The documented name is the default project's; others must not be heard by its learners.
         mark = "" if project == "default" else f"-{hashlib.sha256(project.encode()).hexdigest()[:12]}"

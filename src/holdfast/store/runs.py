@@ -17,7 +17,7 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState, WorkerReco
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.notifications import ORDERS, Changes
-from holdfast.store.sql import Transaction, from_json, into, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
@@ -25,7 +25,7 @@ _born = {"state": "running", "wanted": "running", "created_at": bindparam("now")
 BEGIN = into(schema.runs, but=("key", "ended_at", "error", "driver"), **_born).returning(_c.key)
 _change = update(schema.runs).where(_c.key == bindparam("run"))
 NAME = _change.values(id=bindparam("id"))
-FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+FIND = select(schema.runs).where(given(schema.runs, "project", "id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 _prefix: BindParameter[str] = bindparam("prefix")
 STARTING_WITH = (
@@ -261,6 +261,11 @@ MOST = 10_000  # runs that are remembered
 
 
 class Orders:
+    """What operators want of runs, at hand: the store is read again only after an order was given, by any process.
+
+    For those who ask too often to read it each time: a learner between two steps, a proxy before every call.
+    """
+
     def __init__(self, runs: Runs, changes: Changes) -> None:
         self._runs, self._changes = runs, changes
         self._known: dict[str, DesiredState] = {}

@@ -23,7 +23,7 @@ from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, into, to_json
+from holdfast.store.sql import Transaction, canonical, from_json, given, into, to_json
 from holdfast.store.traces import signal, signal_values
 from holdfast.store.writer import WriteFuture
 
@@ -33,9 +33,8 @@ PAGE = 5_000  # signals in one read
 UNPROVEN = "score the run again under another name"
 
 _c, _s, _r, _l = schema.scorings.c, schema.scored.c, schema.rollouts.c, schema.ledger.c
-_named = and_(_c.project == bindparam("project"), _c.run == bindparam("run"), _c.name == bindparam("name"))
 BEGIN = into(schema.scorings, "project", "run", "name", but=("key", "rollouts", "sha256")).returning(_c.key)
-FIND = select(schema.scorings).where(_named)
+FIND = select(schema.scorings).where(given(schema.scorings, "project", "run", "name"))
 STILL = select(_c.key).where(_c.key == bindparam("scoring")).with_for_update(key_share=True)
 ADD = into(schema.scored)
 UNKNOWN = (
@@ -55,9 +54,7 @@ END = (
     .values(rollouts=bindparam("n"), sha256=bindparam("hash"))
 )
 OF_RUN = (
-    select(schema.scorings)
-    .where(_c.project == bindparam("project"), _c.run == bindparam("run"), _c.sha256.is_not(None))
-    .order_by(_c.key)
+    select(schema.scorings).where(given(schema.scorings, "project", "run"), _c.sha256.is_not(None)).order_by(_c.key)
 )
 AFTER = (
     select(*(column for column in _s if column.name != "scoring"))
@@ -72,7 +69,7 @@ AFTER = (
 _some = select(_s.rollout).where(_s.scoring == bindparam("scoring")).order_by(_s.rollout).limit(CHUNK)
 REMOVE_ROWS = delete(schema.scored).where(_s.scoring == bindparam("scoring"), _s.rollout.in_(_some))
 REMOVE = delete(schema.scorings).where(_c.key == bindparam("scoring"))
-KEYS = select(_c.key).where(_c.project == bindparam("project"), _c.run == bindparam("run")).order_by(_c.key)
+KEYS = select(_c.key).where(given(schema.scorings, "project", "run")).order_by(_c.key)
 EVERY = select(schema.scorings).where(_c.sha256.is_not(None)).order_by(_c.key)
 NOTED = select(_l.seq, _l.project, _l.run, _l.body).where(_l.kind == KIND).order_by(_l.seq)
 NOTED_OF = NOTED.where(_l.run == bindparam("run"))

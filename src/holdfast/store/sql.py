@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sqlalchemy import ColumnElement, Executable, Table, bindparam, or_
+from sqlalchemy import ColumnElement, Executable, Table, and_, bindparam, or_
 from sqlalchemy.dialects.postgresql import Insert, insert  # both engines compile its ON CONFLICT
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
@@ -68,6 +68,11 @@ def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) 
     values = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
     made = insert(table).values({**values, **fixed})
     return made.on_conflict_do_nothing(index_elements=keys) if keys else made
+
+
+def given(table: Table, *names: str) -> ColumnElement[bool]:
+    """Whether each of these columns is what the parameter of its name says."""
+    return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
 class Book(dict[Executable, str]):
