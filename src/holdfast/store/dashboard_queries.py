@@ -25,7 +25,8 @@ from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import from_json, to_json
-from holdfast.store.tally import ROWS, RunCounts, Totals
+from holdfast.store.tally import ROWS, RunTally, Totals
+from holdfast.store.views import ROLLOUTS
 
 SCANNED = 10_000  # rows that a page looks through for what fits
 RECENT = 2_048  # newest attempts that the pace is read from
@@ -49,9 +50,6 @@ _owner = (
     .scalar_subquery()
 )
 PACE = select(_a.started_at, _a.ended_at, _a.status, _owner).order_by(_a.key.desc()).limit(bindparam("most"))
-_final = schema.attempts.alias("final")
-_columns = (*rows.ROLLOUT, _final.c.number)
-_source = schema.rollouts.outerjoin(_final, _final.c.key == _r.final)
 
 
 def _has(column: Any, part: str) -> Any:
@@ -63,7 +61,7 @@ def _has(column: Any, part: str) -> Any:
 def _fitting(names: frozenset[str]) -> Select[Any]:
     """Among the next rows before a key those that fit, newest first."""
     window = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("scanned")).subquery()
-    found = select(*_columns).select_from(_source.join(window, window.c.key == _r.key))
+    found = ROLLOUTS.join(window, window.c.key == _r.key)
     conditions = {
         "split": _r.split == bindparam("split"),
         "text": _has(func.lower(_r.name), "text"),
@@ -76,16 +74,9 @@ def _fitting(names: frozenset[str]) -> Select[Any]:
     return found.order_by(_r.key.desc()).limit(bindparam("most"))
 
 
-# By status there is an index, which is then walked instead.
-BY_STATUS = (
-    select(*_columns)
-    .select_from(_source)
-    .where(_mine, _r.status == bindparam("status"), _before)
-    .order_by(_r.key.desc())
-    .limit(bindparam("most"))
-)
+PAGE = ROLLOUTS.where(_before).order_by(_r.key.desc()).limit(bindparam("most"))
+BY_STATUS = PAGE.where(_r.status == bindparam("status"))  # there is an index by status, which is walked then
 DECIDED = BY_STATUS.add_columns(_r.final)
-PAGE = select(*_columns).select_from(_source).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("most"))
 LAST_SCANNED = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(1).offset(bindparam("scanned") - 1)
 HELD = (
     select(_r.name, *rows.ATTEMPT)
@@ -196,7 +187,7 @@ class Figures:
     def __init__(self, db: Db, runs: Runs) -> None:
         self._db, self._runs, self._project = db, runs, runs.project
         self._lock = threading.Lock()
-        self._tallies: dict[str, RunCounts] = {}
+        self._tallies: dict[str, RunTally] = {}
         self._decisions = _Tail(after=0)
         self._kinds: dict[str, int] = {}
         self._steps: dict[str, _Tail] = {}
@@ -205,7 +196,7 @@ class Figures:
         """By status and split, with rewards; at most so many rollouts are counted on now."""
         key = self._runs.key(run)
         with self._lock:
-            tally = self._tallies.setdefault(run, RunCounts(run=key, id=run))
+            tally = self._tallies.setdefault(run, RunTally(run=key, id=run))
             _forget_oldest(self._tallies, TALLIES)
         with tally.lock:
             return self._db.reading(lambda view: tally.look(view, most), snapshot=True)

@@ -101,7 +101,7 @@ Sums = dict[Part, tuple[int, Moments]]
 
 
 @dataclass(slots=True)
-class RunCounts:
+class RunTally:
     """What was counted of one run. A look holds the lock."""
 
     run: int
