@@ -103,6 +103,7 @@ def _sample(name: str) -> object:
         "attempt",
         "seq",
         "size",
+        "paid",
         "driver",
         "step",
         "span_seq",
