@@ -251,8 +251,8 @@ class Checkpoints:
         """The same as an effect of somebody else's transaction."""
         key = None if run is None else self._runs.key(run)
         artifact, body = checkpoint.artifact, dumps(checkpoint)
-        values = {"project": self._project, "id": checkpoint.id, "run": key, "parent": checkpoint.parent, "body": body}
-        values |= {"uri": None, "sha256": None, "added_at": now}
+        values: dict[str, Any] = {"project": self._project, "id": checkpoint.id, "run": key, "body": body}
+        values |= {"parent": checkpoint.parent, "uri": None, "sha256": None, "added_at": now}
         if artifact is not None:
             values |= {"uri": artifact.uri, "sha256": artifact.sha256}
 

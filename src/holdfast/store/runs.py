@@ -48,7 +48,13 @@ BEAT = _change.where(_c.driver == bindparam("driver")).values(beat_at=bindparam(
 END = _change.values(
     state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error")
 )
-_again = {"state": "running", "wanted": "running", "ended_at": None, "error": None, "beat_at": bindparam("now")}
+_again: dict[str, Any] = {
+    "state": "running",
+    "wanted": "running",
+    "ended_at": None,
+    "error": None,
+    "beat_at": bindparam("now"),
+}
 RESUME = _change.values(**_again, driver=_c.driver + 1)
 # What begins a run and takes it up notes by which process; an end notes none.
 _l = schema.ledger.c

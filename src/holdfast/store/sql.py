@@ -65,7 +65,7 @@ def number(text: str) -> int | None:
 
 def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) -> Insert:
     """INSERT with a parameter for each column but these; with `keys`, of two with the same ones the first stays."""
-    values = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
+    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
     made = insert(table).values({**values, **fixed})
     return made.on_conflict_do_nothing(index_elements=keys) if keys else made
 

@@ -169,7 +169,7 @@ class RunTally:
         for key in self.holes - opened.keys():
             row = view.one(ONE, {"rollout": key})
             if row is not None and row[0] in DONE:
-                _put(self.sums, (*row[:3], 1, *_paid(row[3])))
+                _put(self.sums, (*row[:3], 1, *_reward_sums(row[3])))
             elif row is not None:
                 still.add(key)
         self.holes = (self.holes & opened.keys()) | still
@@ -192,8 +192,8 @@ class RunTally:
         """Take out what it was counted as, and count it as it was told since."""
         status, split, outcome, _ = view.one(ONE, {"rollout": key})
         was = told.get("outcome_before", outcome)
-        _put(self.sums, (status, split, was, -1, *_paid(told["before"], -1)))
-        _put(self.sums, (status, split, told.get("outcome", outcome), 1, *_paid(told["reward"])))
+        _put(self.sums, (status, split, was, -1, *_reward_sums(told["before"], -1)))
+        _put(self.sums, (status, split, told.get("outcome", outcome), 1, *_reward_sums(told["reward"])))
 
     def _count_on(self, view: Transaction, low: int, most: int) -> None:
         if self.counted_to >= low:
@@ -251,7 +251,7 @@ def _put(sums: Sums, row: Sequence[Any]) -> None:
     sums[part] = before + int(n), kept + Moments(n=int(rewarded), total=total or 0.0, squares=squares or 0.0)
 
 
-def _paid(reward: float | None, sign: int = 1) -> tuple[int, float, float]:
+def _reward_sums(reward: float | None, sign: int = 1) -> tuple[int, float, float]:
     """One reward, counted in or taken out again: how many, their sum, the sum of their squares."""
     return (0, 0.0, 0.0) if reward is None else (sign, sign * reward, sign * reward * reward)
 
