@@ -75,7 +75,7 @@ def keep(folder: Path, name: str, record: dict[str, Any], draw: Callable[[Path],
     """The picture and the table, in the folder; their places."""
     from json import dumps
 
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     folder.mkdir(parents=True, exist_ok=True)
     table, picture = folder / f"{name}.json", folder / f"{name}.png"

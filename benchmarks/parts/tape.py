@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.sqlite import SQLite
+from holdfast.store.db import SQLite
 
 Entry = tuple[bool, str, Any]  # is it a reader's?, the text, its parameters
 

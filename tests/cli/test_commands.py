@@ -7,7 +7,7 @@ import pytest
 from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import AttemptState, Rollout, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
-from holdfast.store.moves import SWEEP_LIMIT
+from holdfast.store.queue import SWEEP_LIMIT
 from tests.cli.conftest import Cli
 from tests.store.scene import Scene
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contracts.records import decode
 from holdfast.contracts.rollout import RolloutState
-from holdfast.store.rewards import Rewarded
+from holdfast.store.traces import Rewarded
 from tests.cli.conftest import Cli
 from tests.store.scene import Scene
 

@@ -18,7 +18,7 @@ from holdfast.pipeline.proof import Candidate, PromotionRequest, proof_of, repor
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports.validate import validate
-from holdfast.store.blobs import sha256_of
+from holdfast.store.artifacts import sha256_of
 
 WIDE = SpreadLimits(p_value=1.0, delta=1.0)
 CRITERIA = Criteria(min_reward_delta=0.1, max_seed_spread=WIDE, max_sample_spread=WIDE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreFull
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.store.store import Store
 from tests.store.children import run_child
 

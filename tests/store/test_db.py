@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import alembic.command
 import alembic.config
@@ -78,7 +80,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 def test_an_older_store_is_brought_up_to_date_with_its_rows(places: Files | Databases, clock: Clock) -> None:
     url = places.blank()
-    migrate_to(url, "0001")
+    migrate_to(url, REVISIONS[0])
     run = (
         "INSERT INTO runs (id, project, kind, state, wanted, model_ref, settings, created_at, beat_at) "
         "VALUES ('run-1-old', 'default', 'optimize', 'running', 'running', 'm', '{}', 1.0, 1.0)"
@@ -90,17 +92,17 @@ def test_an_older_store_is_brought_up_to_date_with_its_rows(places: Files | Data
     execute(url, run, rollout)
     with pytest.raises(StoreError) as refused:
         open_store(url, migrate=False)
-    assert str(refused.value) == f"store {url}: its schema is 0001, not {HEAD}; run 'holdfast store migrate'"
-    assert revision(engine_for(url)) == "0001"
+    assert str(refused.value) == f"store {url}: its schema is {REVISIONS[0]}, not {HEAD}; run 'holdfast store migrate'"
+    assert revision(engine_for(url)) == REVISIONS[0]
     with open_store(url) as store:
         assert revision(engine_for(url)) == HEAD
         scene = Scene(store, clock, "run-1-old")
         assert scene.rollout("kept").input == 41
         scene.enqueue("new")
         assert [claim.rollout.name for claim in scene.claims(9)] == ["kept", "new"]
-        store.ledger.append("note", {}, who="t", now=clock.now).result()
-        with pytest.raises(StoreError, match="append-only"):  # the guards that 0001 lacked
-            store.db.write(lambda tx: tx.run(sqlalchemy.text("DELETE FROM ledger"), {})).result()
+        store.steps.add("run-1-old", "begin", {}, function="begin", now=clock.now).result()
+        with pytest.raises(StoreError, match="a recorded step is immutable"):  # a guard that 0007 lacked
+            store.db.write(lambda tx: tx.run(sqlalchemy.text("UPDATE steps SET at = 0"), {})).result()
 
 
 def test_a_newer_store_is_refused_and_left_alone(url: str) -> None:
@@ -114,8 +116,35 @@ def test_a_newer_store_is_refused_and_left_alone(url: str) -> None:
     assert revision(engine_for(url)) == "9876"
 
 
+def test_the_baseline_is_the_schema_that_stores_of_its_revision_have(tmp_path: Path) -> None:
+    """Compared with a store that the revisions wrote one by one, before they became one."""
+    with tarfile.open(Path(__file__).parents[1] / "fixtures" / "stores" / "optimize.tar.xz") as packed:
+        packed.extract("store.sqlite", tmp_path, filter="data")
+    made = tmp_path / "made.sqlite"
+    migrate_to(str(made), REVISIONS[0])
+
+    def letters(path: Path) -> dict[str, Any]:
+        with sqlite3.connect(path) as connection:
+            found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql <> ''").fetchall()
+            letters: dict[str, Any] = {name: " ".join(sql.split()) for kind, name, sql in found if kind != "table"}
+            for name in (name for kind, name, _ in found if kind == "table" and name != "sqlite_sequence"):
+                infos = ("table_xinfo", "foreign_key_list", "index_list", "table_list")
+                letters[f"table {name}"] = [connection.execute(f"PRAGMA {info}({name})").fetchall() for info in infos]
+            letters["topics"] = sorted(connection.execute("SELECT topic FROM pulse").fetchall())
+            return letters
+
+    assert letters(made) == letters(tmp_path / "store.sqlite")
+
+
 def test_the_revisions_are_in_order() -> None:
-    assert [f"{n:04}" for n in range(1, len(REVISIONS) + 1)] == REVISIONS
+    assert [f"{n:04}" for n in range(7, len(REVISIONS) + 7)] == REVISIONS
+
+
+def test_a_store_from_before_the_baseline_is_refused_and_left_alone(url: str) -> None:
+    execute(url, "UPDATE alembic_version SET version_num = '0006'")
+    with pytest.raises(StoreError, match="its schema is 0006, and this version upgrades from 0007 on; run"):
+        open_store(url)
+    assert revision(engine_for(url)) == "0006"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.run import DesiredState
-from holdfast.store.desired_states import HELD, Orders
+from holdfast.store.runs import HELD, Orders
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, until
 from tests.conftest import Files

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord, IllegalMove, NotFound, StoreError
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState
-from holdfast.store.moves import SWEEP_LIMIT
-from holdfast.store.queue import CLOCKS_S
+from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from tests.conftest import Clock
 from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, span
 

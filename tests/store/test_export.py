@@ -270,12 +270,15 @@ def test_what_happens_during_an_export_is_not_in_it(scene: Scene) -> None:
     assert sum(line["kind"] == "ledger-entry" for line in data) == 1
 
 
-@pytest.mark.parametrize("name", ["ROLLOUTS", "ATTEMPTS", "SPANS", "SIGNALS"])
-def test_a_page_costs_the_same_in_a_run_of_any_length(files: Files, name: str) -> None:
+OF_PAGES = (exports.ROLLOUTS, exports.ATTEMPTS, *(statement for statement, _ in exports.OF_ATTEMPTS))
+
+
+@pytest.mark.parametrize("statement", OF_PAGES, ids=["rollouts", "attempts", "spans", "signals", "budgets", "events"])
+def test_a_page_costs_the_same_in_a_run_of_any_length(files: Files, statement: Any) -> None:
     engine = engine_for(files.fresh())
     connection = engine.connect(read_only=True)
     params = {"run": 1, "after": 1, "first": 1, "last": 2}
-    plan = str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[getattr(exports, name)]}", params).fetchall())
+    plan = str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[statement]}", params).fetchall())
     connection.close()
     assert "SCAN" not in plan  # by key: not over the whole table,
     assert "run=? AND key>? AND key<?" in plan  # nor over the whole run

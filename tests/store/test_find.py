@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind
-from holdfast.store.find import find_policy, find_rollout, full_name
+from holdfast.store.store import find_policy, find_rollout, full_name
 from tests.store.scene import Scene, begin
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import guards
-from holdfast.store.check import check
+from holdfast.store.check import _due, check
 from holdfast.store.store import Store, open_store
 from tests.store.scene import serving
 
@@ -51,7 +50,7 @@ def test_a_guard_that_was_dropped_is_named(store: Store, name: str, table: str) 
 
 def test_without_any_guard_each_is_named(store: Store) -> None:
     is_file = store.db.engine.name == "sqlite"
-    names = [name for kind, name in guards._due(is_file) if kind == "trigger"]
+    names = [name for kind, name in _due(is_file) if kind == "trigger"]
     tables = {name: name.rpartition("_")[0] for name in names}
     assert {"ledger_update", "resources_update", "exposures_update", "releases_birth"} <= set(names)
     run(store, *(dropped(store, name, tables[name]) for name in names))

@@ -133,8 +133,7 @@ def test_the_newest_calibration_of_exactly_this_judge_counts(store: Store) -> No
     for one in (first, second, calibration(prompt="c" * 64)):
         store.judgements.calibrate(one, who="ann").result()
     assert store.judgements.calibration("m", ON, "a" * 64) == second
-    assert not store.judgements.trusted("m", ON, "a" * 64)
-    assert store.judgements.trusted("m", ON, "c" * 64)
+    assert store.judgements.calibration("m", ON, "c" * 64) == calibration(prompt="c" * 64)
     assert store.judgements.calibration("m", ON, "d" * 64) is None  # asked otherwise: not calibrated
     assert len(store.judgements.calibrations()) == 2
     entry = list(store.ledger.entries())[1]

@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.contracts.errors import StaleLease
 from holdfast.contracts.rollout import AttemptState, Claim, RolloutState
-from holdfast.store.moves import SWEEP_LIMIT
-from holdfast.store.queue import CLOCKS_S
+from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from holdfast.store.store import open_store
 from tests.conftest import Clock
 from tests.store.scene import LEASE_S, Scene, begin, signal, span

@@ -11,7 +11,7 @@ import pytest
 from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.store.check import check
-from holdfast.store.ledger_checkpoints import NAME
+from holdfast.store.ledger import NAME
 from holdfast.store.store import Store, open_store
 from tests.conftest import Databases, Files
 from tests.store.tamper import damage, rewrite

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import StoreError
-from holdfast.store.locks import locked
+from holdfast.store.artifacts import locked
 
 
 def test_of_many_one_holds_it_at_a_time(tmp_path: Path) -> None:

@@ -10,20 +10,7 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import (
-    blobs,
-    checkpoints,
-    experiences,
-    ledger,
-    moves,
-    runs,
-    scorings,
-    steps,
-    traces,
-    versions,
-    views,
-    workers,
-)
+from holdfast.store import artifacts, ledger, queue, runs, scorings, steps, traces, views
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin
@@ -33,9 +20,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "views.REWARDS": "counts a run",
     "views.OUTCOMES": "counts a run",
     "runs.STARTING_WITH": "what a person typed, among the runs of a project",
-    "workers.NEWEST": "from the newest backwards, as far as the page reaches",
+    "runs.NEWEST_WORKERS": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
-    "blobs.ALL": "a check of everything",
+    "artifacts.ALL": "a check of everything",
     "steps.WITH_SOME": "a check of everything",
     "steps.WITH_ENTRIES": "a check of everything",
     "steps.FIRST": "a check of everything",
@@ -43,13 +30,14 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "scorings.NOTED": "a check of everything",
     "scorings.PRUNED": "a check of everything",
     "ledger.LOCK": "no query",
-    "versions.LOCK": "no query",
+    "ledger.DATABASE": "of Postgres, about the database itself",
+    "artifacts.LOCK": "no query",
 }
 SORTED = {
-    "moves.TAKE",
-    "moves.RIPEN",
-    "moves.EXPIRED",
-    "moves.NEXT_RIPE",
+    "queue.TAKE",
+    "queue.RIPEN",
+    "queue.EXPIRED",
+    "queue.NEXT_RIPE",
     "traces.SPANS",
     "ledger.LAST",
     "ledger.AFTER",
@@ -58,20 +46,7 @@ BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|check
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (
-        moves,
-        traces,
-        runs,
-        views,
-        ledger,
-        versions,
-        workers,
-        blobs,
-        checkpoints,
-        steps,
-        scorings,
-        experiences,
-    ):
+    for module in (queue, traces, runs, views, ledger, artifacts, steps, scorings):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
@@ -128,6 +103,7 @@ def _sample(name: str) -> object:
         "attempt",
         "seq",
         "size",
+        "paid",
         "driver",
         "step",
         "span_seq",
@@ -182,7 +158,7 @@ def test_no_hot_statement_reads_a_whole_table(filled: Store) -> None:
 
 
 def test_whether_the_step_of_a_rollout_is_recorded_is_found_by_the_name_of_the_step(filled: Store) -> None:
-    lines = plan(filled, moves.TAKE)
+    lines = plan(filled, queue.TAKE)
     if filled.db.engine.name == "sqlite":
         (line,) = [line for line in lines if " steps " in line]
         assert line.startswith("SEARCH steps USING") and line.endswith("(run=? AND name=?)")

@@ -8,11 +8,10 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.contracts.rollout import AttemptState
-from holdfast.store.admin import migrate
+from holdfast.store.admin import as_before, migrate, set_back
 from holdfast.store.check import check
 from holdfast.store.db import HEAD, REVISIONS
 from holdfast.store.export import export
-from holdfast.store.older import as_before, set_back
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import Scene, begin, signal

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.commands import Overrides
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
-from holdfast.store.overrides import OverridesFile
+from holdfast.store.commands import OverridesFile
 
 
 def test_each_is_kept_upon_the_others_in_the_documented_shape(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import psycopg
 import pytest
 
 from holdfast.contracts.errors import BadInput, StoreBusy, StoreError
-from holdfast.store import postgres
-from holdfast.store.db import engine_for
-from holdfast.store.postgres import Postgres, hide_password
+from holdfast.store import db
+from holdfast.store.db import Postgres, engine_for, hide_password
 from holdfast.store.store import Store, open_store
 from holdfast.store.writer import TRIES
 from tests.conftest import Clock, Databases, command
@@ -133,7 +132,7 @@ def test_a_server_that_cannot_be_reached_is_one_line(url: str, broken: object, w
 
 
 def test_without_its_driver_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "psycopg", None)
+    monkeypatch.setattr(db, "psycopg", None)
     with pytest.raises(BadInput) as refused:
         engine_for("postgresql://me:secret@host/db")
     assert str(refused.value) == (

@@ -12,7 +12,7 @@ from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
 from holdfast.store.check import check
 from holdfast.store.notifications import FINISHED
-from holdfast.store.rewards import Rewarded
+from holdfast.store.traces import Rewarded
 from tests.store.scene import Scene, signal
 
 R = RolloutState

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import StoreBusy, StoreCorrupt, StoreError
-from holdfast.store import sqlite
+from holdfast.store import db
+from holdfast.store.db import SQLite, is_store_file
 from holdfast.store.notifications import TOPICS
-from holdfast.store.sqlite import SQLite, is_store_file
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Files
 from tests.store.children import run_child
@@ -68,7 +68,7 @@ def test_a_writer_waits_for_its_turn(path: Path, clock: Clock) -> None:
 
 
 def test_a_writer_does_not_wait_for_ever(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(db, "PATIENCE_S", 0.05)
     other = SQLite(path).connect(read_only=False)
     other.execute("BEGIN IMMEDIATE")
     with open_store(path) as store:

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.contracts.errors import BadRecord, NotFound
 from holdfast.contracts.run import ResourceVersion
+from holdfast.store.sql import number
 from holdfast.store.store import Store, open_store
-from holdfast.store.versions import number
 from tests.conftest import Clock
 
 

@@ -55,7 +55,7 @@ def decide(
         from holdfast.pipeline.more import compared
         from holdfast.workloads.tooluse.suite import evaluation_from
     from holdfast.pipeline.promote import promote
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from holdfast.contracts.errors import BadInput
-from holdfast.store.blobs import replacing
+from holdfast.store.artifacts import replacing
 
 
 @contextmanager

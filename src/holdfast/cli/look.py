@@ -98,7 +98,7 @@ def rollouts(
 ) -> None:
     """List the rollouts of a run, in the order they were queued."""
     with existing(store, project) as opened:
-        from holdfast.store.find import full_name
+        from holdfast.store.store import full_name
 
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
@@ -178,7 +178,7 @@ def spans(
 ) -> None:
     """Show what happened in one attempt at a rollout."""
     with existing(store, project) as opened:
-        from holdfast.store.find import find_rollout
+        from holdfast.store.store import find_rollout
 
         found = find_rollout(opened, rollout)
         one = _attempt(opened, found, attempt)

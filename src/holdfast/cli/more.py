@@ -97,7 +97,7 @@ def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
     """The candidate, where it is one, and all that is measured of it; by its last decision, or by a run."""
     from holdfast.contracts.errors import NotFound
     from holdfast.pipeline.more import IMPROVE, compared, decided_in, last_of, proofs, samples_of
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     if "@" in held:
         release = find_release(store, held)

@@ -69,7 +69,7 @@ def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
 def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:
     from holdfast.operate import publication
     from holdfast.operate.proof import render
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     path = output or published.page
     if path.is_dir():

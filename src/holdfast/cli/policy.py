@@ -184,7 +184,7 @@ def _existing(store: str, project: str) -> Store:
 def _policy(store: Store, name: str) -> Model:
     from holdfast.pipeline.versions import policy_for, resolve
     from holdfast.policies.model import Model
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     found = policy_for(store, resolve(store, find_release(store, name).id if "@" in name else name))
     if not isinstance(found, Model):

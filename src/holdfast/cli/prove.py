@@ -155,7 +155,7 @@ def _whole(store: Store, name: str) -> str:
     """The name of a release written out, where its policy was cut short."""
     from pathlib import Path
 
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     return name if "@" not in name or Path(name).is_dir() else find_release(store, name).id
 

@@ -104,8 +104,7 @@ def add(
     from holdfast.cli.sprout import needing
     from holdfast.contracts.records import encode
     from holdfast.contracts.release import PolicyKind, Stage
-    from holdfast.store.find import find_release
-    from holdfast.store.store import open_store
+    from holdfast.store.store import find_release, open_store
 
     with needing("learn"):
         from holdfast.pipeline.versions import source_of
@@ -157,7 +156,7 @@ def retry(
     """
     from holdfast.contracts.records import encode
     from holdfast.operate.steps import try_again
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
@@ -178,7 +177,7 @@ def show_(
     """Show one version: where it is, and by what evidence."""
     from holdfast.cli import story
     from holdfast.contracts.records import encode
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
@@ -225,7 +224,7 @@ def explain(
     from holdfast.cli.story import explained
     from holdfast.contracts.records import encode
     from holdfast.operate.explain import recount
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
@@ -290,7 +289,7 @@ def promote(
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
@@ -396,7 +395,7 @@ def existing(store: str, project: str) -> Store:
 
 def _policy(store: Store, policy: str | None) -> str:
     """The one that was named, which may be cut short, or the only one there is."""
-    from holdfast.store.find import find_policy
+    from holdfast.store.store import find_policy
 
     if policy is not None:
         return find_policy(store, policy)

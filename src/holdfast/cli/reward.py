@@ -33,7 +33,7 @@ def reward(
 ) -> None:
     """Attach a reward to a rollout that has ended."""
     from holdfast.contracts.reward import RewardTerm
-    from holdfast.store.find import find_rollout
+    from holdfast.store.store import find_rollout
 
     told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
     with existing(store, project) as opened:

@@ -26,7 +26,7 @@ def rewards(
     """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
     from holdfast.cli.show import print_json
     from holdfast.contracts.records import encode
-    from holdfast.store.find import find_rollout
+    from holdfast.store.store import find_rollout
 
     with existing(store, project) as opened:
         found = find_rollout(opened, rollout)

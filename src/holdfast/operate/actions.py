@@ -19,11 +19,10 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate import recover, steps
-from holdfast.store.find import find_policy, find_rollout
 from holdfast.store.queue import ordered
 from holdfast.store.releases import BY_HAND
 from holdfast.store.sql import Transaction
-from holdfast.store.store import Store
+from holdfast.store.store import Store, find_policy, find_rollout
 
 SILENT_S = 30.0  # after that nobody drives the run any more, and it has to be ended from here
 ALONE = frozenset({"recover"})  # has transactions of its own: two of one order would be in each other's way

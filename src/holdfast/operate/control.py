@@ -17,8 +17,8 @@ from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Command, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound, Refused
 from holdfast.operate.actions import ALONE, PLANS, ActionPlan
 from holdfast.operate.auth import Caller
+from holdfast.store.artifacts import locked
 from holdfast.store.commands import CommandResult
-from holdfast.store.locks import locked
 from holdfast.store.store import Store
 
 REFUSALS = (Forbidden, Refused, NotFound, BadInput)  # the rest is trouble, and not an answer

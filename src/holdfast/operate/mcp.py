@@ -29,8 +29,7 @@ from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, TooLong
 from holdfast.reward.judges.ensemble import Opinion, cascade
 from holdfast.reward.judges.judge import CRITERIA, RuleJudge
 from holdfast.reward.tools import problems
-from holdfast.store.find import find_release
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import Store, find_release, open_store
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -19,7 +19,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Rollout, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
-from holdfast.store.checkpoints import damage_of
+from holdfast.store.artifacts import damage_of
 from holdfast.store.store import Store
 
 UNDRIVEN = frozenset({"otlp"})  # kinds of runs that show no signs of life: who reports to them comes and goes

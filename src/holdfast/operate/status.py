@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import decode, encode
 from holdfast.contracts.run import Status
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 
 
 def write_status(path: Path, status: Status) -> None:

@@ -12,9 +12,8 @@ from holdfast.contracts.release import Release, Stage, move
 from holdfast.operate.canary_controller import judge, lacking, under_way
 from holdfast.promote.release import next_step, respond, rollback_target
 from holdfast.prove.guard import GuardLimits
-from holdfast.store.find import find_release
 from holdfast.store.releases import is_undoable, taken_back
-from holdfast.store.store import Store
+from holdfast.store.store import Store, find_release
 
 FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
 FIRST = "the first version: what others are measured against"

@@ -30,9 +30,8 @@ from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
-from holdfast.store.desired_states import HELD, Orders
 from holdfast.store.notifications import ORDERS
-from holdfast.store.runs import taken_up
+from holdfast.store.runs import HELD, Orders, taken_up
 from holdfast.store.store import Store
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from holdfast.policies.loading import HUB, is_hub, load, sha256_of
 from holdfast.policies.local import Local
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
-from holdfast.store import versions
+from holdfast.store.sql import number as number_in
 from holdfast.store.store import Store
 
 SOURCES = ("shelf", "checkpoint", "weights", "resources")  # what the source of a release may begin with
@@ -219,7 +219,7 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         text = name.partition(":")[2]
         if not text.isdecimal() or model is None:
             raise BadInput(f"source {name}", why="resources are a number, given to a model", remedy="add --model")
-        number = versions.number(text)
+        number = number_in(text)
         if number is None:
             raise NotFound(f"source {name}", why=f"there is none in project {store.project!r}")
         is_far = "/" in model and not is_near(store, model)  # as in openai/gpt-4o-mini

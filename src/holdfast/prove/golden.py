@@ -20,7 +20,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.records import dumps, encode, loads
 from holdfast.contracts.trace import SpanKind
 from holdfast.prove.suite import Suite, canonical
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 

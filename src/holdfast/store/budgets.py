@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sqlalchemy import Select, and_, bindparam, case, func, or_, select
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.budget import BudgetChange, BudgetEvent, BudgetEventKind, ThinkingBudget, Tier
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.moves import FENCE
-from holdfast.store.queue import stale
+from holdfast.store.queue import ATTEMPT_TURN, fenced_insert, stale
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, plain_text, to_json
 from holdfast.store.writer import WriteFuture
@@ -27,21 +25,12 @@ _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
 FIXED = ("attempt", "tier", "assessment", "ceiling", "cap", "created_at")
 
 
-def _fenced(table: Any) -> Any:
-    """INSERT … SELECT from the attempt's own row, if the fence lets it through."""
-    names = [column.name for column in table.c if column.name != "attempt"]
-    values = [bindparam(name, type_=table.c[name].type).label(name) for name in names]
-    return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
-
-
-_kept = _fenced(schema.budgets)
+_kept = fenced_insert(schema.budgets)
 KEEP = _kept.on_conflict_do_update(
     index_elements=["attempt"],
     set_={column.name: _kept.excluded[column.name] for column in _b if column.name not in FIXED},
 )
-ADD = _fenced(schema.budget_events)
-# Whoever changes a budget waits for the others who do: an attempt's worker and a proxy may both count what it thinks.
-TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
+ADD = fenced_insert(schema.budget_events)
 KEPT = select(*_b).where(_b.attempt == bindparam("token"))
 _source = (
     schema.budgets.join(schema.attempts, _a.key == _b.attempt)
@@ -136,7 +125,7 @@ class Budgets:
         fence = {"token": attempt.token, "now": now}
 
         def operation(tx: Transaction) -> None:
-            if tx.one(TURN, fence) is None:
+            if tx.one(ATTEMPT_TURN, fence) is None:
                 raise stale(tx, attempt, now)
             row, new = tx.one(KEPT, fence), change
             kept = None if row is None else rows.budget(row, attempt.id)

@@ -1,36 +1,144 @@
 """Is a store sound? The file, its guards, the life cycle of everything in it, what serves, what was judged, the
-ledger's chain and what follows from it, the blobs.
+ledger's chain and what follows from it, the blobs. Reading only.
 
-Reading only.
+The guards are the triggers and indexes of the database. To compare them, the migrations are replayed on paper. SQLite
+keeps each statement to the letter; Postgres rewrites it, so there the names and literals in it are compared, and a
+guard's code to the letter.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, case, func, or_, select, text
+from sqlalchemy import PrimaryKeyConstraint, Select, UniqueConstraint, and_, case, func, or_, select, text
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import guards, rows, schema, scorings, steps
-from holdfast.store.blobs import sha256_of
-from holdfast.store.recompute import recount
-from holdfast.store.releases import has_source
+from holdfast.store import rows, schema, scorings, steps
+from holdfast.store.artifacts import sha256_of
+from holdfast.store.db import MIGRATING, migrations
+from holdfast.store.releases import has_source, recount
 from holdfast.store.sql import Transaction, among, from_json
 from holdfast.store.store import Store
+
+MADE = re.compile(r"CREATE (?:UNIQUE )?(TRIGGER|INDEX|FUNCTION) (\w+)")
+GONE = re.compile(r"DROP (TRIGGER|INDEX|FUNCTION) (?:IF EXISTS )?(\w+)")
+WORD = re.compile(r"'[^']*'|[a-z_][a-z_0-9]*")
+# Where the two ways to write it differ: BETWEEN becomes two comparisons, IN becomes = ANY (ARRAY[…]).
+NOISE = frozenset(("all", "and", "any", "array", "between", "btree", "in", "not", "or", "text", "using"))
+IN_FILE = text("SELECT upper(type), name, sql FROM sqlite_master WHERE type IN ('trigger', 'index') AND sql <> ''")
+TRIGGERS = text(
+    "SELECT t.tgname, pg_get_triggerdef(t.oid, true), t.tgenabled = 'O', p.prosrc FROM pg_trigger t"
+    " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid"
+    " WHERE NOT t.tgisinternal AND c.relnamespace = current_schema()::regnamespace"
+)
+INDEXES = text(
+    "SELECT c.relname, pg_get_indexdef(c.oid, 0, true) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+    " WHERE i.indisvalid AND c.relnamespace = current_schema()::regnamespace"
+)
+Kept = dict[tuple[str, str], Any]  # kind and name → what it says, in a form that can be compared
+
+
+def missing(view: Transaction) -> Iterator[str]:
+    """What is not as the migrations made it, a sentence each; an index more than these does no harm."""
+    found = _in_file(view) if view.is_sqlite else _on_server(view)
+    due = _due(view.is_sqlite)
+    for (kind, name), says in sorted(due.items()):
+        if (kind, name) not in found:
+            yield f"{kind} {name}: is not there"
+        elif found[kind, name] != says:
+            yield f"{kind} {name}: is not the one that was made, or is switched off"
+    yield from (
+        f"{kind} {name}: is not one of the store's"
+        for kind, name in sorted(found.keys() - due.keys())
+        if kind == "trigger"
+    )
+
+
+def _in_file(view: Transaction) -> Kept:
+    return {(kind.lower(), name): _plain(sql) for kind, name, sql in view.all(IN_FILE, {})}
+
+
+def _on_server(view: Transaction) -> Kept:
+    triggers = {("trigger", n): (_words(sql), is_on, code) for n, sql, is_on, code in view.all(TRIGGERS, {})}
+    return triggers | {("index", name): _words(sql) for name, sql in view.all(INDEXES, {})}
+
+
+@lru_cache
+def _due(is_sqlite: bool) -> Kept:
+    made = _replayed("sqlite" if is_sqlite else "postgresql")
+    if is_sqlite:
+        return {(kind, name): _plain(sql) for (kind, name), sql in made.items()}
+    code = {name: sql.split("$$")[1] for (kind, name), sql in made.items() if kind == "function"}
+    due: Kept = {("index", name): _words(sql) for (kind, name), sql in made.items() if kind == "index"}
+    for table in schema.metadata.tables.values():
+        for constraint in table.constraints:
+            if isinstance(constraint, UniqueConstraint | PrimaryKeyConstraint):
+                columns = ", ".join(constraint.columns.keys())
+                due["index", str(constraint.name)] = _words(
+                    f"CREATE UNIQUE INDEX {constraint.name} ON {table.name} ({columns})"
+                )
+    for (kind, name), sql in made.items():
+        if kind == "trigger":
+            due[kind, name] = (_words(sql), True, code[name])
+    return due
+
+
+def _replayed(dialect: str) -> dict[tuple[str, str], str]:
+    """The statements that make guards, by kind and name, as the migrations up to today's leave them."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    paper = Paper()
+    context = MigrationContext.configure(dialect_name=dialect, opts={"as_sql": True, "output_buffer": paper})
+    steps = list(ScriptDirectory.from_config(migrations()).walk_revisions())
+    with MIGRATING, Operations.context(context):
+        for step in reversed(steps):
+            step.module.upgrade()
+    kept: dict[tuple[str, str], str] = {}
+    for sql in paper.statements:
+        if (made := MADE.match(sql)) is not None:
+            kept[made[1].lower(), made[2]] = sql
+        elif (gone := GONE.match(sql)) is not None:
+            kept.pop((gone[1].lower(), gone[2]), None)
+    return kept
+
+
+class Paper:
+    """What a migration that runs on paper writes to: one statement at a time."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def write(self, sql: str) -> None:
+        self.statements.append(sql.strip())
+
+    def flush(self) -> None:
+        pass
+
+
+def _plain(sql: str) -> str:
+    return " ".join(sql.split()).rstrip("; ")
+
+
+def _words(sql: str) -> frozenset[str]:
+    """The names and literals in a statement."""
+    return frozenset(WORD.findall(sql.replace("public.", "").lower())) - NOISE
+
 
 MOST = 20  # problems of one kind that are listed
 MORE = f"… and more of the same kind: only the first {MOST} are listed"
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
 _holder = schema.attempts.alias("holder")
 _final = schema.attempts.alias("final")
-_rollout = (_u.id, _r.name, _r.status)
 _with_run = schema.rollouts.join(schema.runs, _u.key == _r.run)
 
 
@@ -57,6 +165,39 @@ def _among(column: Any, values: Iterable[StrEnum]) -> Any:
     return among(column, *(value.value for value in sorted(values)))
 
 
+Rule = tuple[Select[Any], Callable[..., str]]  # finds the rows that break it, and says so of one
+
+
+def _rule(statement: Select[Any], says: str | Callable[..., str]) -> Rule:
+    """In a sentence, {0}, {1} … are the columns of a row."""
+    return statement.limit(MOST + 1), says.format if isinstance(says, str) else says
+
+
+def _of_rollout(source: Any, says: str, *conditions: Any, more: tuple[Any, ...] = ()) -> Rule:
+    """A sentence about a rollout; {2} is its status, {3} … are the further columns."""
+    statement = select(_u.id, _r.name, _r.status, *more).select_from(source).where(*conditions)
+    return _rule(statement, "rollout {0}/{1}: " + says)
+
+
+def _lost(child: Any, parent: Any, says: str) -> Rule:
+    """Rows that refer to something that is not there; {0} is what they refer to, {1} how many they are."""
+    source = child.table.outerjoin(parent.table, parent == child)
+    found = select(child, func.count()).select_from(source).where(parent.is_(None)).group_by(child)
+    return _rule(found, says)
+
+
+def _about_nothing(table: Any) -> Rule:
+    source = table.outerjoin(schema.artefacts, and_(_f.project == table.c.project, _f.sha256 == table.c.artefact))
+    found = (
+        select(table.c.artefact, func.count())
+        .select_from(source)
+        .where(_f.sha256.is_(None))
+        .group_by(table.c.project, table.c.artefact)
+        .order_by(table.c.artefact)
+    )
+    return _rule(found, f"artefact {{0:.12}}: is not there, but has {{1}} {table.name}")
+
+
 _running_attempts = (
     select(func.count())
     .select_from(_holder)
@@ -64,41 +205,17 @@ _running_attempts = (
     .correlate(schema.rollouts)
     .scalar_subquery()
 )
+_held = and_(_holder.c.rollout == _r.key, _holder.c.status == "running")
 _tries = select(_a.rollout, func.count().label("n"), func.max(_a.number).label("last")).group_by(_a.rollout).subquery()
-_tries_n = func.coalesce(_tries.c.n, 0)
+_tries_n, _tries_last = func.coalesce(_tries.c.n, 0), func.coalesce(_tries.c.last, 0)
 _decided = or_(_r.status == "succeeded", _r.status == "failed")
-
-HELD_BY_ONE = (
-    select(*_rollout, _running_attempts).select_from(_with_run).where(_r.status == "running", _running_attempts != 1)
-)
-HELD_BY_NONE = (
-    select(*_rollout, _holder.c.number)
-    .select_from(_with_run.join(_holder, and_(_holder.c.rollout == _r.key, _holder.c.status == "running")))
-    .where(_r.status != "running")
-)
 # A failed one was ended by the agent: it raised, ran out of time, or took its workers down.
 _decides = or_(
     _final.c.status == _r.status,
     and_(_r.status == "failed", _among(_final.c.status, (AttemptState.TIMEOUT, AttemptState.UNRESPONSIVE))),
 )
-HAS_FINAL = (
-    select(*_rollout)
-    .select_from(_with_run.outerjoin(_final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _decides)))
-    .where(_decided, _final.c.key.is_(None))
-)
-NEEDS_NO_FINAL = select(*_rollout).select_from(_with_run).where(~_decided, _r.final.is_not(None))
-NUMBERED = (
-    select(*_rollout, _tries_n, func.coalesce(_tries.c.last, 0), _r.attempt_count)
-    .select_from(_with_run.outerjoin(_tries, _tries.c.rollout == _r.key))
-    .where(or_(_tries_n != _r.attempt_count, func.coalesce(_tries.c.last, 0) != _tries_n))
-)
-ENDED = select(*_rollout).select_from(_with_run).where(_among(_r.status, DONE) != _r.ended_at.is_not(None))
-KNOWN = select(*_rollout).select_from(_with_run).where(~_among(_r.status, RolloutState))
-ATTEMPT_KNOWN = (
-    select(*_rollout, _a.number, _a.status)
-    .select_from(_with_run.join(schema.attempts, _a.rollout == _r.key))
-    .where(or_(~_among(_a.status, AttemptState), (_a.status == "running") == _a.ended_at.is_not(None)))
-)
+_with_final = _with_run.outerjoin(_final, and_(_final.c.key == _r.final, _final.c.rollout == _r.key, _decides))
+_given = and_(schema.resources.c.project == _u.project, schema.resources.c.version == _r.resources)
 RUN_KNOWN = select(_u.id, _u.state, _u.wanted).where(
     or_(
         ~_among(_u.state, RunState),
@@ -106,24 +223,6 @@ RUN_KNOWN = select(_u.id, _u.state, _u.wanted).where(
         (_u.state == "running") == _u.ended_at.is_not(None),
     )
 )
-HAS_RESOURCES = (
-    select(*_rollout, _r.resources)
-    .select_from(
-        _with_run.outerjoin(
-            schema.resources,
-            and_(schema.resources.c.project == _u.project, schema.resources.c.version == _r.resources),
-        )
-    )
-    .where(_r.resources.is_not(None), schema.resources.c.key.is_(None))
-)
-
-
-def _orphans(table: Any) -> Select[Any]:
-    """Rows whose attempt is not there."""
-    source = table.outerjoin(schema.attempts, _a.key == table.c.attempt)
-    return select(table.c.attempt, func.count()).select_from(source).where(_a.key.is_(None)).group_by(table.c.attempt)
-
-
 _b, _spent = schema.budgets.c, schema.budget_events.alias("spent")
 _told = (
     select(
@@ -136,50 +235,25 @@ _told = (
     .group_by(_spent.c.attempt)
     .subquery()
 )
+_t = _told.c
 ADD_UP = (
-    select(_b.attempt, _b.spent, func.coalesce(_told.c.spent, 0), _b.events, func.coalesce(_told.c.n, 0))
-    .select_from(schema.budgets.outerjoin(_told, _told.c.attempt == _b.attempt))
-    .where(
-        or_(
-            _told.c.n.is_(None),
-            _b.spent != _told.c.spent,
-            _b.allowed != _told.c.allowed,
-            _b.events != _told.c.n,
-            _b.events != _told.c.last,
-        )
-    )
+    select(_b.attempt, _b.spent, func.coalesce(_t.spent, 0), _b.events, func.coalesce(_t.n, 0))
+    .select_from(schema.budgets.outerjoin(_told, _t.attempt == _b.attempt))
+    .where(or_(_t.n.is_(None), _b.spent != _t.spent, _b.allowed != _t.allowed, _b.events != _t.n, _b.events != _t.last))
 )
 _k, _parent = schema.checkpoints.c, schema.checkpoints.alias("parent")
-HAS_PARENT = (
-    select(_k.id, _k.parent)
-    .select_from(
-        schema.checkpoints.outerjoin(_parent, and_(_parent.c.project == _k.project, _parent.c.id == _k.parent))
-    )
-    .where(_k.parent.is_not(None), _parent.c.key.is_(None))
-)
+_grown = schema.checkpoints.outerjoin(_parent, and_(_parent.c.project == _k.project, _parent.c.id == _k.parent))
+HAS_PARENT = select(_k.id, _k.parent).select_from(_grown).where(_k.parent.is_not(None), _parent.c.key.is_(None))
 SAVED = select(_k.id, _k.uri, _k.sha256).where(_k.uri.is_not(None)).order_by(_k.key)
-OF_NO_RUN = (
-    select(schema.steps.c.run, func.count())
-    .select_from(schema.steps.outerjoin(schema.runs, _u.key == schema.steps.c.run))
-    .where(_u.key.is_(None))
-    .group_by(schema.steps.c.run)
-)
 _y, _z = schema.scorings.c, schema.scored.c
-OF_NO_SCORING = (
-    select(_z.scoring, func.count())
-    .select_from(schema.scored.outerjoin(schema.scorings, _y.key == _z.scoring))
-    .where(_y.key.is_(None))
-    .group_by(_z.scoring)
-)
-_run_of_it = and_(_u.id == _y.run, _u.project == _y.project)
-SCORES_NO_RUN = (
-    select(_y.name, _y.run).select_from(schema.scorings.outerjoin(schema.runs, _run_of_it)).where(_u.key.is_(None))
-)
+_scored_run = and_(_u.id == _y.run, _u.project == _y.project)
+_scored_runs = schema.scorings.outerjoin(schema.runs, _scored_run)
+SCORES_NO_RUN = select(_y.name, _y.run).select_from(_scored_runs).where(_u.key.is_(None))
 SCORES_NOTHING = (
     select(_y.name, _y.run, _z.rollout)
     .select_from(
         schema.scored.join(schema.scorings, _y.key == _z.scoring)
-        .join(schema.runs, _run_of_it)
+        .join(schema.runs, _scored_run)
         .outerjoin(schema.rollouts, and_(_r.run == _u.key, _r.name == func.substr(_z.rollout, func.length(_y.run) + 2)))
     )
     .where(_z.seq == 1, _r.key.is_(None))
@@ -193,10 +267,8 @@ WITHOUT_A_GAP = (
     .where(_steps.c.before < _steps.c.step - 1)
     .order_by(_steps.c.run, _steps.c.step)
 )
-
-_l, _t, _s = schema.releases.c, schema.trials.c, schema.served.c
-_release = (_l.policy, _l.number)
-RELEASE_KNOWN = select(*_release, _l.stage, _l.share, _l.kind).where(
+_l, _x, _s = schema.releases.c, schema.trials.c, schema.served.c
+RELEASE_KNOWN = select(_l.policy, _l.number, _l.stage, _l.share, _l.kind).where(
     or_(
         ~_among(_l.stage, Stage),
         ~_among(_l.kind, PolicyKind),
@@ -212,45 +284,23 @@ ALONE = (
     .having(func.count() > 1)
 )
 HAS_EVIDENCE = (
-    select(*_release, _l.evidence)
+    select(_l.policy, _l.number, _l.evidence)
     .select_from(schema.releases.outerjoin(schema.blobs, schema.blobs.c.sha256 == _l.evidence))
     .where(_l.evidence.is_not(None), schema.blobs.c.sha256.is_(None))
 )
-
-
-def _of_no_trial(table: Any) -> Select[Any]:
-    """Rows whose trial is not there."""
-    source = table.outerjoin(schema.trials, _t.key == table.c.trial)
-    return select(table.c.trial, func.count()).select_from(source).where(_t.key.is_(None)).group_by(table.c.trial)
-
-
 OF_ANOTHER_PROJECT = (
-    select(_s.id, _t.name, _s.project, _t.project)
-    .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
-    .where(_s.project != _t.project)
+    select(_s.id, _x.name, _s.project, _x.project)
+    .select_from(schema.served.join(schema.trials, _x.key == _s.trial))
+    .where(_s.project != _x.project)
 )
 RELEASES = select(schema.releases).order_by(_l.key)
-TRIALS = select(schema.trials).order_by(_t.key)
+TRIALS = select(schema.trials).order_by(_x.key)
 ARMS = [
     (what, select(table.c.trial, table.c.arm, func.count()).group_by(table.c.trial, table.c.arm))
     for what, table in (("units were given", schema.exposures), ("requests were answered by", schema.served))
 ]
 FLAGS = select(schema.flags.c.body, schema.flags.c.name, schema.flags.c.changed_at)
-_f, _o, _d = schema.artefacts.c, schema.judgements.c, schema.labels.c
-
-
-def _of_no_artefact(table: Any) -> Select[Any]:
-    """Rows about something that is not there."""
-    source = table.outerjoin(schema.artefacts, and_(_f.project == table.c.project, _f.sha256 == table.c.artefact))
-    return (
-        select(table.c.artefact, func.count())
-        .select_from(source)
-        .where(_f.sha256.is_(None))
-        .group_by(table.c.project, table.c.artefact)
-        .order_by(table.c.artefact)
-    )
-
-
+_f, _o, _d, _c = schema.artefacts.c, schema.judgements.c, schema.labels.c, schema.calibrations.c
 _versions = (
     select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
     .group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who)
@@ -259,116 +309,96 @@ _versions = (
 COUNTED = select(_versions).where(_versions.c.n != _versions.c.last)
 SAID = select(_o.id, *rows.JUDGEMENT)
 ABOUT = select(_f.sha256, _f.body)
-BOUND = select(
-    schema.calibrations.c.body, *(schema.calibrations.c[name] for name in ("judge", "criterion", "prompt", "labels"))
-)
+BOUND = select(_c.body, _c.judge, _c.criterion, _c.prompt, _c.labels)
 _m, _n = schema.commands.c, schema.ledger.c
 COMMANDS = select(_m.body, _m.project, _m.id, _m.answer)
 NOTED = select(_n.project, _n.body).where(_n.kind == "command")
 TOKENS, ALERTS = select(schema.tokens), select(schema.alerts)
 
 
-Rule = tuple[Select[Any], Callable[[Any], str]]  # finds the rows that break it, and says so of one
+def _missing_steps(run: str, before: int, after: int) -> str:
+    first, last = before + 1, after - 1
+    return f"run {run}: " + (f"step {first} is missing" if first == last else f"steps {first} to {last} are missing")
 
 
-def _rule(statement: Select[Any], says: Callable[[Any], str]) -> Rule:
-    return statement.limit(MOST + 1), says
-
-
-def _of_rollout(statement: Select[Any], says: str) -> Rule:
-    """For statements that begin with a run's id, a rollout's name and its status: {2}, {3} … in the sentence."""
-    return _rule(statement, lambda row: f"rollout {row[0]}/{row[1]}: " + says.format(*row))
-
-
-def _about_nothing(table: Any) -> Rule:
-    return _rule(_of_no_artefact(table), lambda r: f"artefact {r[0][:12]}: is not there, but has {r[1]} {table.name}")
-
-
-def _missing(first: int, last: int) -> str:
-    return f"step {first} is missing" if first == last else f"steps {first} to {last} are missing"
-
-
-RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("runs", (_rule(RUN_KNOWN, lambda r: f"run {r[0]}: state {r[1]}, wanted {r[2]} and its end do not fit together"),)),
-    (
-        "leases",
-        (
-            _of_rollout(HELD_BY_ONE, "is running with {3} running attempts, not 1"),
-            _of_rollout(HELD_BY_NONE, "is {2}, yet its attempt {3} is running"),
+RULES: dict[str, tuple[Rule, ...]] = {
+    "runs": (_rule(RUN_KNOWN, "run {0}: state {1}, wanted {2} and its end do not fit together"),),
+    "leases": (
+        _of_rollout(
+            _with_run,
+            "is running with {3} running attempts, not 1",
+            *(_r.status == "running", _running_attempts != 1),
+            more=(_running_attempts,),
+        ),
+        _of_rollout(
+            _with_run.join(_holder, _held),
+            "is {2}, yet its attempt {3} is running",
+            _r.status != "running",
+            more=(_holder.c.number,),
         ),
     ),
-    (
-        "rollouts",
-        (
-            _of_rollout(KNOWN, "has the unknown status {2!r}"),
-            _of_rollout(ENDED, "is {2}, and its time of ending says otherwise"),
-            _of_rollout(HAS_FINAL, "is {2}, but no {2} attempt of its own decided it"),
-            _of_rollout(NEEDS_NO_FINAL, "is {2}, yet names a deciding attempt"),
-            _of_rollout(HAS_RESOURCES, "names resources-{3}, which is not there"),
+    "rollouts": (
+        _of_rollout(_with_run, "has the unknown status {2!r}", ~_among(_r.status, RolloutState)),
+        _of_rollout(
+            _with_run,
+            "is {2}, and its time of ending says otherwise",
+            _among(_r.status, DONE) != _r.ended_at.is_not(None),
+        ),
+        _of_rollout(_with_final, "is {2}, but no {2} attempt of its own decided it", _decided, _final.c.key.is_(None)),
+        _of_rollout(_with_run, "is {2}, yet names a deciding attempt", ~_decided, _r.final.is_not(None)),
+        _of_rollout(
+            _with_run.outerjoin(schema.resources, _given),
+            "names resources-{3}, which is not there",
+            *(_r.resources.is_not(None), schema.resources.c.key.is_(None)),
+            more=(_r.resources,),
         ),
     ),
-    (
-        "attempts",
-        (
-            _of_rollout(NUMBERED, "has {3} attempts, the last is number {4}, and says {5}"),
-            _of_rollout(ATTEMPT_KNOWN, "attempt {3} is {4!r}, and its time of ending says otherwise"),
+    "attempts": (
+        _of_rollout(
+            _with_run.outerjoin(_tries, _tries.c.rollout == _r.key),
+            "has {3} attempts, the last is number {4}, and says {5}",
+            or_(_tries_n != _r.attempt_count, _tries_last != _tries_n),
+            more=(_tries_n, _tries_last, _r.attempt_count),
+        ),
+        _of_rollout(
+            _with_run.join(schema.attempts, _a.rollout == _r.key),
+            "attempt {3} is {4!r}, and its time of ending says otherwise",
+            or_(~_among(_a.status, AttemptState), (_a.status == "running") == _a.ended_at.is_not(None)),
+            more=(_a.number, _a.status),
         ),
     ),
-    ("spans", (_rule(_orphans(schema.spans), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} spans"),)),
-    ("signals", (_rule(_orphans(schema.signals), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} signals"),)),
-    (
-        "budgets",
-        (
-            _rule(_orphans(schema.budgets), lambda r: f"attempt {r[0]}: is not there, but has a budget"),
-            _rule(_orphans(schema.budget_events), lambda r: f"attempt {r[0]}: is not there, but has {r[1]} events"),
-            _rule(
-                ADD_UP,
-                lambda r: f"attempt {r[0]}: its budget says {r[1]} tokens in {r[3]} events, they {r[2]} in {r[4]}",
-            ),
-        ),
+    "spans": (_lost(schema.spans.c.attempt, _a.key, "attempt {0}: is not there, but has {1} spans"),),
+    "signals": (_lost(schema.signals.c.attempt, _a.key, "attempt {0}: is not there, but has {1} signals"),),
+    "budgets": (
+        _lost(_b.attempt, _a.key, "attempt {0}: is not there, but has a budget"),
+        _lost(schema.budget_events.c.attempt, _a.key, "attempt {0}: is not there, but has {1} events"),
+        _rule(ADD_UP, "attempt {0}: its budget says {1} tokens in {3} events, they {2} in {4}"),
     ),
-    (
-        "steps",
-        (
-            _rule(OF_NO_RUN, lambda r: f"run {r[0]}: is not there, but has {r[1]} steps"),
-            _rule(WITHOUT_A_GAP, lambda r: f"run {r[0]}: {_missing(r[1] + 1, r[2] - 1)}"),
-        ),
+    "steps": (
+        _lost(_p.run, _u.key, "run {0}: is not there, but has {1} steps"),
+        _rule(WITHOUT_A_GAP, _missing_steps),
     ),
-    (
-        "scorings",
-        (
-            _rule(OF_NO_SCORING, lambda r: f"scoring {r[0]}: is not there, but has {r[1]} signals"),
-            _rule(SCORES_NO_RUN, lambda r: f"scoring {r[0]} of {r[1]}: its run is not there"),
-            _rule(SCORES_NOTHING, lambda r: f"scoring {r[0]} of {r[1]}: scores {r[2]}, which is not there"),
-        ),
+    "scorings": (
+        _lost(_z.scoring, _y.key, "scoring {0}: is not there, but has {1} signals"),
+        _rule(SCORES_NO_RUN, "scoring {0} of {1}: its run is not there"),
+        _rule(SCORES_NOTHING, "scoring {0} of {1}: scores {2}, which is not there"),
     ),
-    ("checkpoints", (_rule(HAS_PARENT, lambda r: f"checkpoint {r[0]}: its parent {r[1]} is not there"),)),
-    (
-        "releases",
-        (
-            _rule(
-                RELEASE_KNOWN, lambda r: f"release {r[0]}@{r[1]}: {r[2]} with {r[3]} % and {r[4]} do not fit together"
-            ),
-            _rule(ALONE, lambda r: f"policy {r[0]}: {r[2]} releases are {r[1]} at once"),
-            _rule(HAS_EVIDENCE, lambda r: f"release {r[0]}@{r[1]}: its evidence {r[2][:12]} is not there"),
-        ),
+    "checkpoints": (_rule(HAS_PARENT, "checkpoint {0}: its parent {1} is not there"),),
+    "releases": (
+        _rule(RELEASE_KNOWN, "release {0}@{1}: {2} with {3} % and {4} do not fit together"),
+        _rule(ALONE, "policy {0}: {2} releases are {1} at once"),
+        _rule(HAS_EVIDENCE, "release {0}@{1}: its evidence {2:.12} is not there"),
     ),
-    (
-        "trials",
-        (
-            _rule(_of_no_trial(schema.exposures), lambda r: f"trial {r[0]}: is not there, but has {r[1]} exposures"),
-            _rule(_of_no_trial(schema.served), lambda r: f"trial {r[0]}: is not there, but served {r[1]} requests"),
-            _rule(OF_ANOTHER_PROJECT, lambda r: f"request {r[0]}: of project {r[2]}, its trial {r[1]} of {r[3]}"),
-        ),
+    "trials": (
+        _lost(schema.exposures.c.trial, _x.key, "trial {0}: is not there, but has {1} exposures"),
+        _lost(_s.trial, _x.key, "trial {0}: is not there, but served {1} requests"),
+        _rule(OF_ANOTHER_PROJECT, "request {0}: of project {2}, its trial {1} of {3}"),
     ),
-    (
-        "labels",
-        (
-            *(_about_nothing(table) for table in (schema.judgements, schema.doubts, schema.labels)),
-            _rule(COUNTED, lambda r: f"label of {r[0][:12]} on {r[1]} by {r[2]}: version {r[4]} is the last of {r[3]}"),
-        ),
+    "labels": (
+        *map(_about_nothing, (schema.judgements, schema.doubts, schema.labels)),
+        _rule(COUNTED, "label of {0:.12} on {1} by {2}: version {4} is the last of {3}"),
     ),
-)
+}
 Look = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
 QUICK = text(f"PRAGMA quick_check({MOST})")
@@ -381,7 +411,7 @@ def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
     if store.db.engine.name == "sqlite":
         found.append(("file", partial(_file, store, quick)))
         found.append(("references", partial(_references, store)))
-    found += [(name, partial(_broken, store, rules)) for name, rules in RULES]
+    found += [(name, partial(_broken, store, rules)) for name, rules in RULES.items()]
     found += [(name, partial(_read, store, look)) for name, look in READ]
     found.append(("ledger", partial(_ledger, store)))
     found.append(("blobs", store.blobs.broken))
@@ -413,7 +443,7 @@ def _references(store: Store) -> Iterator[str]:
 def _broken(store: Store, rules: Iterable[Rule]) -> Iterator[str]:
     for statement, says in rules:
         found = store.db.all(statement, {})
-        yield from (says(row) for row in found[:MOST])
+        yield from (says(*row) for row in found[:MOST])
         if len(found) > MOST:
             yield MORE
 
@@ -475,7 +505,7 @@ def _orders(view: Transaction) -> Iterator[str]:
 
 
 READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
-    ("guards", guards.missing),
+    ("guards", missing),
     ("sources", _sources),
     ("arms", _arms),
     ("flags", _flags),

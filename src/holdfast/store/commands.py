@@ -1,27 +1,34 @@
-"""Orders, each obeyed once: the deed, its answer and its line in the ledger are one transaction, known by its id.
+"""Commands of operators, each obeyed once; the tokens that allow them; alerts; overrides for following learners.
 
-Who may give an order, and what it does, is `operate.control`'s business.
+A command, its answer and its line in the ledger are one transaction, known by its id. Of a token only the hash is
+kept. Of one alert code, one alert stands for each run. Who may command, what a command does and when an alert is
+raised is decided in `operate`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, text
+import orjson
+from sqlalchemy import bindparam, select, text, update
 
-from holdfast.contracts.commands import Command
-from holdfast.contracts.errors import Conflict
+from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import Alert, Command, Overrides, check_why
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.records import dumps
-from holdfast.store import ledger, rows, schema
+from holdfast.store import ledger, notifications, rows, schema
+from holdfast.store.artifacts import locked, write_atomically
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, from_json, plain_text, to_json
+from holdfast.store.sql import Transaction, canonical, from_json, given, into, number, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
-KEEP = insert(schema.commands).values({column.name: bindparam(column.name) for column in _c})
-FIND = select(_c.body, _c.answer).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+KEEP = into(schema.commands)
+FIND_COMMAND = select(_c.body, _c.answer).where(given(schema.commands, "project", "id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
 Act = Callable[[Transaction], Mapping[str, Any]]
@@ -79,7 +86,7 @@ class Commands:
         return self._db.write(operation)
 
     def _known(self, view: Transaction, command: Command) -> CommandResult | None:
-        row = view.one(FIND, {"project": self._project, "id": command.id})
+        row = view.one(FIND_COMMAND, {"project": self._project, "id": command.id})
         if row is None:
             return None
         before = rows.command(row)
@@ -103,3 +110,263 @@ def _content(command: Command) -> tuple[str, ...]:
 def _plain(command: Command) -> Command:
     words = {name: plain_text(getattr(command, name)) for name in ("id", "action", "subject", "who", "why")}
     return replace(command, **words)
+
+
+_tokens = schema.tokens.c
+_one_token = _tokens.key == bindparam("token")
+ADD = into(schema.tokens).returning(_tokens.key)
+_my_tokens = select(schema.tokens).where(given(schema.tokens, "project"))
+FIND_TOKEN = _my_tokens.where(given(schema.tokens, "sha256"))
+GET = _my_tokens.where(_one_token)
+HELD_TOKEN = GET.with_for_update()  # one change at a time
+ALL_TOKENS = _my_tokens.order_by(_tokens.key)
+ANY = select(_tokens.key).where(given(schema.tokens, "sha256"))
+EXPIRE = update(schema.tokens).where(_one_token).values(expires_at=bindparam("expires_at"))
+REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("revoked_at"))
+DAY_S = 86_400.0
+
+
+class Tokens:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def add(
+        self,
+        label: str,
+        role: Role,
+        sha256: str,
+        now: float,
+        expires_at: float | None = None,
+        *,
+        who: str | None = None,
+    ) -> WriteFuture[Token]:
+        """Keep a token by its hash; made by whoever it is for, unless `who` says otherwise."""
+        made = Token(id="tok", label=label, role=Role(role), sha256=sha256, created_at=now, expires_at=expires_at)
+        return self._db.write(lambda tx: self._add(tx, made, who or label, {}))
+
+    def find(self, sha256: str) -> Token | None:
+        """The token with this hash, good or not."""
+        row = self._db.one(FIND_TOKEN, {"project": self._project, "sha256": sha256})
+        return None if row is None else rows.token(row)
+
+    def get(self, token_id: str) -> Token:
+        return rows.token(self._db.reading(lambda view: self._row(view, GET, token_id)))
+
+    def all(self) -> list[Token]:
+        """Oldest first, with those that are no good any more."""
+        return [rows.token(row) for row in self._db.all(ALL_TOKENS, {"project": self._project})]
+
+    def revoke(self, token_id: str, who: str, why: str, now: float) -> WriteFuture[Token]:
+        """It is no good from now on; IllegalMove when it was revoked before."""
+        check_why("token", why)
+
+        def operation(tx: Transaction) -> Token:
+            before = self._row(tx, HELD_TOKEN, token_id)
+            self._refuse_revoked(rows.token(before))
+            tx.run(REVOKE, {"token": before[0], "revoked_at": now})
+            ledger.append(tx, self._project, None, "token", who, {"revoke": token_id, "why": plain_text(why)}, now)
+            return rows.token(self._row(tx, GET, token_id))
+
+        return self._db.write(operation)
+
+    def rotate(
+        self,
+        token_id: str,
+        sha256: str,
+        who: str,
+        now: float,
+        *,
+        grace_s: float = DAY_S,
+        expires_at: float | None = None,
+    ) -> WriteFuture[Token]:
+        """Another one with the same label and role; the old one is good for `grace_s` seconds more, and no longer.
+
+        Unless it is said when the new one ends, it lives as long as the old one was to live: without an end only where
+        that had none. One that was rotated before ends soon, and so does what takes its place a second time.
+        """
+        if not 0.0 <= grace_s < float("inf"):
+            raise BadInput(f"token {token_id}: grace of {grace_s} s", why="must be finite, and not negative")
+
+        def operation(tx: Transaction) -> Token:
+            row = self._row(tx, HELD_TOKEN, token_id)
+            old = rows.token(row)
+            self._refuse_revoked(old)
+            if not old.is_good(now):
+                raise IllegalMove(f"token {token_id}", why="has expired", remedy="'holdfast tokens add' makes another")
+            until = now + grace_s if old.expires_at is None else min(now + grace_s, old.expires_at)
+            tx.run(EXPIRE, {"token": row[0], "expires_at": until})
+            ends = expires_at
+            if ends is None and old.expires_at is not None:
+                ends = now + (old.expires_at - old.created_at)
+            made = Token(id="tok", label=old.label, role=old.role, sha256=sha256, created_at=now, expires_at=ends)
+            return self._add(tx, made, who, {"rotate": token_id, "old_expires_at": until})
+
+        return self._db.write(operation)
+
+    def _add(self, tx: Transaction, made: Token, who: str, more: Mapping[str, Any]) -> Token:
+        if tx.one(ANY, {"sha256": made.sha256}) is not None:
+            raise BadInput("token", why="this one is known already", remedy="make another")
+        label = plain_text(made.label)
+        values = {"project": self._project, "label": label, "role": made.role.value, "sha256": made.sha256}
+        times = {"created_at": made.created_at, "expires_at": made.expires_at, "revoked_at": None}
+        key = tx.one(ADD, {**values, **times})[0]
+        body = {"add": f"tok-{key}", "label": label, "role": made.role, "expires_at": made.expires_at, **more}
+        ledger.append(tx, self._project, None, "token", who, body, made.created_at)
+        return rows.token(tx.one(FIND_TOKEN, values))
+
+    def _row(self, view: Transaction, statement: Any, token_id: str) -> Any:
+        n = number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
+        row = None if n is None else view.one(statement, {"project": self._project, "token": n})
+        if row is None:
+            why = f"there is none in project {self._project!r}"
+            raise NotFound(f"token {token_id!r}", why=why, remedy="'holdfast tokens list' shows them")
+        return row
+
+    def _refuse_revoked(self, token: Token) -> None:
+        if token.revoked_at is not None:
+            why = "was revoked, and stays so"
+            raise IllegalMove(f"token {token.id}", why=why, remedy="'holdfast tokens add' makes another")
+
+
+_alerts = schema.alerts.c
+_my_alerts = select(schema.alerts).where(given(schema.alerts, "project"))
+RAISE = into(schema.alerts, but=("key", "acknowledged_at", "acknowledged_by", "cleared_at")).on_conflict_do_nothing()
+STANDING = _my_alerts.where(_alerts.cleared_at.is_(None))
+FIND_ALERT = STANDING.where(given(schema.alerts, "code", "run"))
+HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
+ALL_STANDING = STANDING.order_by(_alerts.key.desc())
+NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(bindparam("most"))
+_change = update(schema.alerts).where(_alerts.key == bindparam("alert"))
+# Who knew of a warning does not know that it is critical by now.
+_unseen: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": None}
+WORSE = _change.values(severity=bindparam("severity"), message=bindparam("message"), **_unseen)
+CLEAR = _change.values(cleared_at=bindparam("cleared_at"))
+ACKNOWLEDGE = _change.values({name: bindparam(name) for name in _unseen})
+WATCH = "watch"  # who raises and clears, where nobody else is named
+
+
+class Alerts:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def raise_(self, alert: Alert, *, who: str = WATCH) -> WriteFuture[Alert]:
+        """The alert that stands then. One that stood already stays as it is, unless it has another severity now."""
+        values = self._of(alert.code, alert.run)
+        told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
+
+        def operation(tx: Transaction) -> Alert:
+            row = tx.one(HELD_ALERT, values)
+            if row is not None and rows.alert(row).severity is alert.severity:
+                return rows.alert(row)
+            if row is None:
+                if tx.run(RAISE, {**values, **told, "at": alert.at}).rowcount == 0:  # another process was faster
+                    return rows.alert(tx.one(FIND_ALERT, values))
+            else:
+                tx.run(WORSE, {"alert": row[0], **told})
+            return self._note(tx, values, who, {"raise": values["code"], **told}, alert.at)
+
+        return self._db.write(operation)
+
+    def clear(self, code: str, run: str | None = None, *, at: float, who: str = WATCH) -> WriteFuture[Alert | None]:
+        """What stood until now, or None when nothing did."""
+        values = self._of(code, run)
+
+        def operation(tx: Transaction) -> Alert | None:
+            row = tx.one(HELD_ALERT, values)
+            if row is None:
+                return None
+            ended = max(at, row[6])  # a clock may be set back
+            self._note(tx, values, who, {"clear": values["code"]}, at)
+            tx.run(CLEAR, {"alert": row[0], "cleared_at": ended})
+            return rows.alert((*row[:9], ended))
+
+        return self._db.write(operation)
+
+    def acknowledge(self, code: str, run: str | None, who: str, at: float, *, why: str = "") -> WriteFuture[Alert]:
+        """Somebody knows of it; who was the first stays. NotFound when it does not stand."""
+        return self._db.write(lambda tx: self.acknowledge_in(tx, code, run, who, at, why=why))
+
+    def acknowledge_in(
+        self, tx: Transaction, code: str, run: str | None, who: str, at: float, *, why: str = ""
+    ) -> Alert:
+        values = self._of(code, run)
+        row = tx.one(HELD_ALERT, values)
+        if row is None:
+            raise self._none(code, run)
+        if row[7] is not None:
+            return rows.alert(row)
+        tx.run(ACKNOWLEDGE, {"alert": row[0], "acknowledged_at": at, "acknowledged_by": plain_text(who)})
+        return self._note(tx, values, who, {"acknowledge": values["code"], "why": plain_text(why)}, at)
+
+    def find(self, code: str, run: str | None = None) -> Alert:
+        """The one that stands."""
+        row = self._db.one(FIND_ALERT, self._of(code, run))
+        if row is None:
+            raise self._none(code, run)
+        return rows.alert(row)
+
+    def standing(self) -> list[Alert]:
+        """Newest first."""
+        return [rows.alert(row) for row in self._db.all(ALL_STANDING, {"project": self._project})]
+
+    def history(self, most: int = 50, before: str | None = None) -> list[Alert]:
+        """Those that stand and those that did, newest first; `before` is the id of the last one already seen."""
+        key = 2**62 if before is None else number(before.removeprefix("alert-"))
+        if key is None:
+            raise NotFound(f"alert {before!r}", why="is not the id of one", remedy="'holdfast control alerts' has them")
+        return [
+            rows.alert(row) for row in self._db.all(NEWEST, {"project": self._project, "before": key, "most": most})
+        ]
+
+    def _of(self, code: str, run: str | None) -> dict[str, Any]:
+        return {"project": self._project, "code": plain_text(code), "run": plain_text(run or "")}
+
+    def _note(self, tx: Transaction, values: Mapping[str, Any], who: str, body: Mapping[str, Any], at: float) -> Alert:
+        ledger.append(tx, self._project, values["run"] or None, "alert", who, body, at)
+        tx.touch(notifications.ALERTS)
+        return rows.alert(tx.one(FIND_ALERT, dict(values)))
+
+    def _none(self, code: str, run: str | None) -> NotFound:
+        of = f" of {run}" if run else ""
+        return NotFound(f"alert {code!r}{of}", why="does not stand", remedy="'holdfast control alerts' lists what does")
+
+
+SCHEMA = 1
+NAME = "training-config-overrides"
+NAMES = frozenset(one.name for one in fields(Overrides))
+
+
+class OverridesFile:
+    """Overrides for learners that follow others, in a file beside the store, in its documented shape.
+
+    Written whole, one writer at a time. A learner reads it on the machine where it runs: with a database elsewhere,
+    the folder has to be the same one.
+    """
+
+    def __init__(self, folder: Path, project: str) -> None:
+        # The documented name is the default project's; others must not be heard by its learners.
+        mark = "" if project == "default" else f"-{hashlib.sha256(project.encode()).hexdigest()[:12]}"
+        self.path = folder / f"{NAME}{mark}.json"
+
+    def get(self) -> Overrides:
+        try:
+            kept = orjson.loads(self.path.read_bytes())["pending_overrides"]
+            return Overrides(**{name: value for name, value in kept.items() if name in NAMES})  # older ones had more
+        except FileNotFoundError:
+            return Overrides()
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, BadRecord) as error:
+            raise StoreCorrupt(f"{self.path}", why=f"is not what was written: {error}", remedy="remove it") from None
+
+    def put(self, given: Mapping[str, Any], *, now: float) -> dict[str, Any]:
+        """What is pending then: what was, and what is given upon it."""
+        with locked(self.path.with_suffix(".lock")):
+            pending = pending_of(self.get()) | dict(given)
+            Overrides(**pending)  # refused before anything is written
+            kept = {"schema_version": SCHEMA, "updated_unix_ms": round(now * 1000), "pending_overrides": pending}
+            write_atomically(self.path, orjson.dumps(kept, option=orjson.OPT_INDENT_2) + b"\n")
+        return pending
+
+
+def pending_of(overrides: Overrides) -> dict[str, Any]:
+    """Those that are set."""
+    return {name: value for name, value in asdict(overrides).items() if value is not None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, func, literal_column, select
@@ -24,8 +25,8 @@ from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
 from holdfast.store.sql import from_json, to_json
-from holdfast.store.steps import COLUMNS
-from holdfast.store.tally import ROWS, RunCounts, Totals
+from holdfast.store.tally import ROWS, RunTally, Totals
+from holdfast.store.views import ROLLOUTS
 
 SCANNED = 10_000  # rows that a page looks through for what fits
 RECENT = 2_048  # newest attempts that the pace is read from
@@ -49,9 +50,6 @@ _owner = (
     .scalar_subquery()
 )
 PACE = select(_a.started_at, _a.ended_at, _a.status, _owner).order_by(_a.key.desc()).limit(bindparam("most"))
-_final = schema.attempts.alias("final")
-_columns = (*rows.ROLLOUT, _final.c.number)
-_source = schema.rollouts.outerjoin(_final, _final.c.key == _r.final)
 
 
 def _has(column: Any, part: str) -> Any:
@@ -59,10 +57,11 @@ def _has(column: Any, part: str) -> Any:
     return func.replace(column, bindparam(part), literal_column("''")) != column
 
 
+@cache
 def _fitting(names: frozenset[str]) -> Select[Any]:
     """Among the next rows before a key those that fit, newest first."""
     window = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("scanned")).subquery()
-    found = select(*_columns).select_from(_source.join(window, window.c.key == _r.key))
+    found = ROLLOUTS.join(window, window.c.key == _r.key)
     conditions = {
         "split": _r.split == bindparam("split"),
         "text": _has(func.lower(_r.name), "text"),
@@ -75,16 +74,9 @@ def _fitting(names: frozenset[str]) -> Select[Any]:
     return found.order_by(_r.key.desc()).limit(bindparam("most"))
 
 
-# By status there is an index, which is then walked instead.
-BY_STATUS = (
-    select(*_columns)
-    .select_from(_source)
-    .where(_mine, _r.status == bindparam("status"), _before)
-    .order_by(_r.key.desc())
-    .limit(bindparam("most"))
-)
+PAGE = ROLLOUTS.where(_before).order_by(_r.key.desc()).limit(bindparam("most"))
+BY_STATUS = PAGE.where(_r.status == bindparam("status"))  # there is an index by status, which is walked then
 DECIDED = BY_STATUS.add_columns(_r.final)
-PAGE = select(*_columns).select_from(_source).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("most"))
 LAST_SCANNED = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(1).offset(bindparam("scanned") - 1)
 HELD = (
     select(_r.name, *rows.ATTEMPT)
@@ -107,7 +99,7 @@ KINDS = (
 )
 LAST_ENTRY = select(func.coalesce(func.max(_l.seq), 0))
 STEPS_AFTER = (
-    select(*COLUMNS)
+    select(*rows.STEP)
     .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
     .order_by(_p.step)
     .limit(bindparam("most"))
@@ -156,7 +148,7 @@ ASKED = select(
     func.sum(_asked.c.error),
     func.avg(_asked.c.latency_s),
     func.count(_asked.c.success),
-    func.sum(_asked.c.success),
+    func.coalesce(func.sum(_asked.c.success), 0.0),
     func.avg(_asked.c.reward),
     func.avg(_asked.c.safety_cost),
 ).group_by(_asked.c.arm)
@@ -168,7 +160,7 @@ class Page:
     next: int | None  # goes on before this key; None: there is no more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ArmOutcomes:
     """What came of an arm's newest requests."""
 
@@ -195,7 +187,7 @@ class Figures:
     def __init__(self, db: Db, runs: Runs) -> None:
         self._db, self._runs, self._project = db, runs, runs.project
         self._lock = threading.Lock()
-        self._tallies: dict[str, RunCounts] = {}
+        self._tallies: dict[str, RunTally] = {}
         self._decisions = _Tail(after=0)
         self._kinds: dict[str, int] = {}
         self._steps: dict[str, _Tail] = {}
@@ -204,7 +196,7 @@ class Figures:
         """By status and split, with rewards; at most so many rollouts are counted on now."""
         key = self._runs.key(run)
         with self._lock:
-            tally = self._tallies.setdefault(run, RunCounts(run=key, id=run))
+            tally = self._tallies.setdefault(run, RunTally(run=key, id=run))
             _forget_oldest(self._tallies, TALLIES)
         with tally.lock:
             return self._db.reading(lambda view: tally.look(view, most), snapshot=True)
@@ -245,7 +237,7 @@ class Figures:
         if not told:
             found = self._db.all(PAGE, {**params, "most": most + 1})
             return _page(found[:most], run, found[most - 1][0] if len(found) > most else None)
-        found = self._db.all(FITTING[frozenset(told)], {**params, **told})
+        found = self._db.all(_fitting(frozenset(told)), {**params, **told})
         if len(found) == most:
             return _page(found, run, found[-1][0])
         last = self._db.one(LAST_SCANNED, params)
@@ -280,7 +272,7 @@ class Figures:
         key, text = self._runs.key(run), f'"group":{to_json(group)}'
         bound = NEWEST if near is None else near + SCANNED // 2
         params = {"run": key, "before": bound, "group": text, "most": most, "scanned": SCANNED}
-        found = self._db.all(FITTING[frozenset(("group",))], params)
+        found = self._db.all(_fitting(frozenset(("group",))), params)
         exact = [row for row in found if from_json(row[9]).get("group") == group]
         return _page(exact, run, None)
 
@@ -371,26 +363,7 @@ class Figures:
     def asked(self, trial: str, most: int = 20_000) -> list[ArmOutcomes]:
         """By arm, of the trial's newest requests."""
         params = {"project": self._project, "trial": trial, "most": most}
-        return [
-            ArmOutcomes(
-                arm=row[0],
-                requests=int(row[1]),
-                errors=int(row[2] or 0),
-                latency_s=row[3],
-                told=int(row[4]),
-                succeeded=float(row[5] or 0.0),
-                reward=row[6],
-                safety_cost=row[7],
-            )
-            for row in self._db.all(ASKED, params)
-        ]
-
-
-FILTERS = ("split", "text", "least", "most_reward")
-FITTING: dict[frozenset[str], Select[Any]] = {frozenset(("group",)): _fitting(frozenset(("group",)))}
-for _place in range(1, 2 ** len(FILTERS)):
-    _names = frozenset(name for bit, name in enumerate(FILTERS) if _place >> bit & 1)
-    FITTING[_names] = _fitting(_names)
+        return [ArmOutcomes(*row) for row in self._db.all(ASKED, params)]
 
 
 def _forget_oldest(kept: dict[str, Any], most: int) -> None:

@@ -1,22 +1,290 @@
-"""Open a store's database (create it, migrate it, or refuse it), read from it, and hand writes to its one writer."""
+"""Open a store's database (create it, migrate it, or refuse it), read from it, and hand writes to its one writer.
+
+SQLite is one file in WAL mode with synchronous FULL, so that a commit that returned survives a power cut. Postgres, by
+URL, has the same tables and operations; claims skip locked rows, changes travel by LISTEN/NOTIFY.
+"""
 
 from __future__ import annotations
 
 import os
+import random
+import re
+import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, bindparam, select, update
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite import dialect
+from sqlalchemy.engine.interfaces import Dialect
 
-from holdfast.contracts.errors import BadInput, NotFound, StoreCorrupt, StoreError, StoreTooNew
-from holdfast.store.notifications import Changes
-from holdfast.store.postgres import Postgres, hide_password
-from holdfast.store.sql import Params, Transaction
-from holdfast.store.sqlite import SQLite, is_store_file
+from holdfast.contracts.errors import (
+    BadInput,
+    HoldfastError,
+    NotFound,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+)
+from holdfast.store import schema
+from holdfast.store.notifications import TOPICS, Changes
+from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
+
+PATIENCE_S = 30.0
+_bump = (
+    update(schema.pulse)
+    .where(schema.pulse.c.topic == bindparam("t"))
+    .values(n=schema.pulse.c.n + 1)
+    .returning(schema.pulse.c.n)
+)
+_pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
+
+
+class SQLite:
+    name = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()  # an agent may change the current folder
+        self.url = str(path)  # as it was given
+        self.dialect = dialect(paramstyle="named")
+        self.book = Book(self.dialect)
+
+    def connect(self, *, read_only: bool) -> sqlite3.Connection:
+        try:
+            return self._connect(read_only)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.translate(error) from error
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
+        # Whoever only looks meets a lock while a file is made, or recovered after a crash: SQLite may wait for that.
+        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        else:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA busy_timeout = 0")  # its handler starves writers under FULL: see Session.begin
+        return connection
+
+    def session(self) -> SQLiteSession:
+        return SQLiteSession(self)
+
+    def watch(self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float) -> None:
+        """Report the topic counters whenever another connection committed; ends when `stopped(every_s)` is true."""
+        connection = self.connect(read_only=True)
+        try:
+            seen = None
+            while True:
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+                if version != seen:
+                    seen = version
+                    report(dict(connection.execute(self.book[_pulses]).fetchall()))
+                if stopped(every_s):
+                    return
+        finally:
+            connection.close()
+
+    def translate(self, error: Exception) -> Exception:
+        where, text = f"store {self.path}", " ".join(str(error).split())
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a damaged schema, Python cannot read it
+            text, code = f"its schema is damaged ({text})", sqlite3.SQLITE_CORRUPT
+        elif not isinstance(error, sqlite3.Error):
+            return error
+        if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR:
+            return StoreFull(
+                where, why=text, remedy="free some disk space and call again: nothing of this write was kept"
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
+        if code == sqlite3.SQLITE_BUSY:
+            return StoreBusy(where, why=f"locked by another process for {PATIENCE_S:.0f} s", remedy="end that process")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return StoreError(where, why=text, remedy="check that the file and its folder can be written")
+        return StoreError(where, why=text)
+
+
+class SQLiteSession:
+    """The writer's one connection."""
+
+    def __init__(self, engine: SQLite) -> None:
+        self._engine = engine
+        self._connection = engine.connect(read_only=False)
+        self._jitter = random.Random()  # spreads waiting processes; no result depends on it
+
+    def begin(self) -> Transaction:
+        patience = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return Transaction(self._connection, self._engine.book)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                    raise
+                time.sleep(self._jitter.uniform(0.0002, 0.002))
+
+    def commit(self, transaction: Transaction) -> None:
+        for topic in transaction.topics:
+            transaction.topics[topic] = transaction.one(_bump, {"t": topic})[0]
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:  # a full disk has already rolled back by itself
+            self._connection.execute("ROLLBACK")
+
+    def is_passing(self, error: Exception) -> bool:
+        return False
+
+    def translate(self, error: Exception) -> Exception:
+        return error if isinstance(error, HoldfastError) else self._engine.translate(error)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def is_store_file(path: Path) -> bool:
+    """Whether the file begins as an SQLite database does (an empty or missing file may still become one)."""
+    if not path.exists() or path.stat().st_size == 0:
+        return True
+    with path.open("rb") as file:
+        head: Any = file.read(16)
+    return bool(head == b"SQLite format 3\x00")
+
+
+try:
+    import psycopg
+    from psycopg.rows import tuple_row
+except ImportError:  # the extra is not installed: opening such a store says how to get it
+    psycopg = None  # type: ignore[assignment]
+
+CHANNEL = "holdfast"
+PASSING = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+LOST = ("08", "57P")  # connection exceptions, and a server that is being stopped
+DISK_FULL = "53100"
+
+
+class Postgres:
+    name = "postgres"
+
+    def __init__(self, url: str) -> None:
+        if psycopg is None:
+            raise BadInput(
+                "store " + hide_password(url), why="psycopg is not installed", remedy="pip install 'holdfast[postgres]'"
+            )
+        self._dsn = "postgresql://" + url.split("://", 1)[1]
+        self.url = hide_password(self._dsn)
+        self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
+        self.book = Book(self.dialect)
+        self.origin = f"{os.getpid()}-{time.monotonic_ns()}"  # tells our own notifications from others'
+
+    def connect(self, *, read_only: bool) -> Any:
+        options = "-c synchronous_commit=on -c timezone=UTC"
+        if read_only:
+            options += " -c default_transaction_read_only=on"
+        try:
+            return psycopg.connect(
+                self._dsn, autocommit=True, options=options, row_factory=tuple_row, connect_timeout=10
+            )
+        except psycopg.OperationalError as error:
+            raise StoreError(
+                f"store {self.url}",
+                why=str(error).strip().splitlines()[0],
+                remedy="check the URL and that the server runs",
+            ) from error
+
+    def session(self) -> PostgresSession:
+        return PostgresSession(self)
+
+    def watch(self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float) -> None:
+        """Report topics as other processes touch them; ends when `stopped(0)` is true."""
+        connection = None
+        while not stopped(0.0):
+            try:
+                if connection is None or connection.closed:
+                    connection = self.connect(read_only=True)
+                    connection.execute(f"LISTEN {CHANNEL}")
+                    report(dict.fromkeys(TOPICS, -1))  # what was missed meanwhile
+                for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
+                    origin, _, topics = note.payload.partition(" ")
+                    if origin != self.origin:
+                        report(dict.fromkeys(topics.split(), -1))
+            except (psycopg.Error, HoldfastError):
+                if connection is not None:
+                    connection.close()
+                connection = None
+                if stopped(0.5):
+                    break
+        if connection is not None:
+            connection.close()
+
+    def translate(self, error: Exception) -> Exception:
+        if not isinstance(error, psycopg.Error):
+            return error
+        where, why = f"store {self.url}", (str(error).strip() or type(error).__name__).splitlines()[0]
+        state = error.sqlstate or ""
+        if state == DISK_FULL:
+            return StoreFull(where, why=why, remedy="free some disk space on the server and call again")
+        if state in PASSING:
+            return StoreBusy(where, why=why, remedy="call again")
+        if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(LOST)):
+            unknown = "whether the last write was kept is unknown: look before repeating it"
+            return StoreError(where, why=f"connection lost: {why}", remedy=unknown)
+        return StoreError(where, why=why)
+
+
+class PostgresSession:
+    """The writer's one connection, renewed when it broke."""
+
+    def __init__(self, engine: Postgres) -> None:
+        self._engine = engine
+        self._connection = engine.connect(read_only=False)
+
+    def begin(self) -> Transaction:
+        try:
+            self._connection.execute("BEGIN")
+        except psycopg.OperationalError:  # cut while it was idle: nothing was under way, so a new one will do
+            self._connection.close()
+            self._connection = self._engine.connect(read_only=False)
+            self._connection.execute("BEGIN")
+        return Transaction(self._connection, self._engine.book)
+
+    def commit(self, transaction: Transaction) -> None:
+        if transaction.topics:
+            payload = " ".join((self._engine.origin, *transaction.topics))
+            self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+            transaction.topics = dict.fromkeys(transaction.topics, -1)  # there is no counter: every note is news
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        try:
+            self._connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()  # broken: the server has rolled back, begin() connects anew
+
+    def is_passing(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.Error) and (error.sqlstate in PASSING)
+
+    def translate(self, error: Exception) -> Exception:
+        return error if isinstance(error, HoldfastError) else self._engine.translate(error)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def hide_password(url: str) -> str:
+    url = re.sub(r"(://[^:@/?#]*):[^/?#]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+
 
 T = TypeVar("T")
 REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py"))
@@ -128,6 +396,12 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
             f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one"
         )
     if found != HEAD:
+        if found is not None and found < REVISIONS[0]:
+            raise StoreError(
+                f"store {engine.url}",
+                why=f"its schema is {found}, and this version upgrades from {REVISIONS[0]} on",
+                remedy="run 'holdfast store migrate' of the version that wrote it last, then open it again",
+            )
         if found is not None and found not in REVISIONS:
             raise StoreTooNew(
                 f"store {engine.url}",
@@ -189,10 +463,9 @@ def _revision_of(connection: Any, engine: Engine) -> str | None:
     return None
 
 
-def upgrade(engine: Engine) -> None:
-    """Bring the schema to HEAD, in one transaction, alone: a second process waits and then finds it done."""
+def upgrade(engine: Engine, to: str = HEAD) -> None:
+    """Bring the schema to a revision in one transaction, alone: a second process waits and then finds it done."""
     import alembic.command
-    import alembic.config
     import sqlalchemy
 
     sqlite = isinstance(engine, SQLite)
@@ -212,16 +485,24 @@ def upgrade(engine: Engine) -> None:
             raw.execute("BEGIN IMMEDIATE" if sqlite else "BEGIN")
             if not sqlite:
                 raw.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
-            if _revision_of(raw, engine) != HEAD:
-                config = alembic.config.Config()
-                config.set_main_option("script_location", "holdfast.store:migrations")
+            if _revision_of(raw, engine) != to:
+                config = migrations()
                 config.attributes["connection"] = connection
                 with MIGRATING:
-                    alembic.command.upgrade(config, "head")
+                    alembic.command.upgrade(config, to)
     except Exception as error:
         raise engine.translate(getattr(error, "orig", None) or error) from error
     finally:
         raw.close()
+
+
+def migrations() -> Any:
+    """Alembic's configuration."""
+    import alembic.config
+
+    config = alembic.config.Config()
+    config.set_main_option("script_location", "holdfast.store:migrations")
+    return config
 
 
 def with_parent(path: Path) -> Path:

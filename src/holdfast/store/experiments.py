@@ -1,7 +1,8 @@
-"""Trials: which arms run side by side, which unit was given which, and what came of each request.
+"""Experiments (arms, exposures, served requests) and feature flags.
 
-Requests are recorded on the serving path, so that is one insert for many of them; nobody is woken by it, and whoever
-watches a trial looks at intervals. Which arm a unit gets is `promote`'s business, what the numbers mean `prove`'s.
+Requests are recorded on the serving path with one insert for many; nobody is woken by it, and whoever watches an
+experiment looks at intervals. Which arm a unit gets and what a flag's value is for somebody is decided in `promote`.
+What a flag was, who changed it and why is in the ledger.
 """
 
 from __future__ import annotations
@@ -10,41 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
+from sqlalchemy import bindparam, delete, func, select, update
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.flag import Flag
+from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, plain_text, to_json
+from holdfast.store.sql import Transaction, canonical, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
 _mine = _t.project == bindparam("project")
-BEGIN = (
-    insert(schema.trials)
-    .values({column.name: bindparam(column.name) for column in _t if column.name not in ("key", "ended_at")})
-    .on_conflict_do_nothing(index_elements=["project", "name"])
-)
+BEGIN = into(schema.trials, "project", "name", but=("key", "ended_at"))
 FIND = select(schema.trials).where(_mine, _t.name == bindparam("name"))
 ALL = select(schema.trials).where(_mine).order_by(_t.key.desc())
 # Not a lock that those who only refer to the trial wait for.
 HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(key_share=True)
 END = update(schema.trials).where(_t.key == bindparam("trial")).values(ended_at=bindparam("now"))
-EXPOSE = (
-    insert(schema.exposures)
-    .values({column.name: bindparam(column.name) for column in _e})
-    .on_conflict_do_nothing(index_elements=["trial", "unit"])
-)
-EXPOSURE = select(_e.unit, _e.arm, _e.at).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
+EXPOSE = into(schema.exposures, "trial", "unit")
+EXPOSURE = select(*rows.EXPOSURE).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
 EXPOSED = select(_e.arm, func.count()).where(_e.trial == bindparam("trial")).group_by(_e.arm)
-RECORD = (
-    insert(schema.served)
-    .values({column.name: bindparam(column.name) for column in _s if column.name != "key"})
-    .on_conflict_do_nothing(index_elements=["project", "id"])
-)
+RECORD = into(schema.served, "project", "id")
 REQUEST = (
     select(_s.key, _t.name, *rows.SERVED)
     .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
@@ -207,20 +197,9 @@ class Trials:
         return [rows.served_request(row, trial) for row in found]
 
     def _params(self, one: ServedRequest) -> dict[str, Any]:
-        return {
-            "project": self._project,
-            "trial": self._arm(one.trial, one.arm),
-            "id": plain_text(one.id),
-            "arm": one.arm,
-            "unit": plain_text(one.unit),
-            "at": one.at,
-            "error": int(one.error),
-            "latency_s": one.latency_s,
-            "tokens": one.tokens,
-            "success": one.success,
-            "reward": one.reward,
-            "safety_cost": one.safety_cost,
-        }
+        values = {name: getattr(one, name) for name in ServedRequest.__slots__}
+        values |= {"id": plain_text(one.id), "unit": plain_text(one.unit), "error": int(one.error)}
+        return values | {"project": self._project, "trial": self._arm(one.trial, one.arm)}
 
     def _arm(self, trial: str, arm: str) -> int:
         """The trial's key, when the arm is one of its own."""
@@ -240,3 +219,75 @@ class Trials:
 
     def _none(self, name: str) -> NotFound:
         return NotFound(f"trial {name!r}", why=f"there is none in project {self._project!r}", remedy="begin it first")
+
+
+_flags = schema.flags.c
+_my_flags = _flags.project == bindparam("project")
+_put = into(schema.flags)
+PUT = _put.on_conflict_do_update(
+    index_elements=["project", "name"], set_={"body": _put.excluded.body, "changed_at": _put.excluded.changed_at}
+)
+FIND_FLAG = select(_flags.body).where(_my_flags, _flags.name == bindparam("name"))
+HELD_FLAG = FIND_FLAG.with_for_update()  # one change at a time
+ALL_FLAGS = select(_flags.body).where(_my_flags).order_by(_flags.name)
+DROP = delete(schema.flags).where(_my_flags, _flags.name == bindparam("name"))
+
+
+class Flags:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def put(self, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> WriteFuture[Flag]:
+        """Keep the flag in the place of what there was. With `seen`, a Conflict when it is not that any more.
+
+        Who changes a part of a flag gives what was read, so that no kill switch is undone by somebody who did not
+        see it.
+        """
+        check_name("flag", flag.name)
+        return self._db.write(lambda tx: self.put_in(tx, flag, who=who, why=why, now=now, seen=seen))
+
+    def put_in(self, tx: Transaction, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> Flag:
+        flag = replace(flag, changed_at=now)
+        before = self.held(tx, flag.name)
+        if seen is not None and before != seen:
+            raise Conflict(f"flag {flag.name}", why="was changed by another meanwhile", remedy="look at it again")
+        tx.run(PUT, {"project": self._project, "name": flag.name, "body": dumps(flag), "changed_at": now})
+        body = {"put": flag.name, "why": why, "flag": encode(flag)}
+        self._note(tx, who, {**body, "before": None if before is None else encode(before)}, now)
+        return flag
+
+    def get(self, name: str) -> Flag:
+        row = self._db.one(FIND_FLAG, {"project": self._project, "name": name})
+        if row is None:
+            raise self._none(name)
+        return rows.flag(row)
+
+    def all(self) -> list[Flag]:
+        """By name."""
+        return [rows.flag(row) for row in self._db.all(ALL_FLAGS, {"project": self._project})]
+
+    def drop(self, name: str, *, who: str, why: str, now: float) -> WriteFuture[Flag]:
+        """Remove it; the answer is what it was."""
+
+        def operation(tx: Transaction) -> Flag:
+            before = self.held(tx, name)
+            if before is None:
+                raise self._none(name)
+            tx.run(DROP, {"project": self._project, "name": name})
+            self._note(tx, who, {"drop": name, "why": why, "before": encode(before)}, now)
+            return before
+
+        return self._db.write(operation)
+
+    def held(self, tx: Transaction, name: str) -> Flag | None:
+        """As it is, and stays while this transaction lasts."""
+        row = tx.one(HELD_FLAG, {"project": self._project, "name": name})
+        return None if row is None else rows.flag(row)
+
+    def _note(self, tx: Transaction, who: str, body: dict[str, Any], now: float) -> None:
+        ledger.append(tx, self._project, None, "flag", who, body, now)
+        tx.touch(notifications.FLAGS)
+
+    def _none(self, name: str) -> NotFound:
+        why = f"there is none in project {self._project!r}"
+        return NotFound(f"flag {name!r}", why=why, remedy="'holdfast flags list' shows them")

@@ -20,67 +20,49 @@ from typing import Any, ClassVar
 from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 
 from holdfast.contracts.records import encode
-from holdfast.contracts.run import StepRecord
 from holdfast.store import rows, schema, scorings
 from holdfast.store.db import HEAD
-from holdfast.store.sql import Transaction, from_json
-from holdfast.store.steps import COLUMNS
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
 from holdfast.store.traces import signal, span
 
 VERSION = 1
 PAGE = 100  # rollouts whose spans are held in memory at once
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
-_s, _g = schema.spans.c, schema.signals.c
-_b, _h = schema.budgets.c, schema.budget_events.c
+_k, _p, _e, _v, _l = schema.checkpoints.c, schema.steps.c, schema.exposures.c, schema.served.c, schema.ledger.c
 _final = schema.attempts.alias("final")
 _all: BindParameter[int] = bindparam("all")  # 1: of any project
+_after: BindParameter[Any] = bindparam("after")
 
-RUNS = select(schema.runs).where((_all == 1) | (_u.project == bindparam("project"))).order_by(_u.key)
-RESOURCES = (
-    select(schema.resources)
-    .where((_all == 1) | (schema.resources.c.project == bindparam("project")))
-    .order_by(schema.resources.c.key)
-)
-_k, _p = schema.checkpoints.c, schema.steps.c
-CHECKPOINTS = (
-    select(_k.body, _u.id)
-    .select_from(schema.checkpoints.outerjoin(schema.runs, _u.key == _k.run))
-    .where((_all == 1) | (_k.project == bindparam("project")))
-    .order_by(_k.key)
-)
-_t, _e, _v, _f = schema.trials.c, schema.exposures.c, schema.served.c, schema.flags.c
-RELEASES = (
-    select(schema.releases)
-    .where((_all == 1) | (schema.releases.c.project == bindparam("project")))
-    .order_by(schema.releases.c.key)
-)
-TRIALS = select(schema.trials).where((_all == 1) | (_t.project == bindparam("project"))).order_by(_t.key)
-EXPOSURES = (
-    select(_e.unit, _e.arm, _e.at)
-    .where(_e.trial == bindparam("trial"), _e.unit > bindparam("after"))
-    .order_by(_e.unit)
-    .limit(1000)
-)
-SERVED = (
-    select(*rows.SERVED, _v.key)
-    .where(_v.trial == bindparam("trial"), _v.key > bindparam("after"))
-    .order_by(_v.key)
-    .limit(1000)
-)
-FLAGS = (
-    select(_f.body, _f.project).where((_all == 1) | (_f.project == bindparam("project"))).order_by(_f.project, _f.name)
-)
+
+def _mine(table: Any) -> Any:
+    return (_all == 1) | (table.c.project == bindparam("project"))
+
+
+def _every(table: Any, *columns: Any) -> Any:
+    """The rows of a table of the project, or of any, in the order of their keys."""
+    return select(*columns or table.c).where(_mine(table)).order_by(*table.primary_key)
 
 
 def _paged(table: Any, columns: Any) -> Any:
-    """A page of a table of the project, or of any, after a key; the key stands at the end of each row."""
+    """A page of such rows after a key; the project and the key stand at the end of each row."""
     keys = list(table.primary_key)
     after = tuple_(*(bindparam(f"after{place}", type_=key.type) for place, key in enumerate(keys)))
-    mine = (_all == 1) | (table.c.project == bindparam("project"))
-    return select(*columns, table.c.project, *keys).where(mine, tuple_(*keys) > after).order_by(*keys).limit(1000)
+    found = select(*columns, table.c.project, *keys)
+    return found.where(_mine(table), tuple_(*keys) > after).order_by(*keys).limit(1000)
 
 
+RUNS, RESOURCES, RELEASES, TRIALS, TOKENS = (
+    _every(table) for table in (schema.runs, schema.resources, schema.releases, schema.trials, schema.tokens)
+)
+FLAGS = _every(schema.flags, schema.flags.c.body, schema.flags.c.project)
+CHECKPOINTS = _every(schema.checkpoints, _k.body, _u.id).select_from(
+    schema.checkpoints.outerjoin(schema.runs, _u.key == _k.run)
+)
+EXPOSURES = select(*rows.EXPOSURE).where(_e.trial == bindparam("of"), _e.unit > _after).order_by(_e.unit).limit(1000)
+SERVED = select(*rows.SERVED, _v.key).where(_v.trial == bindparam("of"), _v.key > _after).order_by(_v.key).limit(1000)
+STEPS = select(*rows.STEP).where(_p.run == bindparam("of"), _p.step > _after).order_by(_p.step).limit(1000)
+LEDGER = select(schema.ledger).where(_l.seq > _after).order_by(_l.seq).limit(1000)
 OF_PROJECTS = tuple(  # kind, statement, how many columns the record has, its reader, and where the first page begins
     (
         kind,
@@ -100,18 +82,11 @@ OF_PROJECTS = tuple(  # kind, statement, how many columns the record has, its re
         ("alert", schema.alerts, tuple(schema.alerts.c), rows.alert),
     )
 )
-TOKENS = (
-    select(schema.tokens)
-    .where((_all == 1) | (schema.tokens.c.project == bindparam("project")))
-    .order_by(schema.tokens.c.key)
-)
-STEPS = select(*COLUMNS).where(_p.run == bindparam("run"), _p.step > bindparam("after")).order_by(_p.step).limit(1000)
-LEDGER = select(schema.ledger).where(schema.ledger.c.seq > bindparam("after")).order_by(schema.ledger.c.seq).limit(1000)
 EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
 ROLLOUTS = (
     select(*rows.ROLLOUT, _r.run, _final.c.number)
     .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
-    .where(_r.run == bindparam("run"), _r.key > bindparam("after"), _r.key <= bindparam("last"))
+    .where(_r.run == bindparam("run"), _r.key > _after, _r.key <= bindparam("last"))
     .order_by(_r.key)
     .limit(PAGE)
 )
@@ -121,29 +96,20 @@ _below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
 ATTEMPTS = (
     select(_a.rollout, _a.output, *rows.ATTEMPT).select_from(_below).where(*_page).order_by(_a.rollout, _a.number)
 )
-SPANS = (
-    select(schema.spans)
-    .select_from(_below.join(schema.spans, _s.attempt == _a.key))
-    .where(*_page)
-    .order_by(_s.attempt, _s.seq)
-)
-SIGNALS = (
-    select(schema.signals)
-    .select_from(_below.join(schema.signals, _g.attempt == _a.key))
-    .where(*_page)
-    .order_by(_g.attempt, _g.seq)
-)
-BUDGETS = (
-    select(schema.budgets)
-    .select_from(_below.join(schema.budgets, _b.attempt == _a.key))
-    .where(*_page)
-    .order_by(_b.attempt)
-)
-BUDGET_EVENTS = (
-    select(schema.budget_events)
-    .select_from(_below.join(schema.budget_events, _h.attempt == _a.key))
-    .where(*_page)
-    .order_by(_h.attempt, _h.seq)
+OF_ATTEMPTS: tuple[tuple[Any, Callable[[Any, str], tuple[str, object, dict[str, Any]]]], ...] = tuple(
+    (
+        select(table)
+        .select_from(_below.join(table, table.c.attempt == _a.key))
+        .where(*_page)
+        .order_by(*table.primary_key),
+        line,
+    )
+    for table, line in (
+        (schema.spans, lambda row, attempt: ("span", span(row), {"attempt": attempt})),
+        (schema.signals, lambda row, attempt: ("signal", signal(row), {"attempt": attempt})),
+        (schema.budgets, lambda row, attempt: ("budget", rows.budget(row, attempt), {})),
+        (schema.budget_events, lambda row, attempt: ("budget-event", rows.budget_event(row, attempt), {})),
+    )
 )
 
 
@@ -192,8 +158,8 @@ def export(
                 for rollouts in _pages(view, row[0]):
                     _write_page(view, row[1], rollouts, line)
                     done(len(rollouts))
-                for step in _steps(view, *row[:2]):
-                    line("step", **asdict(step))
+                for step in _rows(view, STEPS, -1, 0, row[0]):
+                    line("step", **asdict(rows.step(step, row[1])))
                 _write_scorings(view, row, line)
         for body, of in view.all(CHECKPOINTS, everything):
             if run in (None, of):
@@ -201,7 +167,7 @@ def export(
         if run is None:
             _write_service(view, everything, line)
             _write_of_projects(view, everything, line)
-        for entry in _ledger(view):
+        for entry in map(rows.ledger_entry, _rows(view, LEDGER, 0, 0)):
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
 
@@ -217,9 +183,9 @@ def _write_service(view: Transaction, everything: Mapping[str, Any], line: Calla
     for row in view.all(TRIALS, dict(everything)):
         key, project, name = row[:3]
         line("trial", rows.trial(row), project=project)
-        for found in _after(view, EXPOSURES, key, "", 0):
+        for found in _rows(view, EXPOSURES, "", 0, key):
             line("exposure", rows.exposure(found, name), project=project)
-        for found in _after(view, SERVED, key, 0, -1):
+        for found in _rows(view, SERVED, 0, -1, key):
             line("served", rows.served_request(found, name), project=project)
     for body, project in view.all(FLAGS, dict(everything)):
         line("flag", rows.flag((body,)), project=project)
@@ -239,9 +205,9 @@ def _write_of_projects(view: Transaction, everything: Mapping[str, Any], line: C
         line("token", project=row[1], id=token.id, label=token.label, role=token.role, **times)
 
 
-def _after(view: Transaction, statement: Any, trial: int, after: Any, place: int) -> Iterator[Any]:
-    """Rows of a trial, page by page: each goes on after the last one's value in that place."""
-    while page := view.all(statement, {"trial": trial, "after": after}):
+def _rows(view: Transaction, statement: Any, after: Any, place: int, of: int | None = None) -> Iterator[Any]:
+    """All rows, page by page: each page goes on after the last row's value in that place."""
+    while page := view.all(statement, {"after": after} | ({} if of is None else {"of": of})):
         yield from page
         after = page[-1][place]
 
@@ -256,48 +222,29 @@ def _pages(view: Transaction, run: int) -> Iterator[list[Any]]:
 
 def _write_page(view: Transaction, run: str, page: list[Any], line: Callable[..., None]) -> None:
     params = {"run": page[0][-2], "first": page[0][0], "last": page[-1][0]}
-    attempts = _by(0, view.all(ATTEMPTS, params))
-    spans, signals = _by(0, view.all(SPANS, params)), _by(0, view.all(SIGNALS, params))
-    budgets, events = _by(0, view.all(BUDGETS, params)), _by(0, view.all(BUDGET_EVENTS, params))
+    attempts = _by_first(view.all(ATTEMPTS, params))
+    below = [(_by_first(view.all(statement, params)), record) for statement, record in OF_ATTEMPTS]
     for row in page:
         rollout = rows.rollout(row, run, row[-1])
         line("rollout", rollout)
         for found in attempts.get(row[0], ()):
             attempt = rows.attempt(found[2:], rollout.id)
-            line("attempt", attempt, output=None if found[1] is None else from_json(found[1]))
-            for values in spans.get(attempt.token, ()):
-                line("span", span(values), attempt=attempt.id)
-            for values in signals.get(attempt.token, ()):
-                line("signal", signal(values), attempt=attempt.id)
-            for values in budgets.get(attempt.token, ()):
-                line("budget", rows.budget(values, attempt.id))
-            for values in events.get(attempt.token, ()):
-                line("budget-event", rows.budget_event(values, attempt.id))
+            line("attempt", attempt, output=rows.output(found[1:]))
+            for kept, record in below:
+                for values in kept.get(attempt.token, ()):
+                    kind, made, beside = record(values, attempt.id)
+                    line(kind, made, **beside)
 
 
-def _by(place: int, found: list[Any]) -> dict[int, list[Any]]:
-    return {key: list(group) for key, group in groupby(found, key=lambda row: row[place])}
-
-
-def _steps(view: Transaction, key: int, run: str) -> Iterator[StepRecord]:
-    after = -1
-    while page := view.all(STEPS, {"run": key, "after": after}):
-        yield from (rows.step(row, run) for row in page)
-        after = page[-1][0]
+def _by_first(found: list[Any]) -> dict[int, list[Any]]:
+    return {key: list(group) for key, group in groupby(found, key=lambda row: row[0])}
 
 
 def _write_scorings(view: Transaction, run: Any, line: Callable[..., None]) -> None:
     """The scorings of a run, each before its signals."""
     for row in view.all(scorings.OF_RUN, {"run": run[1], "project": run[2]}):
-        scoring = rows.scoring(row[2:])
+        scoring = rows.scoring(row)
         line("scoring", scoring)
         for rollout, signals in scorings.pages(partial(view.all, scorings.AFTER), row[0]):
             for told in signals:
                 line("scored", told, scoring=scoring.name, rollout=rollout)
-
-
-def _ledger(view: Transaction) -> Iterator[Any]:
-    after = 0
-    while page := view.all(LEDGER, {"after": after}):
-        yield from map(rows.ledger_entry, page)
-        after = page[-1][0]

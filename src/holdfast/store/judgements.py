@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from unicodedata import normalize
 
-from sqlalchemy import and_, bindparam, exists, func, select
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
+from sqlalchemy import bindparam, exists, func, select
 
 from holdfast.contracts.errors import Conflict, NotFound
 from holdfast.contracts.judgement import (
@@ -19,7 +18,6 @@ from holdfast.contracts.judgement import (
     EvalItem,
     JudgeAssignment,
     Judgement,
-    JudgeStatus,
     Label,
     Maker,
     ReviewRequest,
@@ -28,86 +26,42 @@ from holdfast.contracts.judgement import (
 from holdfast.contracts.records import encode
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, plain_text, to_json
+from holdfast.store.sql import Transaction, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _f, _j, _d = schema.artefacts.c, schema.judgements.c, schema.doubts.c
 _l, _c, _p = schema.labels.c, schema.calibrations.c, schema.appointments.c
 
 
-def _once(table: Any, *keys: str) -> Any:
-    """Of two with one key, the first stays."""
-    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name != "key"}
-    return insert(table).values(values).on_conflict_do_nothing(index_elements=list(keys))
-
-
-def _mine(table: Any) -> Any:
-    return table.c.project == bindparam("project")
-
-
-KEEP = _once(schema.artefacts, "project", "sha256")
-ARTEFACT = select(_f.body).where(_mine(schema.artefacts), _f.sha256 == bindparam("sha256"))
-RECORD = _once(schema.judgements, "project", "id")
-JUDGEMENT = select(*rows.JUDGEMENT).where(_mine(schema.judgements), _j.id == bindparam("id"))
-OF_CRITERION = (
-    select(*rows.JUDGEMENT)
-    .where(_mine(schema.judgements), _j.criterion == bindparam("criterion"))
-    .order_by(_j.artefact, _j.at, _j.id)
-)
+KEEP = into(schema.artefacts, "project", "sha256")
+ARTEFACT = select(_f.body).where(given(schema.artefacts, "project", "sha256"))
+RECORD = into(schema.judgements, "project", "id")
+JUDGEMENT = select(*rows.JUDGEMENT).where(given(schema.judgements, "project", "id"))
+_of_criterion = select(*rows.JUDGEMENT).where(given(schema.judgements, "project", "criterion"))
+OF_CRITERION = _of_criterion.order_by(_j.artefact, _j.at, _j.id)
+_question = (_j.judge, _j.criterion, _j.prompt)
 CRITERIA = (
-    select(_j.judge, _j.criterion, _j.prompt, func.count(), func.sum(_j.cost), func.max(_j.at))
-    .where(_mine(schema.judgements))
-    .group_by(_j.judge, _j.criterion, _j.prompt)
-    .order_by(_j.judge, _j.criterion, _j.prompt)
+    select(*_question, func.count(), func.sum(_j.cost), func.max(_j.at))
+    .where(given(schema.judgements, "project"))
+    .group_by(*_question)
+    .order_by(*_question)
 )
-DOUBT = _once(schema.doubts, "project", "artefact", "criterion")
-_answered = exists().where(
-    and_(
-        _l.project == _d.project,
-        _l.artefact == _d.artefact,
-        _l.criterion == _d.criterion,
-        _l.maker == bindparam("maker"),
-    )
-)
-OPEN = (
-    select(*rows.DOUBT)
-    .where(_mine(schema.doubts), ~_answered)
-    .order_by(_d.at, _d.artefact, _d.criterion)
-    .limit(bindparam("most"))
-)
-COUNT = select(func.count()).select_from(schema.doubts).where(_mine(schema.doubts), ~_answered)
-_one = (
-    _mine(schema.labels),
-    _l.artefact == bindparam("artefact"),
-    _l.criterion == bindparam("criterion"),
-    _l.maker == bindparam("maker"),
-    _l.who == bindparam("who"),
-)
-LAST = select(*rows.LABEL).where(*_one).order_by(_l.version.desc()).limit(1)
-LABEL = insert(schema.labels).values({column.name: bindparam(column.name) for column in _l})
-LABELS = (
-    select(*rows.LABEL)
-    .where(_mine(schema.labels), _l.criterion == bindparam("criterion"))
-    .order_by(_l.artefact, _l.maker, _l.who, _l.version)
-)
-ADD = insert(schema.calibrations).values({column.name: bindparam(column.name) for column in _c if column.name != "key"})
-CALIBRATIONS = select(_c.body).where(_mine(schema.calibrations)).order_by(_c.key.desc())
-NEWEST = (
-    select(_c.body)
-    .where(
-        _mine(schema.calibrations),
-        _c.judge == bindparam("judge"),
-        _c.criterion == bindparam("criterion"),
-        _c.prompt == bindparam("prompt"),
-    )
-    .order_by(_c.key.desc())
-    .limit(1)
-)
-APPOINT = _once(schema.appointments, "project", "policy", "judge")
-ROLE = select(*rows.APPOINTMENT).where(
-    _mine(schema.appointments), _p.policy == bindparam("policy"), _p.judge == bindparam("judge")
-)
-APPOINTED = select(*rows.APPOINTMENT).where(_mine(schema.appointments)).order_by(_p.policy, _p.judge)
+DOUBT = into(schema.doubts, "project", "artefact", "criterion")
+_same = (_l.project == _d.project, _l.artefact == _d.artefact, _l.criterion == _d.criterion)
+_is_open = given(schema.doubts, "project") & ~exists().where(*_same, _l.maker == bindparam("maker"))
+OPEN = select(*rows.DOUBT).where(_is_open).order_by(_d.at, _d.artefact, _d.criterion).limit(bindparam("most"))
+COUNT = select(func.count()).select_from(schema.doubts).where(_is_open)
+_by_maker = given(schema.labels, "project", "artefact", "criterion", "maker", "who")
+LAST = select(*rows.LABEL).where(_by_maker).order_by(_l.version.desc()).limit(1)
+LABEL = into(schema.labels)
+_labels = select(*rows.LABEL).where(given(schema.labels, "project", "criterion"))
+LABELS = _labels.order_by(_l.artefact, _l.maker, _l.who, _l.version)
+ADD = into(schema.calibrations)
+CALIBRATIONS = select(_c.body).where(given(schema.calibrations, "project")).order_by(_c.key.desc())
+NEWEST = CALIBRATIONS.where(given(schema.calibrations, "judge", "criterion", "prompt")).limit(1)
+APPOINT = into(schema.appointments, "project", "policy", "judge")
+ROLE = select(*rows.APPOINTMENT).where(given(schema.appointments, "project", "policy", "judge"))
+APPOINTED = select(*rows.APPOINTMENT).where(given(schema.appointments, "project")).order_by(_p.policy, _p.judge)
 MOST = 2**31 - 1
 
 
@@ -229,10 +183,6 @@ class Judgements:
         """The newest that is bound to exactly these: a judge that is asked otherwise is not calibrated."""
         row = self._db.one(NEWEST, self._of(judge=judge, criterion=criterion, prompt=prompt))
         return None if row is None else rows.calibration(row)
-
-    def trusted(self, judge: str, criterion: str, prompt: str) -> bool:
-        found = self.calibration(judge, criterion, prompt)
-        return found is not None and found.standing is JudgeStatus.TRUSTED
 
     def appoint(self, policy: str, judge: str, role: Role, *, who: str, now: float) -> WriteFuture[JudgeAssignment]:
         """The judge has this role for the policy, for good: who trains it never evaluates it."""

@@ -1,24 +1,81 @@
 """The ledger: an append-only chain of what was decided and by whom; each entry carries the hash of the one before.
 
-The database refuses updates and deletes; `verify` recomputes the chain, so that a change made behind its back shows,
-and compares it with the places that were noted outside of the database (see `anchors`).
+The database refuses updates and deletes. `verify` recomputes the chain, so that a change made behind its back shows,
+and compares it with a file beside the store: where the ledger stood at each decision about a release, a line each. The
+chain shows a change in its middle; the file also shows that its end was cut or that all of it was written anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, text
+from sqlalchemy import bindparam, select, text
 
-from holdfast.contracts.errors import StoreCorrupt
+from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.ledger_checkpoints import NAME, Anchors
-from holdfast.store.sql import Transaction, to_json
+from holdfast.store.sql import Transaction, into, to_json
 from holdfast.store.writer import WriteFuture
+
+NAME = "ledger.anchors"
+LINE = re.compile(r'(\d{1,18}) ([0-9a-f]{64}) (".*")')
+DATABASE = text("SELECT oid FROM pg_database WHERE datname = current_database()")  # another one after a drop
+
+
+class Anchors:
+    def __init__(self, folder: Path, store: str) -> None:
+        self.path, self._store = folder / NAME, store
+        self._name: str | None = None
+
+    def add(self, view: Transaction, seq: int, sha256: str) -> None:
+        """Note the entry once the transaction is committed."""
+        name = self._named(view)
+        view.afterwards(lambda: self._write(f"{seq} {sha256} {name}\n".encode()))
+
+    def of(self, view: Transaction) -> dict[int, list[str]]:
+        """The hashes that were noted of this store, by entry."""
+        found: dict[int, list[str]] = {}
+        try:
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return found
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StoreError(f"file {self.path}", why=why, remedy="make it readable, or move it away") from error
+        name = self._named(view)
+        for line in lines:
+            match = LINE.fullmatch(line)  # a line that was torn by a crash says nothing
+            if match is not None and match[3] == name:
+                found.setdefault(int(match[1]), []).append(match[2])
+        return found
+
+    def _named(self, view: Transaction) -> str:
+        """Several stores may lie in one folder, and a database may be dropped and made again."""
+        if self._name is None:
+            self._name = json.dumps(self._store if view.is_sqlite else f"{self._store}#{view.one(DATABASE, {})[0]}")
+        return self._name
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(descriptor).st_size
+                is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + line if is_torn else line)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return  # the decision stands: it is on disk already, and only has one witness less
+
 
 GENESIS = "0" * 64
 PAGE = 1000
@@ -26,7 +83,7 @@ UNPROVEN = "compare with an exported copy; decisions after that place are not pr
 OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that file away"
 _c = schema.ledger.c
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
-APPEND = insert(schema.ledger).values({c.name: bindparam(c.name) for c in _c})
+APPEND = into(schema.ledger)
 AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(bindparam("most"))
 LOCK = text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one chain, one appender at a time
 

@@ -7,10 +7,13 @@ lease lasts, so a worker that was written off cannot write. Who waits, and for h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+
+from sqlalchemy import bindparam, case, exists, func, select, update
+from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
 from holdfast.contracts.rollout import (
@@ -25,11 +28,186 @@ from holdfast.contracts.rollout import (
     move,
 )
 from holdfast.contracts.run import DesiredState
-from holdfast.store import moves, notifications, rows
+from holdfast.store import notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, plain_text, to_json
+from holdfast.store.sql import Transaction, among, canonical, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
+
+_r, _a = schema.rollouts.c, schema.attempts.c
+SWEEP_LIMIT = 500
+
+CONTENT = ("input", "split", "priority", "max_attempts", "timeout_s", "resources", "metadata")
+
+
+_param: Callable[[str], Any] = bindparam
+_is_queuing = _r.status == "queuing"
+_is_waiting = _r.status == "requeuing"
+_is_wanted = exists().where(schema.runs.c.key == _param("run"), schema.runs.c.wanted == "running")
+_is_held = _a.status == "running"
+# What belongs to a step that is recorded is over, should somebody requeue it: its policy may be another by now.
+_is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.name == _r.step)
+
+
+def _becomes(*names: str, **values: Any) -> Any:
+    """Changes a rollout: the columns of these names get the parameters of the same name, others a value."""
+    rollout = update(schema.rollouts).where(_r.key == _param("rollout"))
+    return rollout.values({name: _param(name) for name in names} | values)
+
+
+# A fence: the attempt still runs and its lease has not run out.
+FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
+# Whoever numbers spans or counts tokens of an attempt waits for the others who do: its worker and a proxy may both.
+ATTEMPT_TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
+
+
+def fenced_insert(table: Any, **computed: Any) -> Any:
+    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
+    names = [column.name for column in table.c if column.name != "attempt"]
+    values = [computed.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
+    return insert(table).from_select(["attempt", *names], select(_a.key, *values).where(FENCE))
+
+
+_queued = {"run": _param("run"), "status": "queuing", "attempt_count": 0, "faults": 0}
+_queued |= {"enqueued_at": _param("now"), "ready_at": _param("now")}
+_unlike_tasks = [column.name for column in _r if column.name not in Task.__slots__]
+ENQUEUE = into(schema.rollouts, "run", "name", but=_unlike_tasks, **_queued)
+SAME_NAME = select(*(_r[name] for name in CONTENT)).where(_r.run == _param("run"), _r.name == _param("name"))
+# Producers of a bounded run take turns, so that together they keep its limit.
+TURN = select(schema.runs.c.key).where(schema.runs.c.key == _param("run")).with_for_update(key_share=True)
+DEPTH = select(func.count()).select_from(
+    select(_r.key).where(_r.run == _param("run"), _is_queuing).limit(_param("most")).subquery()
+)
+# Those whose backoff is over may be claimed again.
+RIPEN = (
+    update(schema.rollouts)
+    .where(
+        _r.key.in_(
+            select(_r.key)
+            .where(_r.run == _param("run"), _is_waiting, _r.ready_at <= _param("now"))
+            .order_by(_r.ready_at)
+            .limit(SWEEP_LIMIT)
+            .with_for_update(skip_locked=True)
+        )
+    )
+    .values(status="queuing")
+)
+# So may those whose backoff began in what is now the future; seen from the far end, the few first tell it all.
+_furthest = (
+    select(_r.key)
+    .where(_r.run == _param("run"), _is_waiting, _r.ready_at > _param("trusted"))
+    .order_by(_r.ready_at.desc())
+    .limit(SWEEP_LIMIT)
+    .with_for_update(skip_locked=True)
+    .subquery()
+)
+RIPEN_AHEAD = (
+    update(schema.rollouts)
+    .where(
+        _r.key.in_(
+            select(_furthest.c.key).where(
+                select(func.max(_a.ended_at)).where(_a.rollout == _furthest.c.key).scalar_subquery() > _param("trusted")
+            )
+        )
+    )
+    .values(status="queuing")
+)
+NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
+
+
+def _take(*conditions: Any) -> Any:
+    """The heads of the queue become running; locked ones are passed over, another worker has them."""
+    return (
+        update(schema.rollouts)
+        .where(
+            _r.key.in_(
+                select(_r.key)
+                .where(_r.run == _param("run"), _is_queuing, _is_wanted, _is_of_open_step, *conditions)
+                .order_by(_r.priority.desc(), _r.key)
+                .limit(_param("most"))
+                .with_for_update(skip_locked=True)
+            )
+        )
+        .values(
+            status="running",
+            attempt_count=_r.attempt_count + 1,
+            started_at=func.coalesce(_r.started_at, _param("now")),
+        )
+        .returning(*rows.ROLLOUT)
+    )
+
+
+MARK = "\n"  # around each of the versions that a worker can answer for, and in none of them
+_marked = _param("mark") + _r.version + _param("mark")
+TAKE = _take()
+TAKE_OF_VERSIONS = _take(func.replace(_param("versions"), _marked, _param("mark")) != _param("versions"))
+_started = {"status": "running", "started_at": _param("now"), "beat_at": _param("now")}
+START = into(schema.attempts, but=("key", "ended_at", "error", "output"), **_started).returning(_a.key)
+# A lease never reaches past the attempt's deadline: one index finds both the silent and the overdue.
+BEAT = (
+    update(schema.attempts)
+    .where(FENCE)
+    .values(
+        beat_at=_param("now"),
+        lease_until=case((_a.deadline < _param("until"), _a.deadline), else_=_param("until")),
+    )
+    .returning(_a.key)
+)
+END_ATTEMPT = (
+    update(schema.attempts)
+    .where(FENCE)
+    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"), output=_param("output"))
+    .returning(_a.rollout)
+)
+SUCCEED = _becomes("reward", "outcome", status="succeeded", ended_at=_param("now"), final=_param("token"), reason=None)
+TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).where(_r.key == _param("rollout"))
+# Of the attempts that count since the rollout was last put into the queue, those that took their worker down.
+_counting = (
+    select(_a.status)
+    .where(_a.rollout == _param("rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
+    .order_by(_a.number.desc())
+    .limit(_param("counting"))
+    .subquery()
+)
+LOST = select(func.count()).select_from(_counting).where(_counting.c.status == "unresponsive")
+_counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
+RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
+GIVE_UP = _becomes("status", "reason", "final", "outcome", ended_at=_param("now"), **_counts)
+# A rollout from before there were steps, or of none, is taken in by the step that asks for it.
+TAKE_IN = (
+    update(schema.rollouts)
+    .where(_r.run == _param("run"), _r.name == _param("name"), _r.step.is_(None))
+    .values(step=_param("step"), version=_param("version"))
+)
+HAND_BACK = _becomes(status="queuing")
+EXPIRED = (
+    select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
+    .where(_is_held, _a.lease_until <= _param("now"))
+    .order_by(_a.lease_until)
+    .limit(SWEEP_LIMIT)
+    .with_for_update(skip_locked=True)
+)
+# A lease from what is now the future lasts its ordinary length from now on: whoever lives beats in that time.
+RECALL = (
+    update(schema.attempts)
+    .where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
+    .values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
+)
+EXPIRE = (
+    update(schema.attempts)
+    .where(_a.key == _param("token"), _is_held)
+    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
+)
+HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
+STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
+KEY = select(_r.key).where(_r.run == _param("run"), _r.name == _param("name"))
+CANCEL = _becomes("reason", status="cancelled", ended_at=_param("now"))
+_forgotten: dict[str, Any] = dict.fromkeys(("ended_at", "reason", "final", "reward", "outcome"))
+REQUEUE = _becomes(status="queuing", faults=0, interruptions=0, ready_at=_param("now"), **_forgotten)
+OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
+WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
+BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
+
 
 CLOCKS_S = 60.0  # clocks may disagree by so much; a time further ahead comes from a clock that has been set back since
 
@@ -58,17 +236,17 @@ class Queue:
             room = len(params) if limit is None else _room(tx, key, limit)
             taken = 0
             for values in params:
-                if not room and tx.one(moves.SAME_NAME, values) is None:
+                if not room and tx.one(SAME_NAME, values) is None:
                     if up_to:
                         break
                     why = f"{len(params)} more would pass its queue limit of {limit}"
                     raise QueueFull(f"run {run}", why=why, remedy="wait until some are claimed")
-                if tx.run(moves.ENQUEUE, values).rowcount == 1:
+                if tx.run(ENQUEUE, values).rowcount == 1:
                     room -= 1
                 else:
                     _refuse_other_content(tx, run, values)
                     if values["step"] is not None:
-                        tx.run(moves.TAKE_IN, values)
+                        tx.run(TAKE_IN, values)
                 taken += 1
             if taken:
                 tx.touch(notifications.QUEUE)
@@ -93,13 +271,13 @@ class Queue:
         key = self._runs.key(run)
         given: dict[str, Any] = {"run": key, "most": most, "now": now}
         if versions is not None:
-            given |= {"versions": f"{moves.MARK}{moves.MARK.join(versions)}{moves.MARK}", "mark": moves.MARK}
+            given |= {"versions": f"{MARK}{MARK.join(versions)}{MARK}", "mark": MARK}
 
         def operation(tx: Transaction) -> tuple[Claim, ...]:
-            take = moves.TAKE if versions is None else moves.TAKE_OF_VERSIONS
-            tx.run(moves.RIPEN, {"run": key, "now": now})
+            take = TAKE if versions is None else TAKE_OF_VERSIONS
+            tx.run(RIPEN, {"run": key, "now": now})
             taken = tx.all(take, given)
-            if not taken and tx.run(moves.RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
+            if not taken and tx.run(RIPEN_AHEAD, {"run": key, "trusted": now + CLOCKS_S}).rowcount:
                 taken = tx.all(take, given)
             if not taken:
                 return ()
@@ -116,7 +294,7 @@ class Queue:
         def operation(tx: Transaction) -> Beats:
             until = now + lease_s
             alive = frozenset(
-                token for token in held if tx.one(moves.BEAT, {"token": token, "now": now, "until": until}) is not None
+                token for token in held if tx.one(BEAT, {"token": token, "now": now, "until": until}) is not None
             )
             return Beats(alive, self._runs.wanted_in(tx, key))
 
@@ -151,40 +329,37 @@ class Queue:
                 if write.failure is not None:
                     raise write.failure
             ended = {"token": attempt.token, "now": now, "status": str(state), "error": error, "output": text}
-            row = tx.one(moves.END_ATTEMPT, ended)
+            row = tx.one(END_ATTEMPT, ended)
             if row is None:
                 raise stale(tx, attempt, now)
             if state is AttemptState.SUCCEEDED:
                 paid = {"reward": reward, "outcome": outcome}
-                tx.run(moves.SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, **paid})
+                tx.run(SUCCEED, {"rollout": row[0], "now": now, "token": attempt.token, **paid})
                 tx.touch(notifications.FINISHED)
                 return RolloutState.SUCCEEDED
             if state is AttemptState.RELEASED:
-                tx.run(moves.HAND_BACK, {"rollout": row[0]})
+                tx.run(HAND_BACK, {"rollout": row[0]})
                 tx.touch(notifications.QUEUE)
                 return RolloutState.QUEUING
             return _failed(tx, row[0], attempt.token, state, error, now, backoff.delay_s, chance)
 
         if state not in ENDS:
-            raise IllegalMove(
-                f"attempt {attempt.id}",
-                why=f"cannot be finished as {state}",
-                remedy=f"use one of {', '.join(sorted(ENDS))}",
-            )
+            why, remedy = f"cannot be finished as {state}", f"use one of {', '.join(sorted(ENDS))}"
+            raise IllegalMove(f"attempt {attempt.id}", why=why, remedy=remedy)
         return self._db.write(operation)
 
     def sweep(self, *, now: float, backoff: Backoff = Backoff(), chance: float = 0.5) -> WriteFuture[int]:
         """Write off up to a few hundred attempts whose lease has run out, in any run; call until it answers 0."""
 
         def operation(tx: Transaction) -> int:
-            tx.run(moves.RECALL, {"now": now, "trusted": now + CLOCKS_S})
-            expired = tx.all(moves.EXPIRED, {"now": now})
+            tx.run(RECALL, {"now": now, "trusted": now + CLOCKS_S})
+            expired = tx.all(EXPIRED, {"now": now})
             for token, rollout, deadline, worker, beat_at in expired:
                 if deadline is not None and deadline <= now:
                     state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
                 else:
                     state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
-                tx.run(moves.EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
+                tx.run(EXPIRE, {"token": token, "now": now, "status": str(state), "error": error})
                 # Golden-ratio steps spread a whole crowd that one dead worker left behind.
                 _failed(tx, rollout, token, state, error, now, backoff.delay_s, (chance + token * 0.6180339887) % 1.0)
             return len(expired)
@@ -208,7 +383,7 @@ class Queue:
 
     def requeue_in(self, tx: Transaction, rollout_id: str, *, now: float) -> Rollout:
         key, _ = self._moving(tx, rollout_id, RolloutState.QUEUING)
-        tx.run(moves.REQUEUE, {"rollout": key, "now": now})
+        tx.run(REQUEUE, {"rollout": key, "now": now})
         tx.touch(notifications.QUEUE)
         return self._moved(tx, rollout_id, key)
 
@@ -220,25 +395,25 @@ class Queue:
             found = [
                 row[0]
                 for state in ("running", "queuing", "requeuing")
-                for row in tx.all(moves.OPEN_IN, {"run": key, "status": state})
+                for row in tx.all(OPEN_IN, {"run": key, "status": state})
             ]
-            for rollout in found[: moves.SWEEP_LIMIT]:
+            for rollout in found[:SWEEP_LIMIT]:
                 state, holder = _hold(tx, rollout)
                 if state in OPEN:  # it may have ended since it was found
                     _cancel(tx, rollout, holder, now, why)
-            return len(found[: moves.SWEEP_LIMIT])
+            return len(found[:SWEEP_LIMIT])
 
         return self._db.write(operation)
 
     def next_ripe(self, run: str) -> float | None:
         """When the earliest waiting retry may be claimed."""
-        at: float | None = self._db.one(moves.NEXT_RIPE, {"run": self._runs.key(run)})[0]
+        at: float | None = self._db.one(NEXT_RIPE, {"run": self._runs.key(run)})[0]
         return at
 
     def _moving(self, tx: Transaction, rollout_id: str, to: RolloutState) -> tuple[int, int | None]:
         """The key of a rollout that may go there, and the token that holds it; both stay so in this transaction."""
         run, _, name = rollout_id.partition("/")
-        row = tx.one(moves.KEY, {"run": self._runs.key(run), "name": name})
+        row = tx.one(KEY, {"run": self._runs.key(run), "name": name})
         if row is None:
             remedy = "'holdfast rollouts RUN' lists them"
             raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
@@ -247,7 +422,7 @@ class Queue:
         return row[0], holder
 
     def _moved(self, tx: Transaction, rollout_id: str, key: int) -> Rollout:
-        return rows.rollout(tx.one(moves.BY_KEY, {"rollout": key}), rollout_id.partition("/")[0])
+        return rows.rollout(tx.one(BY_KEY, {"rollout": key}), rollout_id.partition("/")[0])
 
 
 def ordered(rollout_id: str, state: RolloutState, to: RolloutState) -> None:
@@ -263,37 +438,28 @@ KILLS = 3  # workers that a task may take down before it is the agent's own fail
 
 
 def _task_params(task: Task, run: int, now: float) -> dict[str, Any]:
+    plain = ("name", "priority", "max_attempts", "timeout_s", "resources", "step", "version", "max_faults")
     return {
+        **{name: getattr(task, name) for name in plain},
         "run": run,
-        "name": task.name,
         "input": to_json(task.input),
         "split": None if task.split is None else task.split.value,
-        "priority": task.priority,
-        "max_attempts": task.max_attempts,
-        "timeout_s": task.timeout_s,
-        "resources": task.resources,
         "metadata": to_json(task.metadata) if task.metadata else None,
-        "step": task.step,
-        "version": task.version,
-        "max_faults": task.max_faults,
         "now": now,
     }
 
 
 def _room(tx: Transaction, run: int, limit: int) -> int:
-    tx.run(moves.TURN, {"run": run})
-    depth: int = tx.one(moves.DEPTH, {"run": run, "most": limit})[0]
+    tx.run(TURN, {"run": run})
+    depth: int = tx.one(DEPTH, {"run": run, "most": limit})[0]
     return limit - depth
 
 
 def _refuse_other_content(tx: Transaction, run: str, values: dict[str, Any]) -> None:
-    found, given = tx.one(moves.SAME_NAME, values), tuple(values[name] for name in moves.CONTENT)
+    found, given = tx.one(SAME_NAME, values), tuple(values[name] for name in CONTENT)
     if tuple(found) != given and _sorted(found) != _sorted(given):
-        raise Conflict(
-            f"rollout {run}/{values['name']}",
-            why="is there already with other content",
-            remedy="use another name or another run",
-        )
+        why, remedy = "is there already with other content", "use another name or another run"
+        raise Conflict(f"rollout {run}/{values['name']}", why=why, remedy=remedy)
 
 
 def _sorted(content: Sequence[Any]) -> tuple[Any, ...]:
@@ -305,15 +471,9 @@ def _start(tx: Transaction, rollout: Rollout, key: int, worker: str, now: float,
     deadline = None if rollout.timeout_s is None else now + rollout.timeout_s
     lease_until = now + lease_s if deadline is None else min(now + lease_s, deadline)
     number = rollout.attempt_count
-    started = {
-        "rollout": key,
-        "number": number,
-        "worker": worker,
-        "now": now,
-        "lease_until": lease_until,
-        "deadline": deadline,
-    }
-    token = tx.one(moves.START, started)[0]
+    started = {"rollout": key, "number": number, "worker": worker, "now": now}
+    started |= {"lease_until": lease_until, "deadline": deadline}
+    token = tx.one(START, started)[0]
     row = (token, number, worker, "running", now, now, lease_until, deadline, None, None)
     return Claim(rollout=rollout, attempt=rows.attempt(row, rollout.id))
 
@@ -332,16 +492,16 @@ def _failed(
 
     What infrastructure ended uses up none of the agent's tries; a task that keeps killing its workers is the agent's.
     """
-    tries, max_attempts, interrupted, max_faults = tx.one(moves.TRIES, {"rollout": rollout})
+    tries, max_attempts, interrupted, max_faults = tx.one(TRIES, {"rollout": rollout})
     counting = {"rollout": rollout, "counting": tries + interrupted + 1}
-    is_killer = state is AttemptState.UNRESPONSIVE and tx.one(moves.LOST, counting)[0] >= KILLS
+    is_killer = state is AttemptState.UNRESPONSIVE and tx.one(LOST, counting)[0] >= KILLS
     by_agent = state in BY_AGENT or is_killer
     tries, interrupted = tries + by_agent, interrupted + (not by_agent)
     counted = {"rollout": rollout, "tries": tries, "interrupted": interrupted}
     reason = f"{state}: {error}" if error else str(state)
     if not is_killer and (tries < max_attempts if by_agent else interrupted <= max_faults):
         ready_at = now + delay_s(tries if by_agent else interrupted, chance)
-        tx.run(moves.RETRY, {**counted, "ready_at": ready_at, "reason": reason})
+        tx.run(RETRY, {**counted, "ready_at": ready_at, "reason": reason})
         tx.touch(notifications.QUEUE)
         return RolloutState.REQUEUING
     if is_killer:
@@ -351,32 +511,32 @@ def _failed(
     end = RolloutState.FAILED if by_agent else RolloutState.DEAD
     final, outcome = (token, "wrong") if by_agent else (None, None)
     ended = {"status": str(end), "now": now, "reason": reason, "final": final, "outcome": outcome}
-    tx.run(moves.GIVE_UP, {**counted, **ended})
+    tx.run(GIVE_UP, {**counted, **ended})
     tx.touch(notifications.FINISHED)
     return end
 
 
 def _hold(tx: Transaction, rollout: int) -> tuple[RolloutState, int | None]:
     """Where a rollout is and the token that holds it, with both kept as they are until the transaction ends."""
-    holder = tx.one(moves.HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
-    state = RolloutState(tx.one(moves.STATE, {"rollout": rollout})[0])
+    holder = tx.one(HOLDER, {"rollout": rollout})  # attempts before rollouts, as everywhere: no deadlocks
+    state = RolloutState(tx.one(STATE, {"rollout": rollout})[0])
     if holder is None and state is RolloutState.RUNNING:  # claimed between the two looks
-        holder = tx.one(moves.HOLDER, {"rollout": rollout})
+        holder = tx.one(HOLDER, {"rollout": rollout})
     return state, None if holder is None else holder[0]
 
 
 def _cancel(tx: Transaction, rollout: int, holder: int | None, now: float, why: str) -> None:
     why = plain_text(why)
     if holder is not None:
-        tx.run(moves.EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
-    tx.run(moves.CANCEL, {"rollout": rollout, "now": now, "reason": why})
+        tx.run(EXPIRE, {"token": holder, "now": now, "status": "cancelled", "error": why})
+    tx.run(CANCEL, {"rollout": rollout, "now": now, "reason": why})
     for topic in (notifications.FINISHED, notifications.ROOM, notifications.ORDERS):
         tx.touch(topic)
 
 
 def stale(tx: Transaction, attempt: Attempt, now: float) -> StaleLease:
     """The refusal that says what became of the attempt."""
-    row = tx.one(moves.WHERE_IS, {"token": attempt.token})
+    row = tx.one(WHERE_IS, {"token": attempt.token})
     if row is None:
         why = "the store has no such attempt"
     elif row[0] != "running":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import wraps
+from operator import itemgetter
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import Column
+from sqlalchemy import Column, Table
 
 from holdfast.contracts.access import Role as Access
 from holdfast.contracts.access import Token
@@ -47,102 +49,30 @@ from holdfast.contracts.trace import Span
 from holdfast.store import schema
 from holdfast.store.sql import from_json
 
-_r, _a, _s = schema.rollouts.c, schema.attempts.c, schema.served.c
-_j, _d, _l, _p = schema.judgements.c, schema.doubts.c, schema.labels.c, schema.appointments.c
-
-ROLLOUT: tuple[Column[Any], ...] = (
-    _r.key,
-    _r.name,
-    _r.input,
-    _r.split,
-    _r.status,
-    _r.priority,
-    _r.max_attempts,
-    _r.timeout_s,
-    _r.resources,
-    _r.metadata,
-    _r.attempt_count,
-    _r.faults,
-    _r.enqueued_at,
-    _r.ready_at,
-    _r.started_at,
-    _r.ended_at,
-    _r.reason,
-    _r.reward,
-    _r.step,
-    _r.version,
-    _r.outcome,
-    _r.max_faults,
-    _r.interruptions,
-)
-DECIDED: tuple[Column[Any], ...] = (
-    _r.name,
-    _r.input,
-    _r.split,
-    _r.status,
-    _r.metadata,
-    _r.reward,
-    _r.outcome,
-    _r.step,
-    _r.version,
-    _a.output,
-    _a.error,
-)
-ATTEMPT: tuple[Column[Any], ...] = (
-    _a.key,
-    _a.number,
-    _a.worker,
-    _a.status,
-    _a.started_at,
-    _a.beat_at,
-    _a.lease_until,
-    _a.deadline,
-    _a.ended_at,
-    _a.error,
-)
-SERVED: tuple[Column[Any], ...] = (
-    _s.id,
-    _s.arm,
-    _s.unit,
-    _s.at,
-    _s.error,
-    _s.latency_s,
-    _s.tokens,
-    _s.success,
-    _s.reward,
-    _s.safety_cost,
-)
-JUDGEMENT: tuple[Column[Any], ...] = (
-    _j.judge,
-    _j.criterion,
-    _j.prompt,
-    _j.artefact,
-    _j.grade,
-    _j.score,
-    _j.why,
-    _j.tokens,
-    _j.cost,
-    _j.latency_s,
-    _j.at,
-)
-DOUBT: tuple[Column[Any], ...] = (_d.artefact, _d.criterion, _d.reason, _d.why, _d.at)
-LABEL: tuple[Column[Any], ...] = (
-    _l.artefact,
-    _l.criterion,
-    _l.maker,
-    _l.who,
-    _l.version,
-    _l.holds,
-    _l.why,
-    _l.at,
-)
-APPOINTMENT: tuple[Column[Any], ...] = (_p.policy, _p.judge, _p.role, _p.at)
-ASSESSMENT = shape(Assessment)
 P = ParamSpec("P")
 T = TypeVar("T")
-_SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
-_ROLLOUT_STATES = {str(state): state for state in RolloutState}
-_ATTEMPT_STATES = {str(state): state for state in AttemptState}
+Columns = tuple[Column[Any], ...]
+Decoder = Callable[[Any], Any]
+
+
+def _but(table: Table, *names: str) -> Columns:
+    """All columns of a table but these, in their order."""
+    return tuple(column for column in table.c if column.name not in names)
+
+
+ROLLOUT = _but(schema.rollouts, "run", "final")
+ATTEMPT = _but(schema.attempts, "rollout", "output")
+STEP = _but(schema.steps, "run")
+EXPOSURE = _but(schema.exposures, "trial")
+SERVED = _but(schema.served, "key", "project", "trial")
+JUDGEMENT = _but(schema.judgements, "project", "id")
+DOUBT = _but(schema.doubts, "project")
+LABEL = _but(schema.labels, "project")
+APPOINTMENT = _but(schema.appointments, "project")
+_r, _a = schema.rollouts.c, schema.attempts.c
+_scored = (_r.name, _r.input, _r.split, _r.status, _r.metadata, _r.reward, _r.outcome, _r.step, _r.version)
+DECIDED: Columns = (*_scored, _a.output, _a.error)
+ASSESSMENT = shape(Assessment)
 
 
 def whole(read: Callable[P, T]) -> Callable[P, T]:
@@ -162,9 +92,99 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
     return reading
 
 
+def _fields(
+    record: type[Any], columns: Iterable[Column[Any]], /, **decoders: Decoder
+) -> Callable[[Any], dict[str, Any]]:
+    """Gives the fields of a record that have a column of their name; a row may have more columns at its end."""
+    known = {field.name for field in fields(record)}
+    places = {column.name: place for place, column in enumerate(columns) if column.name in known}
+    pick, steps = itemgetter(*places.values()), tuple(decoders.items())
+
+    def values(row: Any) -> dict[str, Any]:
+        found = dict(zip(places, pick(row), strict=True))
+        for name, decoder in steps:
+            found[name] = decoder(found[name])
+        return found
+
+    return values
+
+
+def _reader(name: str, record: type[T], columns: Iterable[Column[Any]], /, **decoders: Decoder) -> Callable[[Any], T]:
+    """Reads a record whose fields all have columns."""
+    values = _fields(record, columns, **decoders)
+
+    def read(row: Any) -> T:
+        return record(**values(row))
+
+    read.__name__ = name
+    return whole(read)
+
+
+def _body_reader(name: str, kind: type[T]) -> Callable[[Any], T]:
+    """Reads a record from the column `body`, which holds all of it."""
+
+    def read(row: Any) -> T:
+        return decode(kind, from_json(row[0]))
+
+    read.__name__ = name
+    return whole(read)
+
+
+def _or_none(decoder: Decoder) -> Decoder:
+    return lambda value: None if value is None else decoder(value)
+
+
+_json_or_none = _or_none(from_json)
+_SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
+_ROLLOUT_STATES = {str(state): state for state in RolloutState}
+_ATTEMPT_STATES = {str(state): state for state in AttemptState}
+_decided = _fields(
+    ScoredRollout,
+    DECIDED,
+    input=from_json,
+    split=_SPLITS.__getitem__,
+    metadata=lambda text: from_json(text) if text else {},
+    status=_ROLLOUT_STATES.__getitem__,
+    output=_json_or_none,
+)
+_step = _fields(StepRecord, STEP, body=from_json)
+_resource_version = _fields(ResourceVersion, schema.resources.c)
+_release = _fields(Release, schema.releases.c, kind=PolicyKind, stage=Stage, is_known_good=bool, manifest=from_json)
+_exposure = _fields(Exposure, EXPOSURE)
+_served = _fields(ServedRequest, SERVED, error=bool)
+_budget = _fields(
+    ThinkingBudget,
+    _but(schema.budgets, "attempt"),
+    assessment=lambda text: ASSESSMENT.decode(from_json(text)),
+    escalated_at=from_json,
+    mode=_or_none(Mode),
+)
+_budget_event = _fields(BudgetEvent, _but(schema.budget_events, "attempt"), kind=BudgetEventKind)
+_token = _fields(Token, schema.tokens.c, role=Access)
+_alert = _fields(Alert, schema.alerts.c, severity=Severity, run=lambda run: run or None)
+
+run = _reader("run", RunRecord, schema.runs.c, state=RunState, wanted=DesiredState, settings=from_json)
+scoring = _reader("scoring", Scoring, schema.scorings.c, scorers=from_json)
+worker = _reader("worker", WorkerRecord, schema.workers.c)
+ledger_entry = _reader("ledger_entry", LedgerEntry, schema.ledger.c, body=from_json)
+trial = _reader("trial", Experiment, schema.trials.c, arms=from_json, settings=from_json)
+judgement = _reader("judgement", Judgement, JUDGEMENT, grade=_or_none(Grade))
+doubt = _reader("doubt", ReviewRequest, DOUBT, reason=Doubtful)
+label = _reader("label", Label, LABEL, maker=Maker, holds=_or_none(bool))
+appointment = _reader("appointment", JudgeAssignment, APPOINTMENT, role=Role)
+checkpoint = _body_reader("checkpoint", Checkpoint)
+flag = _body_reader("flag", Flag)
+artefact = _body_reader("artefact", EvalItem)
+calibration = _body_reader("calibration", Calibration)
+command = _body_reader("command", Command)
+
+
 @whole
 def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
-    """From the columns of ROLLOUT, the run's id, and the number of the attempt that decided it."""
+    """From the columns of ROLLOUT, the run's id, and the number of the attempt that decided it.
+
+    This and `attempt` are written out, because that is twice as fast and every claim reads both.
+    """
     name = row[1]
     return Rollout(
         id=f"{run}/{name}",
@@ -197,6 +217,7 @@ def rollout(row: Any, run: str, final: int | None = None) -> Rollout:
 
 @whole
 def attempt(row: Any, rollout_id: str) -> Attempt:
+    """From the columns of ATTEMPT, and the rollout's id."""
     return Attempt(
         id=f"{rollout_id}:attempt-{row[1]}",
         rollout=rollout_id,
@@ -216,308 +237,69 @@ def attempt(row: Any, rollout_id: str) -> Attempt:
 @whole
 def output(row: Any) -> Any:
     """From the column of that name."""
-    return None if row[0] is None else from_json(row[0])
-
-
-@whole
-def run(row: Any) -> RunRecord:
-    """From all columns of `runs` in their order."""
-    return RunRecord(
-        id=row[1],
-        project=row[2],
-        kind=row[3],
-        state=RunState(row[4]),
-        wanted=DesiredState(row[5]),
-        model_ref=row[6],
-        settings=from_json(row[7]),
-        queue_limit=row[8],
-        created_at=row[9],
-        beat_at=row[10],
-        ended_at=row[11],
-        error=row[12],
-        driver=row[13],
-    )
+    return _json_or_none(row[0])
 
 
 @whole
 def resource_version(row: Any) -> ResourceVersion:
-    """From all columns of `resources` in their order."""
-    return ResourceVersion(
-        id=f"resources-{row[2]}",
-        project=row[1],
-        version=row[2],
-        sha256=row[3],
-        resources=from_json(row[4]),
-        created_at=row[5],
-    )
-
-
-@whole
-def checkpoint(row: Any) -> Checkpoint:
-    """From the column `body`."""
-    return decode(Checkpoint, from_json(row[0]))
+    """From all columns of `resources`."""
+    values = _resource_version(row)
+    return ResourceVersion(id=f"resources-{values['version']}", resources=from_json(row[4]), **values)
 
 
 @whole
 def decided(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
     """From the columns of DECIDED, the run's id, and what the deciding attempt was given and did."""
-    name, given, split, status, metadata, reward, outcome, step, version, output, error = row
-    return ScoredRollout(
-        rollout=f"{run}/{name}",
-        input=from_json(given),
-        output=None if output is None else from_json(output),
-        error=error,
-        split=None if split is None else Split(split),
-        status=RolloutState(status),
-        metadata={} if metadata is None else from_json(metadata),
-        reward=reward,
-        outcome=outcome,
-        step=step,
-        version=version,
-        signals=signals,
-        spans=spans,
-    )
-
-
-@whole
-def scoring(row: Any) -> Scoring:
-    """From the columns of `scorings` from the run on, in their order."""
-    run, name, scorers, who, at, n, sha256 = row
-    return Scoring(run=run, name=name, scorers=from_json(scorers), who=who, at=at, rollouts=n, sha256=sha256)
+    return ScoredRollout(rollout=f"{run}/{row[0]}", signals=signals, spans=spans, **_decided(row))
 
 
 @whole
 def step(row: Any, run: str) -> StepRecord:
-    """From the columns of `steps` but the run, in their order."""
-    return StepRecord(
-        run=run,
-        step=row[0],
-        name=row[1],
-        function=row[2],
-        inputs_sha256=row[3],
-        at=row[4],
-        body=from_json(row[5]),
-    )
-
-
-@whole
-def worker(row: Any) -> WorkerRecord:
-    """From all columns of `workers` in their order."""
-    return WorkerRecord(
-        id=row[1], host=row[3], pid=row[4], slots=row[5], started_at=row[6], beat_at=row[7], stopped_at=row[8]
-    )
-
-
-@whole
-def ledger_entry(row: Any) -> LedgerEntry:
-    """From all columns of `ledger` in their order."""
-    return LedgerEntry(
-        seq=row[0],
-        at=row[1],
-        project=row[2],
-        run=row[3],
-        kind=row[4],
-        who=row[5],
-        body=from_json(row[6]),
-        previous=row[7],
-        sha256=row[8],
-    )
+    """From the columns of STEP."""
+    return StepRecord(run=run, **_step(row))
 
 
 @whole
 def release(row: Any) -> Release:
-    """From all columns of `releases` in their order."""
-    return Release(
-        id=f"{row[2]}@{row[3]}",
-        project=row[1],
-        policy=row[2],
-        number=row[3],
-        kind=PolicyKind(row[4]),
-        source=row[5],
-        parent=row[6],
-        stage=Stage(row[7]),
-        share=row[8],
-        is_known_good=bool(row[9]),
-        evidence=row[10],
-        manifest=from_json(row[11]),
-        created_at=row[12],
-        changed_at=row[13],
-    )
-
-
-@whole
-def trial(row: Any) -> Experiment:
-    """From all columns of `trials` in their order."""
-    return Experiment(
-        name=row[2],
-        kind=row[3],
-        arms=from_json(row[4]),
-        salt=row[5],
-        created_at=row[6],
-        ended_at=row[7],
-        settings=from_json(row[8]),
-    )
+    """From all columns of `releases`."""
+    return Release(id=f"{row[2]}@{row[3]}", **_release(row))
 
 
 @whole
 def exposure(row: Any, trial: str) -> Exposure:
-    """From the columns of `exposures` but the trial, in their order."""
-    return Exposure(trial=trial, unit=row[0], arm=row[1], at=row[2])
+    """From the columns of EXPOSURE, and the trial's name."""
+    return Exposure(trial=trial, **_exposure(row))
 
 
 @whole
 def served_request(row: Any, trial: str) -> ServedRequest:
     """From the columns of SERVED, and the trial's name."""
-    return ServedRequest(
-        id=row[0],
-        trial=trial,
-        arm=row[1],
-        unit=row[2],
-        at=row[3],
-        error=bool(row[4]),
-        latency_s=row[5],
-        tokens=row[6],
-        success=row[7],
-        reward=row[8],
-        safety_cost=row[9],
-    )
-
-
-@whole
-def flag(row: Any) -> Flag:
-    """From the column `body`."""
-    return decode(Flag, from_json(row[0]))
+    return ServedRequest(trial=trial, **_served(row))
 
 
 @whole
 def budget(row: Any, attempt: str) -> ThinkingBudget:
-    """From all columns of `budgets` in their order, and the attempt's id."""
-    return ThinkingBudget(
-        attempt=attempt,
-        assessment=ASSESSMENT.decode(from_json(row[2])),
-        ceiling=row[3],
-        cap=row[4],
-        allowed=row[5],
-        spent=row[6],
-        overspent=row[7],
-        calls=row[8],
-        escalations=row[9],
-        escalated_at=from_json(row[10]),
-        mode=None if row[11] is None else Mode(row[11]),
-        events=row[12],
-        created_at=row[13],
-        changed_at=row[14],
-    )
+    """From all columns of `budgets`, and the attempt's id."""
+    return ThinkingBudget(attempt=attempt, **_budget(row[1:]))
 
 
 @whole
 def budget_event(row: Any, attempt: str) -> BudgetEvent:
-    """From all columns of `budget_events` in their order, and the attempt's id."""
+    """From all columns of `budget_events`, and the attempt's id."""
     rest = from_json(row[8]) if row[8] else {}
-    return BudgetEvent(
-        attempt=attempt,
-        seq=row[1],
-        kind=BudgetEventKind(row[2]),
-        at=row[3],
-        tokens=row[4],
-        allowed=row[5],
-        spent=row[6],
-        overspent=row[7],
-        mode=Mode(rest["mode"]) if "mode" in rest else None,
-        trigger=Trigger(rest["trigger"]) if "trigger" in rest else None,
-        confidence=rest.get("confidence"),
-        why=rest.get("why", ""),
-    )
-
-
-@whole
-def artefact(row: Any) -> EvalItem:
-    """From the column `body`."""
-    return decode(EvalItem, from_json(row[0]))
-
-
-@whole
-def judgement(row: Any) -> Judgement:
-    """From the columns of JUDGEMENT."""
-    return Judgement(
-        judge=row[0],
-        criterion=row[1],
-        prompt=row[2],
-        artefact=row[3],
-        grade=None if row[4] is None else Grade(row[4]),
-        score=row[5],
-        why=row[6],
-        tokens=row[7],
-        cost=row[8],
-        latency_s=row[9],
-        at=row[10],
-    )
-
-
-@whole
-def doubt(row: Any) -> ReviewRequest:
-    """From the columns of DOUBT."""
-    return ReviewRequest(artefact=row[0], criterion=row[1], reason=Doubtful(row[2]), why=row[3], at=row[4])
-
-
-@whole
-def label(row: Any) -> Label:
-    """From the columns of LABEL."""
-    return Label(
-        artefact=row[0],
-        criterion=row[1],
-        maker=Maker(row[2]),
-        who=row[3],
-        version=row[4],
-        holds=None if row[5] is None else bool(row[5]),
-        why=row[6],
-        at=row[7],
-    )
-
-
-@whole
-def calibration(row: Any) -> Calibration:
-    """From the column `body`."""
-    return decode(Calibration, from_json(row[0]))
-
-
-@whole
-def appointment(row: Any) -> JudgeAssignment:
-    """From the columns of APPOINTMENT."""
-    return JudgeAssignment(policy=row[0], judge=row[1], role=Role(row[2]), at=row[3])
+    for name, kind in (("mode", Mode), ("trigger", Trigger)):
+        if name in rest:
+            rest[name] = kind(rest[name])
+    return BudgetEvent(attempt=attempt, **_budget_event(row[1:]), **rest)
 
 
 @whole
 def token(row: Any) -> Token:
-    """From all columns of `tokens` in their order."""
-    return Token(
-        id=f"tok-{row[0]}",
-        label=row[2],
-        role=Access(row[3]),
-        sha256=row[4],
-        created_at=row[5],
-        expires_at=row[6],
-        revoked_at=row[7],
-    )
-
-
-@whole
-def command(row: Any) -> Command:
-    """From the column `body`."""
-    return decode(Command, from_json(row[0]))
+    """From all columns of `tokens`."""
+    return Token(id=f"tok-{row[0]}", **_token(row))
 
 
 @whole
 def alert(row: Any) -> Alert:
-    """From all columns of `alerts` in their order."""
-    return Alert(
-        id=f"alert-{row[0]}",
-        code=row[2],
-        run=row[3] or None,
-        severity=Severity(row[4]),
-        message=row[5],
-        at=row[6],
-        acknowledged_at=row[7],
-        acknowledged_by=row[8],
-        cleared_at=row[9],
-    )
+    """From all columns of `alerts`."""
+    return Alert(id=f"alert-{row[0]}", **_alert(row))

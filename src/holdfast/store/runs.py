@@ -1,4 +1,4 @@
-"""Runs and the state their operator wants them in; everything else hangs below a run, and a run below a project."""
+"""Runs, the state their operator wants them in, and the worker processes; a run belongs to a project."""
 
 from __future__ import annotations
 
@@ -8,36 +8,24 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from sqlalchemy import BindParameter, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, bindparam, func, select, update
 
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
 from holdfast.contracts.process import Process
-from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, from_json, plain_text, to_json
+from holdfast.store.notifications import ORDERS, Changes
+from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
-BEGIN = (
-    insert(schema.runs)
-    .values(
-        id=bindparam("id"),
-        project=bindparam("project"),
-        kind=bindparam("kind"),
-        state="running",
-        wanted="running",
-        model_ref=bindparam("model_ref"),
-        settings=bindparam("settings"),
-        queue_limit=bindparam("queue_limit"),
-        created_at=bindparam("now"),
-        beat_at=bindparam("now"),
-    )
-    .returning(_c.key)
-)
-NAME = update(schema.runs).where(_c.key == bindparam("run")).values(id=bindparam("id"))
-FIND = select(schema.runs).where(_c.project == bindparam("project"), _c.id == bindparam("id"))
+_born = {"state": "running", "wanted": "running", "created_at": bindparam("now"), "beat_at": bindparam("now")}
+BEGIN = into(schema.runs, but=("key", "ended_at", "error", "driver"), **_born).returning(_c.key)
+_change = update(schema.runs).where(_c.key == bindparam("run"))
+NAME = _change.values(id=bindparam("id"))
+FIND = select(schema.runs).where(given(schema.runs, "project", "id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 _prefix: BindParameter[str] = bindparam("prefix")
 STARTING_WITH = (
@@ -52,36 +40,25 @@ NEWEST = (
     .order_by(_c.key.desc())
     .limit(bindparam("most"))
 )
-KEY_OF = select(_c.key).where(_c.id == bindparam("id"))
 WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
-STATE = (
-    select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
-)  # one operator at a time
-WANT = update(schema.runs).where(_c.key == bindparam("run")).values(wanted=bindparam("wanted"))
-BEAT = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"), _c.driver == bindparam("driver"))
-    .values(beat_at=bindparam("now"))
+# One operator at a time.
+STATE = select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
+WANT = _change.values(wanted=bindparam("wanted"))
+BEAT = _change.where(_c.driver == bindparam("driver")).values(beat_at=bindparam("now"))
+END = _change.values(
+    state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error")
 )
-END = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"))
-    .values(state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error"))
-)
-RESUME = (
-    update(schema.runs)
-    .where(_c.key == bindparam("run"))
-    .values(
-        state="running", wanted="running", ended_at=None, error=None, beat_at=bindparam("now"), driver=_c.driver + 1
-    )
-)
+_again: dict[str, Any] = {
+    "state": "running",
+    "wanted": "running",
+    "ended_at": None,
+    "error": None,
+    "beat_at": bindparam("now"),
+}
+RESUME = _change.values(**_again, driver=_c.driver + 1)
 # What begins a run and takes it up notes by which process; an end notes none.
-DRIVEN_BY = (
-    select(schema.ledger.c.body)
-    .where(schema.ledger.c.run == bindparam("run"), schema.ledger.c.kind == "run")
-    .order_by(schema.ledger.c.seq.desc())
-    .limit(1)
-)
+_l = schema.ledger.c
+DRIVEN_BY = select(_l.body).where(_l.run == bindparam("run"), _l.kind == "run").order_by(_l.seq.desc()).limit(1)
 _WANTED = {str(wanted): wanted for wanted in DesiredState}
 _ORDER = {wanted: order for order, wanted in WANTS.items()}
 
@@ -104,15 +81,8 @@ class Runs:
         process: Process | None = None,
     ) -> WriteFuture[RunRecord]:
         """A new run, named `run-<number>-<salt>`; noted in the ledger, with the process that drives it."""
-        values = {
-            "id": f"new-{salt}-{now}",
-            "project": self.project,
-            "kind": kind,
-            "model_ref": model_ref,
-            "settings": to_json(settings),
-            "queue_limit": queue_limit,
-            "now": now,
-        }
+        values = {"id": f"new-{salt}-{now}", "project": self.project, "kind": kind, "model_ref": model_ref, "now": now}
+        values |= {"settings": to_json(settings), "queue_limit": queue_limit}
 
         def operation(tx: Transaction) -> RunRecord:
             key = tx.one(BEGIN, values)[0]
@@ -242,11 +212,8 @@ class Runs:
         if known is None:
             row = self._db.one(FIND, {"project": self.project, "id": run_id})
             if row is None:
-                raise NotFound(
-                    f"run {run_id!r}",
-                    why=f"there is none in project {self.project!r}",
-                    remedy="'holdfast runs' lists them",
-                )
+                why = f"there is none in project {self.project!r}"
+                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
             known = self._known[run_id] = (row[0], row[8])
         return known
 
@@ -266,3 +233,60 @@ def taken_up(run_id: str) -> StaleLease:
     """What a driver is told that slept until another took its run up."""
     why = "another process has taken it up, and this one may not go on"
     return StaleLease(f"run {run_id}", why=why, remedy="'holdfast runs' shows how the other fares")
+
+
+_workers = schema.workers.c
+REGISTER = into(schema.workers, but=("key", "stopped_at"), started_at=bindparam("now"), beat_at=bindparam("now"))
+_worker = update(schema.workers).where(_workers.id == bindparam("worker"))
+BEAT_WORKER = _worker.values(beat_at=bindparam("now"))
+STOP = _worker.values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
+_my_workers = select(schema.workers).where(_workers.project == bindparam("project"))
+NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(bindparam("most"))
+
+
+class Workers:
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def register(self, worker: str, *, host: str, pid: int, slots: int, now: float) -> WriteFuture[None]:
+        values = {"id": worker, "project": self._project, "host": host, "pid": pid, "slots": slots, "now": now}
+        return self._db.write(lambda tx: tx.run(REGISTER, values) and None)
+
+    def beat(self, worker: str, *, now: float) -> WriteFuture[None]:
+        return self._db.write(lambda tx: tx.run(BEAT_WORKER, {"worker": worker, "now": now}) and None)
+
+    def stop(self, worker: str, *, now: float) -> WriteFuture[None]:
+        return self._db.write(lambda tx: tx.run(STOP, {"worker": worker, "now": now}) and None)
+
+    def newest(self, most: int = 50) -> list[WorkerRecord]:
+        return [rows.worker(row) for row in self._db.all(NEWEST_WORKERS, {"project": self._project, "most": most})]
+
+
+HELD = frozenset({DesiredState.PAUSED, DesiredState.FROZEN})  # a run that is to wait, and may go on later
+MOST = 10_000  # runs that are remembered
+
+
+class Orders:
+    """What operators want of runs, at hand: the store is read again only after an order was given, by any process.
+
+    For those who ask too often to read it each time: a learner between two steps, a proxy before every call.
+    """
+
+    def __init__(self, runs: Runs, changes: Changes) -> None:
+        self._runs, self._changes = runs, changes
+        self._known: dict[str, DesiredState] = {}
+        self._next: WriteFuture[None] | None = None  # the order after those that are known
+
+    def of(self, run: str) -> DesiredState:
+        """What is wanted of it."""
+        if self._next is None or self._next.settled or len(self._known) >= MOST:
+            self._next = self._changes.after(ORDERS, self._changes.seen(ORDERS))  # before we look: none is missed
+            self._known = {}
+        known = self._known
+        if run not in known:
+            known[run] = self._runs.get(run).wanted
+        return known[run]
+
+    def wait(self, at_most_s: float) -> None:
+        """Until the next order, of whichever run, or so long."""
+        self._changes.wait(ORDERS, self._changes.seen(ORDERS), at_most_s)

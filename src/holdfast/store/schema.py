@@ -1,10 +1,12 @@
 """The tables: one truth for SQLite and Postgres. Migrations must add up to exactly this (a test compares).
 
-Times are unix seconds. JSON is text. A `key` is the store's own number; an `id` or `name` is what people see.
+Times are unix seconds. JSON is text, yes and no are 1 and 0. A `key` is the store's own number; an `id` or `name` is
+what people see. A `body` is a whole record, or what has no column of its own (NULL: nothing).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -20,6 +22,8 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
 
 metadata = MetaData(
     naming_convention={
@@ -33,61 +37,64 @@ metadata = MetaData(
 Big = BigInteger().with_variant(Integer, "sqlite")  # SQLite only auto-numbers a column that says INTEGER
 
 
-def _key() -> Column[int]:
-    return Column("key", Big, primary_key=True, autoincrement=True)
+def _columns(kind: TypeEngine[Any], names: str) -> list[Column[Any]]:
+    """Columns of one type by their names. `*` after a name: of the primary key; `?`: it may be NULL."""
+    return [
+        Column(name.rstrip("*?"), kind, nullable=False, primary_key=True, autoincrement=False)
+        if name.endswith("*")
+        else Column(name.rstrip("?"), kind, nullable=name.endswith("?"))
+        for name in names.split()
+    ]
+
+
+_text, _real, _integer, _big = (partial(_columns, kind) for kind in (Text(), Float(53), Integer(), Big))
+
+
+def _table(name: str, *parts: SchemaItem | list[Column[Any]], **options: Any) -> Table:
+    items = [item for part in parts for item in (part if isinstance(part, list) else (part,))]
+    return Table(name, metadata, *items, **options)
+
+
+def _numbered(name: str, *parts: SchemaItem | list[Column[Any]]) -> Table:
+    """A table whose rows have a number, `key`, that is never given twice."""
+    return _table(name, Column("key", Big, primary_key=True, autoincrement=True), *parts, sqlite_autoincrement=True)
+
+
+def _keyed(name: str, *parts: SchemaItem | list[Column[Any]]) -> Table:
+    return _table(name, *parts, sqlite_with_rowid=False)
 
 
 def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
-runs = Table(
+runs = _numbered(
     "runs",
-    metadata,
-    _key(),
     Column("id", Text, nullable=False, unique=True),
-    Column("project", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("wanted", Text, nullable=False),
-    Column("model_ref", Text, nullable=False),
-    Column("settings", Text, nullable=False),
-    Column("queue_limit", Integer),
-    Column("created_at", Float(53), nullable=False),
-    Column("beat_at", Float(53), nullable=False),
-    Column("ended_at", Float(53)),
-    Column("error", Text),
+    _text("project kind state wanted model_ref settings"),
+    _integer("queue_limit?"),
+    _real("created_at beat_at ended_at?"),
+    _text("error?"),
     Column("driver", Integer, nullable=False, server_default=text("1")),  # grows with every process that takes it up
     Index("ix_runs_project_key", "project", "key"),
-    sqlite_autoincrement=True,
 )
 
-rollouts = Table(
+rollouts = _numbered(
     "rollouts",
-    metadata,
-    _key(),
     Column("run", Big, ForeignKey("runs.key"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("input", Text, nullable=False),
-    Column("split", Text),
-    Column("status", Text, nullable=False),
-    Column("priority", Integer, nullable=False),
-    Column("max_attempts", Integer, nullable=False),
-    Column("timeout_s", Float(53)),
-    Column("resources", Big),
-    Column("metadata", Text),
-    Column("attempt_count", Integer, nullable=False),
-    Column("faults", Integer, nullable=False),
-    Column("enqueued_at", Float(53), nullable=False),
-    Column("ready_at", Float(53), nullable=False),
-    Column("started_at", Float(53)),
-    Column("ended_at", Float(53)),
-    Column("reason", Text),
-    Column("final", Big),  # token of the attempt that decided it
-    Column("reward", Float(53)),
-    Column("step", Text),  # the durable step that it belongs to; NULL: of no step, or from before there were steps
-    Column("version", Text),  # of the policy that has to act
-    Column("outcome", Text),  # right, wrong, or NULL: not checked
+    _text("name input split? status"),
+    _integer("priority max_attempts"),
+    _real("timeout_s?"),
+    _big("resources?"),
+    _text("metadata?"),
+    _integer("attempt_count faults"),
+    _real("enqueued_at ready_at started_at? ended_at?"),
+    _text("reason?"),
+    _big("final?"),  # token of the attempt that decided it
+    _real("reward?"),
+    _text("step?"),  # the durable step that it belongs to; NULL: of no step, or from before there were steps
+    _text("version?"),  # of the policy that has to act
+    _text("outcome?"),  # right, wrong, or NULL: not checked
     Column("max_faults", Integer, nullable=False, server_default=text("5")),
     Column("interruptions", Integer, nullable=False, server_default=text("0")),  # infrastructure faults so far
     UniqueConstraint("run", "name"),
@@ -96,424 +103,240 @@ rollouts = Table(
     Index("ix_rollouts_queue", "run", text("priority DESC"), "key", **_where("status = 'queuing'")),
     Index("ix_rollouts_waiting", "run", "ready_at", **_where("status = 'requeuing'")),
     Index("ix_rollouts_step", "run", "step", "key", **_where("step IS NOT NULL")),
-    sqlite_autoincrement=True,
 )
 
-attempts = Table(
+# The fencing token: it grows with every claim.
+attempts = _numbered(
     "attempts",
-    metadata,
-    _key(),  # the fencing token: it grows with every claim
     Column("rollout", Big, ForeignKey("rollouts.key"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("worker", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("started_at", Float(53), nullable=False),
-    Column("beat_at", Float(53), nullable=False),
-    Column("lease_until", Float(53), nullable=False),
-    Column("deadline", Float(53)),
-    Column("ended_at", Float(53)),
-    Column("error", Text),
-    Column("output", Text),
+    _integer("number"),
+    _text("worker status"),
+    _real("started_at beat_at lease_until deadline? ended_at?"),
+    _text("error? output?"),
     UniqueConstraint("rollout", "number"),
     Index("ix_attempts_lease", "lease_until", **_where("status = 'running'")),
     # The invariant itself: at most one attempt holds, or has won, a rollout.
     Index("ux_attempts_holder", "rollout", unique=True, **_where("status IN ('running', 'succeeded')")),
-    sqlite_autoincrement=True,
 )
 
-spans = Table(
+spans = _keyed(
     "spans",
-    metadata,
-    Column("attempt", Big, primary_key=True, autoincrement=False),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("started_at", Float(53), nullable=False),
-    Column("ended_at", Float(53)),
-    Column("body", Text),  # the rest of the record; NULL when there is no rest
-    sqlite_with_rowid=False,
+    _big("attempt*"),
+    _integer("seq*"),
+    _text("kind name"),
+    _real("started_at ended_at?"),
+    _text("body?"),
 )
 
-signals = Table(
+signals = _keyed(
     "signals",
-    metadata,
-    Column("attempt", Big, primary_key=True, autoincrement=False),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("weight", Float(53), nullable=False),
-    Column("source", Text, nullable=False),
-    Column("turn", Integer),
-    Column("feedback", Text),  # in words
-    sqlite_with_rowid=False,
+    _big("attempt*"),
+    _integer("seq*"),
+    _text("name"),
+    _real("value weight"),
+    _text("source"),
+    _integer("turn?"),
+    _text("feedback?"),  # in words
 )
 
-budgets = Table(
+budgets = _keyed(
     "budgets",
-    metadata,
-    Column("attempt", Big, primary_key=True, autoincrement=False),
-    Column("tier", Text, nullable=False),
-    Column("assessment", Text, nullable=False),
-    Column("ceiling", Big, nullable=False),
-    Column("cap", Big, nullable=False),
-    Column("allowed", Big, nullable=False),
-    Column("spent", Big, nullable=False),
-    Column("overspent", Big, nullable=False),
-    Column("calls", Big, nullable=False),
-    Column("escalations", Big, nullable=False),
-    Column("escalated_at", Text, nullable=False),
-    Column("mode", Text),
-    Column("events", Big, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("changed_at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
+    _big("attempt*"),
+    _text("tier assessment"),
+    _big("ceiling cap allowed spent overspent calls escalations"),
+    _text("escalated_at mode?"),
+    _big("events"),
+    _real("created_at changed_at"),
 )
 
-budget_events = Table(
+budget_events = _keyed(
     "budget_events",
-    metadata,
-    Column("attempt", Big, primary_key=True, autoincrement=False),
-    Column("seq", Big, primary_key=True, autoincrement=False),
-    Column("kind", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("tokens", Big, nullable=False),
-    Column("allowed", Big, nullable=False),
-    Column("spent", Big, nullable=False),
-    Column("overspent", Big, nullable=False),
-    Column("body", Text),  # the rest of the record; NULL when there is no rest
-    sqlite_with_rowid=False,
+    _big("attempt* seq*"),
+    _text("kind"),
+    _real("at"),
+    _big("tokens allowed spent overspent"),
+    _text("body?"),
 )
 
-resources = Table(
+resources = _numbered(
     "resources",
-    metadata,
-    _key(),
-    Column("project", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("sha256", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("created_at", Float(53), nullable=False),
+    _text("project"),
+    _integer("version"),
+    _text("sha256 body"),
+    _real("created_at"),
     UniqueConstraint("project", "version"),
     UniqueConstraint("project", "sha256"),
-    sqlite_autoincrement=True,
 )
 
-workers = Table(
+workers = _numbered(
     "workers",
-    metadata,
-    _key(),
     Column("id", Text, nullable=False, unique=True),
-    Column("project", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("pid", Integer, nullable=False),
-    Column("slots", Integer, nullable=False),
-    Column("started_at", Float(53), nullable=False),
-    Column("beat_at", Float(53), nullable=False),
-    Column("stopped_at", Float(53)),
-    sqlite_autoincrement=True,
+    _text("project host"),
+    _integer("pid slots"),
+    _real("started_at beat_at stopped_at?"),
 )
 
-blobs = Table(
-    "blobs",
-    metadata,
-    Column("sha256", Text, primary_key=True),
-    Column("size", Big, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+blobs = _keyed("blobs", _text("sha256*"), _big("size"), _real("created_at"))
 
-checkpoints = Table(
+checkpoints = _numbered(
     "checkpoints",
-    metadata,
-    _key(),
-    Column("project", Text, nullable=False),
-    Column("id", Text, nullable=False),
+    _text("project id"),
     Column("run", Big, ForeignKey("runs.key")),  # NULL: of no run, or of one that was pruned
-    Column("parent", Text),
-    Column("uri", Text),
-    Column("sha256", Text),
-    Column("body", Text, nullable=False),  # the whole record
-    Column("added_at", Float(53), nullable=False),
+    _text("parent? uri? sha256? body"),
+    _real("added_at"),
     UniqueConstraint("project", "id"),
     Index("ix_checkpoints_project_key", "project", "key"),
     Index("ix_checkpoints_run_key", "run", "key"),
-    sqlite_autoincrement=True,
 )
 
-steps = Table(
+steps = _keyed(
     "steps",
-    metadata,
     Column("run", Big, ForeignKey("runs.key"), primary_key=True, autoincrement=False),
-    Column("step", Big, primary_key=True, autoincrement=False),  # 1, 2, … in the order they were recorded
-    Column("name", Text, nullable=False),
-    Column("function", Text, nullable=False),
-    Column("inputs_sha256", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("body", Text, nullable=False),  # the result
+    _big("step*"),  # 1, 2, … in the order they were recorded
+    _text("name function inputs_sha256"),
+    _real("at"),
+    _text("body"),
     UniqueConstraint("run", "name"),
-    sqlite_with_rowid=False,
 )
 
-scorings = Table(
+scorings = _numbered(
     "scorings",
-    metadata,
-    _key(),
-    Column("project", Text, nullable=False),
-    Column("run", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("scorers", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("rollouts", Integer),
-    Column("sha256", Text),  # of its content; NULL: it is being written, or was interrupted
+    _text("project run name scorers who"),
+    _real("at"),
+    _integer("rollouts?"),
+    _text("sha256?"),  # of its content; NULL: it is being written, or was interrupted
     UniqueConstraint("project", "run", "name"),
-    sqlite_autoincrement=True,
 )
 
-scored = Table(
+scored = _keyed(
     "scored",
-    metadata,
     Column("scoring", Big, ForeignKey("scorings.key"), primary_key=True, autoincrement=False),
-    Column("rollout", Text, primary_key=True),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("weight", Float(53), nullable=False),
-    Column("source", Text, nullable=False),
-    Column("turn", Integer),
-    Column("feedback", Text),
-    sqlite_with_rowid=False,
+    _text("rollout*"),
+    _integer("seq*"),
+    _text("name"),
+    _real("value weight"),
+    _text("source"),
+    _integer("turn?"),
+    _text("feedback?"),
 )
 
-releases = Table(
+releases = _numbered(
     "releases",
-    metadata,
-    _key(),
-    Column("project", Text, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("parent", Text),
-    Column("stage", Text, nullable=False),
-    Column("share", Integer, nullable=False),
-    Column("is_known_good", Integer, nullable=False),  # 0 or 1
-    Column("evidence", Text),
-    Column("manifest", Text, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("changed_at", Float(53), nullable=False),
+    _text("project policy"),
+    _integer("number"),
+    _text("kind source parent? stage"),
+    _integer("share is_known_good"),
+    _text("evidence? manifest"),
+    _real("created_at changed_at"),
     UniqueConstraint("project", "policy", "number"),
     UniqueConstraint("project", "policy", "source"),
     # The invariant itself: one version answers, and one at most is being tried.
     Index("ux_releases_live", "project", "policy", unique=True, **_where("stage = 'live'")),
     Index("ux_releases_canary", "project", "policy", unique=True, **_where("stage = 'canary'")),
-    sqlite_autoincrement=True,
 )
 
-trials = Table(
+trials = _numbered(
     "trials",
-    metadata,
-    _key(),
-    Column("project", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("arms", Text, nullable=False),  # in their order: the first is the control
-    Column("salt", Text, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("ended_at", Float(53)),
-    Column("settings", Text, nullable=False),
+    _text("project name kind"),
+    _text("arms"),  # in their order: the first is the control
+    _text("salt"),
+    _real("created_at ended_at?"),
+    _text("settings"),
     UniqueConstraint("project", "name"),
-    sqlite_autoincrement=True,
 )
 
-exposures = Table(
+exposures = _keyed(
     "exposures",
-    metadata,
     Column("trial", Big, ForeignKey("trials.key"), primary_key=True, autoincrement=False),
-    Column("unit", Text, primary_key=True),
-    Column("arm", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
+    _text("unit* arm"),
+    _real("at"),
 )
 
-served = Table(
+# Grows within a trial as requests arrive.
+served = _numbered(
     "served",
-    metadata,
-    _key(),  # grows within a trial as requests arrive
-    Column("project", Text, nullable=False),
+    _text("project"),
     Column("trial", Big, ForeignKey("trials.key"), nullable=False),
-    Column("id", Text, nullable=False),
-    Column("arm", Text, nullable=False),
-    Column("unit", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("error", Integer, nullable=False),  # 0 or 1
-    Column("latency_s", Float(53)),
-    Column("tokens", Big),
-    Column("success", Float(53)),
-    Column("reward", Float(53)),
-    Column("safety_cost", Float(53)),
+    _text("id arm unit"),
+    _real("at"),
+    _integer("error"),
+    _real("latency_s?"),
+    _big("tokens?"),
+    _real("success? reward? safety_cost?"),
     UniqueConstraint("project", "id"),  # feedback names nothing else
     Index("ix_served_trial_key", "trial", "key"),
-    sqlite_autoincrement=True,
 )
 
-flags = Table(
-    "flags",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("body", Text, nullable=False),  # the whole record
-    Column("changed_at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+flags = _keyed("flags", _text("project* name* body"), _real("changed_at"))
 
-artefacts = Table(
-    "artefacts",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("sha256", Text, primary_key=True),
-    Column("body", Text, nullable=False),  # the whole record
-    Column("at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+artefacts = _keyed("artefacts", _text("project* sha256* body"), _real("at"))
 
-judgements = Table(
+judgements = _keyed(
     "judgements",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("id", Text, primary_key=True),  # follows from judge, criterion, prompt and artefact
-    Column("judge", Text, nullable=False),
-    Column("criterion", Text, nullable=False),
-    Column("prompt", Text, nullable=False),
-    Column("artefact", Text, nullable=False),
-    Column("grade", Text),
-    Column("score", Float(53)),
-    Column("why", Text, nullable=False),
-    Column("tokens", Big, nullable=False),
-    Column("cost", Float(53), nullable=False),
-    Column("latency_s", Float(53), nullable=False),
-    Column("at", Float(53), nullable=False),
+    _text("project* id* judge criterion prompt artefact grade?"),
+    _real("score?"),
+    _text("why"),
+    _big("tokens"),
+    _real("cost latency_s at"),
     Index("ix_judgements_project_criterion_artefact", "project", "criterion", "artefact"),
-    sqlite_with_rowid=False,
 )
 
-doubts = Table(
-    "doubts",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("artefact", Text, primary_key=True),
-    Column("criterion", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("why", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+doubts = _keyed("doubts", _text("project* artefact* criterion* reason why"), _real("at"))
 
-labels = Table(
+labels = _keyed(
     "labels",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("artefact", Text, primary_key=True),
-    Column("criterion", Text, primary_key=True),
-    Column("maker", Text, primary_key=True),
-    Column("who", Text, primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("holds", Integer),  # 0 or 1; NULL: it cannot be told
-    Column("why", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
+    _text("project* artefact* criterion* maker* who*"),
+    _integer("version* holds?"),  # NULL: it cannot be told
+    _text("why"),
+    _real("at"),
     Index("ix_labels_project_criterion_artefact", "project", "criterion", "artefact"),
-    sqlite_with_rowid=False,
 )
 
-calibrations = Table(
+# The newest of a judge, criterion and prompt counts.
+calibrations = _numbered(
     "calibrations",
-    metadata,
-    _key(),  # the newest of a judge, criterion and prompt counts
-    Column("project", Text, nullable=False),
-    Column("judge", Text, nullable=False),
-    Column("criterion", Text, nullable=False),
-    Column("prompt", Text, nullable=False),
-    Column("labels", Text, nullable=False),
-    Column("body", Text, nullable=False),  # the whole record
-    Column("at", Float(53), nullable=False),
+    _text("project judge criterion prompt labels body"),
+    _real("at"),
     Index("ix_calibrations_project_judge_criterion_key", "project", "judge", "criterion", "key"),
-    sqlite_autoincrement=True,
 )
 
-appointments = Table(
-    "appointments",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("policy", Text, primary_key=True),
-    Column("judge", Text, primary_key=True),  # one role for each policy, for good
-    Column("role", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+appointments = _keyed("appointments", _text("project* policy* judge* role"), _real("at"))
 
-tokens = Table(
+# Its id is "tok-<key>".
+tokens = _numbered(
     "tokens",
-    metadata,
-    _key(),  # its id is "tok-<key>"
-    Column("project", Text, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("role", Text, nullable=False),
+    _text("project label role"),
     Column("sha256", Text, nullable=False, unique=True),  # of the token, which is nowhere
-    Column("created_at", Float(53), nullable=False),
-    Column("expires_at", Float(53)),
-    Column("revoked_at", Float(53)),
-    sqlite_autoincrement=True,
+    _real("created_at expires_at? revoked_at?"),
 )
 
-commands = Table(
-    "commands",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("id", Text, primary_key=True),
-    Column("body", Text, nullable=False),  # the whole record
-    Column("role", Text, nullable=False),
-    Column("answer", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    sqlite_with_rowid=False,
-)
+commands = _keyed("commands", _text("project* id* body"), _text("role answer"), _real("at"))
 
-alerts = Table(
+# Its id is "alert-<key>".
+alerts = _numbered(
     "alerts",
-    metadata,
-    _key(),  # its id is "alert-<key>"
-    Column("project", Text, nullable=False),
-    Column("code", Text, nullable=False),
-    Column("run", Text, nullable=False),  # blank: of the whole installation; no NULL, two of which are never the same
-    Column("severity", Text, nullable=False),
-    Column("message", Text, nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("acknowledged_at", Float(53)),
-    Column("acknowledged_by", Text),
-    Column("cleared_at", Float(53)),
+    _text("project code"),
+    _text("run"),  # blank: of the whole installation; no NULL, two of which are never the same
+    _text("severity message"),
+    _real("at acknowledged_at?"),
+    _text("acknowledged_by?"),
+    _real("cleared_at?"),
     Index("ix_alerts_project_key", "project", "key"),
     # The invariant itself: what stands, stands once.
     Index("ux_alerts_standing", "project", "code", "run", unique=True, **_where("cleared_at IS NULL")),
-    sqlite_autoincrement=True,
 )
 
-ledger = Table(
+ledger = _table(
     "ledger",
-    metadata,
-    Column("seq", Big, primary_key=True, autoincrement=False),
-    Column("at", Float(53), nullable=False),
-    Column("project", Text, nullable=False),
-    Column("run", Text),
-    Column("kind", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("previous", Text, nullable=False),
+    _big("seq*"),
+    _real("at"),
+    _text("project run? kind who body previous"),
     Column("sha256", Text, nullable=False, unique=True),
     Index("ix_ledger_run_seq", "run", "seq"),
 )
 
-pulse = Table(
+pulse = _table(
     "pulse",  # SQLite only needs it: counters by which other processes see what kind of thing changed
-    metadata,
-    Column("topic", Text, primary_key=True),
-    Column("n", Big, nullable=False),
+    _text("topic*"),
+    _big("n"),
 )

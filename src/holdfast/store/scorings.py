@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.release import check_name
@@ -24,8 +23,8 @@ from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, plain_text, to_json
-from holdfast.store.traces import signal
+from holdfast.store.sql import Transaction, canonical, from_json, given, into, to_json
+from holdfast.store.traces import signal, signal_values
 from holdfast.store.writer import WriteFuture
 
 KIND = "scoring"  # of the ledger's entry
@@ -34,17 +33,10 @@ PAGE = 5_000  # signals in one read
 UNPROVEN = "score the run again under another name"
 
 _c, _s, _r, _l = schema.scorings.c, schema.scored.c, schema.rollouts.c, schema.ledger.c
-_named = and_(_c.project == bindparam("project"), _c.run == bindparam("run"), _c.name == bindparam("name"))
-COLUMNS = (_c.key, _c.project, _c.run, _c.name, _c.scorers, _c.who, _c.at, _c.rollouts, _c.sha256)
-BEGIN = (
-    insert(schema.scorings)
-    .values({name: bindparam(name) for name in ("project", "run", "name", "scorers", "who", "at")})
-    .on_conflict_do_nothing(index_elements=["project", "run", "name"])
-    .returning(_c.key)
-)
-FIND = select(*COLUMNS).where(_named)
+BEGIN = into(schema.scorings, "project", "run", "name", but=("key", "rollouts", "sha256")).returning(_c.key)
+FIND = select(schema.scorings).where(given(schema.scorings, "project", "run", "name"))
 STILL = select(_c.key).where(_c.key == bindparam("scoring")).with_for_update(key_share=True)
-ADD = insert(schema.scored).values({column.name: bindparam(column.name) for column in _s})
+ADD = into(schema.scored)
 UNKNOWN = (
     select(_s.rollout)
     .select_from(
@@ -62,9 +54,7 @@ END = (
     .values(rollouts=bindparam("n"), sha256=bindparam("hash"))
 )
 OF_RUN = (
-    select(*COLUMNS)
-    .where(_c.project == bindparam("project"), _c.run == bindparam("run"), _c.sha256.is_not(None))
-    .order_by(_c.key)
+    select(schema.scorings).where(given(schema.scorings, "project", "run"), _c.sha256.is_not(None)).order_by(_c.key)
 )
 AFTER = (
     select(*(column for column in _s if column.name != "scoring"))
@@ -79,8 +69,8 @@ AFTER = (
 _some = select(_s.rollout).where(_s.scoring == bindparam("scoring")).order_by(_s.rollout).limit(CHUNK)
 REMOVE_ROWS = delete(schema.scored).where(_s.scoring == bindparam("scoring"), _s.rollout.in_(_some))
 REMOVE = delete(schema.scorings).where(_c.key == bindparam("scoring"))
-KEYS = select(_c.key).where(_c.project == bindparam("project"), _c.run == bindparam("run")).order_by(_c.key)
-EVERY = select(*COLUMNS).where(_c.sha256.is_not(None)).order_by(_c.key)
+KEYS = select(_c.key).where(given(schema.scorings, "project", "run")).order_by(_c.key)
+EVERY = select(schema.scorings).where(_c.sha256.is_not(None)).order_by(_c.key)
 NOTED = select(_l.seq, _l.project, _l.run, _l.body).where(_l.kind == KIND).order_by(_l.seq)
 NOTED_OF = NOTED.where(_l.run == bindparam("run"))
 PRUNED = select(_l.run).where(_l.kind == "prune")
@@ -120,12 +110,12 @@ class Scorings:
         return self.get(run, name)
 
     def get(self, run: str, name: str) -> Scoring:
-        return scoring(self._found(run, name)[2:])
+        return scoring(self._found(run, name))
 
     def of_run(self, run: str) -> list[Scoring]:
         """Those that are whole, oldest first."""
         self._runs.key(run)  # refuses what is no run of this project
-        return [scoring(row[2:]) for row in self._db.all(OF_RUN, {"project": self._runs.project, "run": run})]
+        return [scoring(row) for row in self._db.all(OF_RUN, {"project": self._runs.project, "run": run})]
 
     def signals(self, run: str, name: str) -> Iterator[tuple[str, tuple[RewardTerm, ...]]]:
         """What it says, rollout by rollout; those without a signal are not among them."""
@@ -242,7 +232,7 @@ def _noted(entries: Iterable[Any]) -> dict[tuple[str, ...], str]:
 
 def _wrong(view: Transaction, row: Any, noted: Mapping[tuple[str, ...], str]) -> str | None:
     """What became of a scoring; None: it is as it was."""
-    kept, due = scoring(row[2:]), noted.get(tuple(row[1:4]))
+    kept, due = scoring(row), noted.get(tuple(row[1:4]))
     if due is None:
         return "is not in the ledger"
     content = _Content(row[4])
@@ -307,15 +297,4 @@ def _chunks(run: str, rows: Iterable[Scored]) -> Iterator[list[Scored]]:
 
 def _as_kept(scored: Iterable[Scored]) -> list[Kept]:
     """Those that have a signal, as the columns hold it."""
-    return [(rollout, [_values(signal) for signal in signals]) for rollout, signals in scored if signals]
-
-
-def _values(signal: RewardTerm) -> dict[str, Any]:
-    return {
-        "name": plain_text(signal.name),
-        "value": float(signal.value),
-        "weight": float(signal.weight),
-        "source": plain_text(signal.source),
-        "turn": signal.turn,
-        "feedback": plain_text(signal.feedback),
-    }
+    return [(rollout, [signal_values(signal) for signal in signals]) for rollout, signals in scored if signals]

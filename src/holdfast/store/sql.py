@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sqlalchemy import ColumnElement, Executable, or_
+from sqlalchemy import ColumnElement, Executable, Table, and_, bindparam, or_
+from sqlalchemy.dialects.postgresql import Insert, insert  # both engines compile its ON CONFLICT
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 
@@ -54,6 +55,24 @@ def plain_text(text: str | None) -> str | None:
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return _UNFIT.sub("\ufffd", text)
+
+
+def number(text: str) -> int | None:
+    """The number that the text is, as a person or the store would write one; None when it is none there could be."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10 and not text.startswith("0")
+    return int(text) if is_number else None
+
+
+def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) -> Insert:
+    """INSERT with a parameter for each column but these; with `keys`, of two with the same ones the first stays."""
+    values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
+    made = insert(table).values({**values, **fixed})
+    return made.on_conflict_do_nothing(index_elements=keys) if keys else made
+
+
+def given(table: Table, *names: str) -> ColumnElement[bool]:
+    """Whether each of these columns is what the parameter of its name says."""
+    return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
 class Book(dict[Executable, str]):

@@ -12,29 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, StoreCorrupt
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, among, canonical, from_json, to_json
+from holdfast.store.sql import Transaction, among, canonical, from_json, into, to_json
 from holdfast.store.writer import WriteFuture
 
 LARGEST = 64 * 1024  # bytes of a result: it refers to rollouts, artifacts and blobs, and does not hold them
 Effect = Callable[[Transaction], None]
 
 _c = schema.steps.c
-COLUMNS = (_c.step, _c.name, _c.function, _c.inputs_sha256, _c.at, _c.body)
-ADD = (
-    insert(schema.steps)
-    .values({column.name: bindparam(column.name) for column in _c})
-    .on_conflict_do_nothing(index_elements=["run", "name"])
-)
+ADD = into(schema.steps, "run", "name")
 LAST = select(func.coalesce(func.max(_c.step), 0)).where(_c.run == bindparam("run"))
-NAMED = select(*COLUMNS).where(_c.run == bindparam("run"), _c.name == bindparam("name"))
-OF_RUN = select(*COLUMNS).where(_c.run == bindparam("run")).order_by(_c.step)
+NAMED = select(*rows.STEP).where(_c.run == bindparam("run"), _c.name == bindparam("name"))
+OF_RUN = select(*rows.STEP).where(_c.run == bindparam("run")).order_by(_c.step)
 _l, _u = schema.ledger.c, schema.runs.c
 _of_run = _l.run == bindparam("run")
 _is_note = among(_l.kind, "update", "step")  # the kinds of entries before durable steps, and since

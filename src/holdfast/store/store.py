@@ -1,4 +1,4 @@
-"""The front door: one opened store, bound to one project."""
+"""The front door: one opened store, bound to one project; and how people's abbreviated names are found in it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sqlalchemy import bindparam, func, select
+
 from holdfast.contracts.artifacts import Artifacts
-from holdfast.contracts.errors import BadInput
-from holdfast.store.alerts import Alerts
-from holdfast.store.artifacts import FolderArtifacts
-from holdfast.store.blobs import Blobs
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import Rollout
+from holdfast.store import schema
+from holdfast.store.artifacts import Blobs, Checkpoints, FolderArtifacts, Versions
 from holdfast.store.budgets import Budgets
-from holdfast.store.checkpoints import Checkpoints
-from holdfast.store.commands import Commands
+from holdfast.store.commands import Alerts, Commands, OverridesFile, Tokens
 from holdfast.store.dashboard_queries import Figures
-from holdfast.store.db import Db, open_db
-from holdfast.store.experiences import Experiences
-from holdfast.store.experiments import Trials
-from holdfast.store.flags import Flags
+from holdfast.store.db import Db, SQLite, open_db
+from holdfast.store.experiments import Flags, Trials
 from holdfast.store.judgements import Judgements
-from holdfast.store.ledger import Ledger
-from holdfast.store.ledger_checkpoints import Anchors
-from holdfast.store.overrides import OverridesFile
+from holdfast.store.ledger import Anchors, Ledger
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
-from holdfast.store.rewards import Rewards
-from holdfast.store.runs import Runs
+from holdfast.store.runs import Runs, Workers
 from holdfast.store.scorings import Scorings
 from holdfast.store.sql import from_json, to_json
-from holdfast.store.sqlite import SQLite
 from holdfast.store.steps import Steps
-from holdfast.store.tokens import Tokens
-from holdfast.store.traces import Traces
-from holdfast.store.versions import Versions
+from holdfast.store.traces import Experiences, Rewards, Traces
 from holdfast.store.views import Views
-from holdfast.store.workers import Workers
 
 STATE_FOLDER = Path(".holdfast")
 LONG = 16 * 1024  # bytes of a list in the settings of a run, from which on it is kept apart
@@ -124,3 +117,54 @@ def open_store(
     if not project.strip() or len(project) > 100:
         raise BadInput(f"project {project!r}", why="must be 1 to 100 characters, not blank")
     return Store(open_db(str(url), create=create, migrate=migrate, poll_s=poll_s), project, state_folder)
+
+
+_r = schema.rollouts.c
+NAMED = select(_r.key).where(_r.run == bindparam("run"), _r.name == bindparam("prefix"))
+# Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
+STARTING_WITH = (
+    select(_r.name)
+    .where(_r.run == bindparam("run"), func.substr(_r.name, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
+    .order_by(_r.key)
+    .limit(4)
+)
+
+
+def find_rollout(store: Store, text: str) -> Rollout:
+    """From "RUN/NAME", where both may be cut short."""
+    run_text, slash, prefix = text.partition("/")
+    if not slash or not run_text or not prefix:
+        remedy = "write RUN/NAME: 'holdfast runs' has the one, 'holdfast rollouts RUN' the other"
+        raise NotFound(f"rollout {text!r}", why="is not the id of a rollout", remedy=remedy)
+    run = store.runs.get(run_text).id
+    return store.views.rollout(f"{run}/{full_name(store, run, prefix)}")
+
+
+def full_name(store: Store, run: str, prefix: str) -> str:
+    """The name that starts so, in the run with this id; an exact match wins over longer names."""
+    named = {"run": store.runs.key(run), "prefix": prefix}
+    if store.db.one(NAMED, named) is not None:
+        return prefix
+    found = [row[0] for row in store.db.all(STARTING_WITH, named)]
+    if len(found) == 1 and prefix:
+        return str(found[0])
+    why = f"several start so: {', '.join(found[:3])}{', …' if len(found) > 3 else ''}" if found else "there is none"
+    raise NotFound(f"rollout {run}/{prefix}", why=why, remedy=f"'holdfast rollouts {run}' lists them")
+
+
+def find_release(store: Store, version: str) -> Release:
+    """`policy@number`; the policy may be cut short, as the ids of runs may."""
+    policy, _, number = version.rpartition("@")
+    known = store.releases.policies()
+    fits = [name for name in known if name.startswith(policy)] if policy and policy not in known else []
+    return store.releases.get(f"{fits[0]}@{number}" if len(fits) == 1 else version)
+
+
+def find_policy(store: Store, text: str) -> str:
+    """Its name, which may be cut short."""
+    known = store.releases.policies()
+    fits = [name for name in known if name.startswith(text)] if text not in known else [text]
+    if len(fits) != 1 or not text:
+        why = "has no versions" if len(fits) < 2 else f"several start so: {', '.join(fits[:3])}"
+        raise BadInput(f"policy {text!r}", why=why, remedy=f"there is {', '.join(known) or 'none'}")
+    return fits[0]

@@ -1,18 +1,17 @@
 """Counts and rewards of a run that cost the same at any size: each rollout that is over is counted once, and kept.
 
-A tally is what one process has counted so far. Every look reads what is open now (the open ones with the lowest keys),
-counts on from where it stopped, a bounded part at a time, and takes in what was open at the last look and is over by
-now. Whatever opens something again that was counted (a requeue, a second life between two looks) shows: then it counts
-anew. What is requeued and cancelled between two looks, without an attempt, stands as it was counted. Rewards that are
-told after the end come from the ledger. Nothing is written anywhere.
+Every look reads what is open now (the open ones with the lowest keys), counts on from where it stopped, a bounded part
+at a time, and takes in what was open at the last look and is over by now. When something that was counted is open
+again, or was between two looks, it counts anew. What is requeued and cancelled between two looks, without an attempt,
+stays as it was counted. Rewards that come after the end are read from the ledger. Nothing is written.
 
-On Postgres keys may appear out of order, so there the engine counts (`views.counts`), every time.
+On Postgres keys may appear out of order, so there the engine counts all of them, every time.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,7 +101,7 @@ Sums = dict[Part, tuple[int, Moments]]
 
 
 @dataclass(slots=True)
-class RunCounts:
+class RunTally:
     """What was counted of one run. A look holds the lock."""
 
     run: int
@@ -119,7 +118,10 @@ class RunCounts:
     def look(self, view: Transaction, most: int = ROWS) -> Totals:
         """Count on and say what there is. Everything in `view` must be of one moment."""
         if not view.is_sqlite:
-            return _whole(view.all(ALL, {"run": self.run}))
+            sums: Sums = {}
+            for row in view.all(ALL, {"run": self.run}):
+                _put(sums, row)
+            return _summed(sums)
         opened, low = self._opened(view)
         if self._is_broken(view, opened):
             self._forget()
@@ -167,7 +169,7 @@ class RunCounts:
         for key in self.holes - opened.keys():
             row = view.one(ONE, {"rollout": key})
             if row is not None and row[0] in DONE:
-                self._add(*row)
+                _put(self.sums, (*row[:3], 1, *_reward_sums(row[3])))
             elif row is not None:
                 still.add(key)
         self.holes = (self.holes & opened.keys()) | still
@@ -189,12 +191,9 @@ class RunCounts:
     def _correct(self, view: Transaction, key: int, told: Mapping[str, Any]) -> None:
         """Take out what it was counted as, and count it as it was told since."""
         status, split, outcome, _ = view.one(ONE, {"rollout": key})
-        before, after = told["before"], told["reward"]
         was = told.get("outcome_before", outcome)
-        taken = Moments() if before is None else Moments(n=-1, total=-before, squares=-before * before)
-        _put(self.sums, status, split, was, -1, taken)
-        paid = Moments(n=1, total=after, squares=after * after)
-        _put(self.sums, status, split, told.get("outcome", outcome), 1, paid)
+        _put(self.sums, (status, split, was, -1, *_reward_sums(told["before"], -1)))
+        _put(self.sums, (status, split, told.get("outcome", outcome), 1, *_reward_sums(told["reward"])))
 
     def _count_on(self, view: Transaction, low: int, most: int) -> None:
         if self.counted_to >= low:
@@ -202,10 +201,9 @@ class RunCounts:
         row = view.one(NTH, {"run": self.run, "after": self.counted_to, "most": most})
         to = low if row is None else min(low, row[0])
         counted = view.all(BETWEEN, {"run": self.run, "after": self.counted_to, "to": to})
-        for status, split, outcome, n, rewarded, total, squares in counted:
-            if status in DONE:
-                paid = Moments(n=rewarded, total=total or 0.0, squares=squares or 0.0)
-                _put(self.sums, status, split, outcome, n, paid)
+        for row in counted:
+            if row[0] in DONE:
+                _put(self.sums, row)
         self.counted_to = to
 
     def _out_of_turn(self, view: Transaction, sums: Sums) -> bool:
@@ -215,9 +213,8 @@ class RunCounts:
             params = {"run": self.run, "status": status, "after": self.counted_to, "most": BEHIND}
             found = view.all(BEYOND, params)
             is_whole &= sum(row[2] for row in found) < BEHIND
-            for split, outcome, n, rewarded, total, squares in found:
-                paid = Moments(n=rewarded, total=total or 0.0, squares=squares or 0.0)
-                _put(sums, status, split, outcome, n, paid)
+            for row in found:
+                _put(sums, (status, *row))
         return is_whole
 
     def _count_rows(self, view: Transaction) -> bool:
@@ -233,10 +230,6 @@ class RunCounts:
             self.rows_to = last
         return True
 
-    def _add(self, status: str, split: str | None, outcome: str | None, reward: float | None) -> None:
-        paid = Moments() if reward is None else Moments(n=1, total=reward, squares=reward * reward)
-        _put(self.sums, status, split, outcome, 1, paid)
-
     def _totals(self, view: Transaction, opened: Mapping[int, str], *, is_whole: bool) -> Totals:
         sums = dict(self.sums)
         if is_whole and len(opened) >= HOLES:
@@ -251,18 +244,16 @@ class RunCounts:
         return replace(made, counts=counts, is_whole=is_whole)
 
 
-def _put(sums: Sums, status: str, split: str | None, outcome: str | None, n: int, paid: Moments) -> None:
+def _put(sums: Sums, row: Sequence[Any]) -> None:
+    status, split, outcome, n, rewarded, total, squares = row
     part = status, split or "none", outcome
     before, kept = sums.get(part, (0, Moments()))
-    sums[part] = before + n, kept + paid
+    sums[part] = before + int(n), kept + Moments(n=int(rewarded), total=total or 0.0, squares=squares or 0.0)
 
 
-def _whole(rows: list[Any]) -> Totals:
-    sums: Sums = {}
-    for status, split, outcome, n, rewarded, total, squares in rows:
-        paid = Moments(n=int(rewarded), total=total or 0.0, squares=squares or 0.0)
-        _put(sums, status, split, outcome, int(n), paid)
-    return _summed(sums)
+def _reward_sums(reward: float | None, sign: int = 1) -> tuple[int, float, float]:
+    """One reward, counted in or taken out again: how many, their sum, the sum of their squares."""
+    return (0, 0.0, 0.0) if reward is None else (sign, sign * reward, sign * reward * reward)
 
 
 def _summed(sums: Sums) -> Totals:

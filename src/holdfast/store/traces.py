@@ -1,42 +1,41 @@
-"""Spans and reward signals of attempts: written under the fence, read back in their own order."""
+"""Spans and rewards of attempts: written under the fence, added to after the end, read for learning and judging.
+
+While an attempt runs, its own worker scores it. Afterwards a signal may be added, never changed: the same once more is
+harmless, another value for the same thing is refused. Each is noted in the ledger with who sent it, and the rollout's
+reward is the total again, all in one transaction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, ClassVar
 
 import orjson
-from sqlalchemy import bindparam, exists, func, insert, select, update
+from sqlalchemy import bindparam, exists, func, select, update
 
-from holdfast.contracts.errors import BadRecord, Conflict
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.contracts.rollout import Attempt
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
+from holdfast.contracts.experience import Experience, ScoredRollout
+from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm, outcome_of
+from holdfast.contracts.rollout import OPEN, Attempt, Rollout, RolloutState
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall
-from holdfast.store import rows, schema
+from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.moves import FENCE
-from holdfast.store.queue import stale
-from holdfast.store.sql import Transaction, from_json, plain_text, to_json
+from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, stale
+from holdfast.store.runs import Runs
+from holdfast.store.sql import Transaction, from_json, into, plain_text, to_json
+from holdfast.store.views import Views
 from holdfast.store.writer import WriteFuture
 
-
-def _fenced_insert(table: Any, **reckoned: Any) -> Any:
-    """INSERT … SELECT from the attempt's own row, if the fence lets it through: one statement, no gap."""
-    names = [column.name for column in table.c if column.name != "attempt"]
-    values = [reckoned.get(name, bindparam(name, type_=table.c[name].type)).label(name) for name in names]
-    source = select(schema.attempts.c.key, *values).where(FENCE)
-    return insert(table).from_select(["attempt", *names], source)
-
-
-_s = schema.spans.c
+KIND = "reward"  # of the ledger's entry
+_r, _a, _s, _g = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.signals.c
 _seq: Any = bindparam("seq")
-ADD_SPAN = _fenced_insert(schema.spans)
-ADD_SIGNAL = _fenced_insert(schema.signals)
+ADD_SPAN = fenced_insert(schema.spans)
+ADD_SIGNAL = fenced_insert(schema.signals)
 _free = select(func.coalesce(func.max(_s.seq) + 1, _seq)).where(_s.attempt == bindparam("token"), _s.seq >= _seq)
-OPEN_SPAN = _fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
-# Whoever numbers spans of an attempt waits for the others who do: two processes must not give one number twice.
-TURN = select(schema.attempts.c.key).where(FENCE).with_for_update(key_share=True)
+OPEN_SPAN = fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_s.seq)
 AMEND_SPAN = (
     update(schema.spans)
     .where(
@@ -48,8 +47,34 @@ AMEND_SPAN = (
     .values(name=bindparam("span_name"), ended_at=bindparam("span_end"), body=bindparam("span_body"))
 )
 SPAN = select(_s.ended_at).where(_s.attempt == bindparam("token"), _s.seq == bindparam("span_seq"))
-SPANS = select(schema.spans).where(schema.spans.c.attempt == bindparam("token")).order_by(schema.spans.c.seq)
-SIGNALS = select(schema.signals).where(schema.signals.c.attempt == bindparam("token")).order_by(schema.signals.c.seq)
+SPANS = select(schema.spans).where(_s.attempt == bindparam("token")).order_by(_s.seq)
+SIGNALS = select(schema.signals).where(_g.attempt == bindparam("token")).order_by(_g.seq)
+DECIDED = (
+    select(_r.key, _r.final, *rows.DECIDED)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.run == bindparam("run"), _r.key > bindparam("after"))
+    .order_by(_r.key)
+    .limit(bindparam("most"))
+)
+SIGNALS_OF_PAGE, SPANS_OF_PAGE = (
+    select(table)
+    .select_from(schema.rollouts.join(table, table.c.attempt == _r.final))
+    .where(_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+    .order_by(_r.key, table.c.seq)
+    for table in (schema.signals, schema.spans)
+)
+ADD = into(schema.signals)
+LAST = select(func.coalesce(func.max(_g.seq), 0)).where(_g.attempt == bindparam("token"))
+FINAL = (
+    select(_a.key, _a.number, _r.reward, _r.outcome)
+    .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
+    .where(_r.key == bindparam("rollout"))
+)
+PAY = (
+    update(schema.rollouts)
+    .where(_r.key == bindparam("rollout"))
+    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
+)
 _KINDS = {str(kind): kind for kind in SpanKind}
 
 
@@ -70,7 +95,7 @@ class Traces:
 
         def operation(tx: Transaction) -> int:
             if not tx.is_sqlite:  # which has one writer at a time
-                tx.one(TURN, params)
+                tx.one(ATTEMPT_TURN, params)
             row = tx.one(OPEN_SPAN, params)
             if row is None:
                 raise stale(tx, attempt, now)
@@ -106,18 +131,8 @@ class Traces:
     ) -> WriteFuture[None]:
         """Record reward signals, numbered from `first`."""
         params = [
-            {
-                "token": attempt.token,
-                "now": now,
-                "seq": first + place,
-                "name": plain_text(signal.name),
-                "value": signal.value,
-                "weight": signal.weight,
-                "source": plain_text(signal.source),
-                "turn": signal.turn,
-                "feedback": plain_text(signal.feedback),
-            }
-            for place, signal in enumerate(signals)
+            {"token": attempt.token, "now": now, "seq": seq, **signal_values(signal)}
+            for seq, signal in enumerate(signals, first)
         ]
         return self._insert(ADD_SIGNAL, attempt, params, now)
 
@@ -138,6 +153,18 @@ class Traces:
 
 _MODEL, _TOOL, _EVENTS = shape(ModelCall), shape(ToolCall), shape(tuple[SpanEvent, ...])
 _NOTES = shape(Mapping[str, Any])
+
+
+def signal_values(signal: RewardTerm) -> dict[str, Any]:
+    """A signal as the columns hold it."""
+    return {
+        "name": plain_text(signal.name),
+        "value": float(signal.value),
+        "weight": float(signal.weight),
+        "source": plain_text(signal.source),
+        "turn": signal.turn,
+        "feedback": plain_text(signal.feedback),
+    }
 
 
 @rows.whole
@@ -198,3 +225,163 @@ def _rest(span: Span, *, is_json: bool) -> dict[str, Any]:
     if span.tool is not None:
         rest["tool"] = _TOOL.encode(span.tool)
     return rest
+
+
+class Experiences:
+    def __init__(self, db: Db, runs: Runs, views: Views, traces: Traces) -> None:
+        self._db, self._runs, self._views, self._traces = db, runs, views, traces
+
+    def of(self, rollout_ids: Iterable[str]) -> list[Experience]:
+        """From the attempts that decided them, in the given order; those that none decided are left out."""
+        found = (self.one(rollout_id) for rollout_id in rollout_ids)
+        return [experience for experience in found if experience is not None]
+
+    def one(self, rollout_id: str) -> Experience | None:
+        """None when no attempt decided it: it is open, was cancelled, or given up."""
+        rollout = self._views.rollout(rollout_id)
+        for attempt in self._views.attempts(rollout.id):
+            if attempt.id == rollout.final_attempt:
+                spans = tuple(self._traces.spans(attempt.token))
+                models = {span.model.model for span in spans if span.model is not None}
+                return Experience(
+                    rollout=rollout.id,
+                    run=rollout.run,
+                    task=str(rollout.metadata.get("group", rollout.name)),
+                    split=rollout.split,
+                    state=rollout.status,
+                    is_final=True,
+                    spans=spans,
+                    sheet=_sheet(self._traces.sheet(attempt.token), rollout),
+                    input=rollout.input,
+                    version=models.pop() if len(models) == 1 else None,
+                )
+        return None
+
+    def decided(
+        self, run: str, *, after: str | None = None, most: int = 1000, spans: bool = False
+    ) -> list[ScoredRollout]:
+        """A page of the rollouts that an attempt decided, in the order they were enqueued, in three statements.
+
+        `after` is the id of the last one that was read; the page after the last is empty.
+        """
+        params: dict[str, Any] = {"run": self._runs.key(run), "most": most, "after": 0}
+        if after is not None:
+            params["after"] = self._views.key(run, after.removeprefix(f"{run}/"))
+
+        def look(view: Transaction) -> list[ScoredRollout]:
+            page = view.all(DECIDED, params)
+            if not page:
+                return []
+            edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
+            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), signal)
+            did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
+            return [
+                rows.decided(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
+                for row in page
+            ]
+
+        return self._db.reading(look, snapshot=True)
+
+
+def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
+    made: dict[int, list[Any]] = {}
+    for row in found:
+        made.setdefault(row[0], []).append(read(row))
+    return made
+
+
+def _sheet(sheet: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
+    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
+        return sheet
+    return RewardBreakdown(signals=(*sheet.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarded:
+    """What became of a signal that was told after the end."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    rollout: str
+    attempt: str  # the one that decided it
+    signal: RewardTerm
+    reward: float  # of the rollout, with it
+    is_new: bool  # False: it was told before, and is there once
+
+
+class Rewards:
+    def __init__(self, db: Db, runs: Runs, views: Views, experiences: Experiences) -> None:
+        self._db, self._runs, self._views, self._experiences = db, runs, views, experiences
+
+    def attach(self, rollout_id: str, told: RewardTerm, *, who: str, now: float) -> WriteFuture[Rewarded]:
+        """Add the signal to the attempt that decided the rollout; Refused where none did, or another value is there."""
+        rollout = self._views.rollout(rollout_id)
+        _ended(rollout)
+        words = {name: plain_text(getattr(told, name)) for name in ("name", "source", "feedback")}
+        told = replace(told, **words)  # as a column can hold it
+        self._check_turn(rollout, told)
+        names = {"run": self._runs.key(rollout.run), "name": rollout.name}
+        values = {name: getattr(told, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
+
+        def operation(tx: Transaction) -> Rewarded:
+            key: int = tx.one(queue.KEY, names)[0]
+            tx.one(queue.STATE, {"rollout": key})  # nobody else changes it until this is done
+            found = tx.one(FINAL, {"rollout": key})
+            if found is None:
+                raise _undecided(rollout)
+            token, number, paid, outcome = found
+            before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
+            is_new = not _is_there(rollout, before, told)
+            signals = (*before, told) if is_new else before
+            total = RewardBreakdown(signals=signals).total
+            if total is None or not isfinite(total):
+                raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
+            attempt = f"{rollout.id}:attempt-{number}"
+            if is_new:
+                tx.run(ADD, {"attempt": token, "seq": tx.one(LAST, {"token": token})[0] + 1, **values})
+                judged = "wrong" if rollout.status is RolloutState.FAILED else outcome_of(signals) or outcome
+                tx.run(PAY, {"rollout": key, "paid": total, "judged": judged})
+                body = {"rollout": rollout.id, "attempt": attempt, **values, "before": paid, "reward": total}
+                body |= {"outcome_before": outcome, "outcome": judged}
+                ledger.append(tx, self._runs.project, rollout.run, KIND, who, body, now)
+                tx.touch(notifications.FINISHED)
+            return Rewarded(rollout=rollout.id, attempt=attempt, signal=told, reward=total, is_new=is_new)
+
+        return self._db.write(operation)
+
+    def _check_turn(self, rollout: Rollout, told: RewardTerm) -> None:
+        if told.turn is None:
+            return
+        found = self._experiences.one(rollout.id)
+        turns = 0 if found is None else len(found.calls)
+        if told.turn >= turns:
+            has = "no turns" if turns == 0 else f"{turns} turns, the last is {turns - 1}"
+            raise BadInput(f"turn {told.turn}", why=f"rollout {rollout.id} has {has}", remedy="leave the turn out")
+
+
+def _ended(rollout: Rollout) -> None:
+    if rollout.status in OPEN:
+        why = f"is {rollout.status}: its own worker scores it when it ends"
+        raise Refused(f"rollout {rollout.id}", why=why, remedy="wait for its end")
+    if rollout.final_attempt is None:
+        raise _undecided(rollout)
+
+
+def _undecided(rollout: Rollout) -> Refused:
+    why = f"is {rollout.status}: no attempt decided it, so there is nothing to reward"
+    return Refused(f"rollout {rollout.id}", why=why, remedy="'holdfast requeue' gives it another chance")
+
+
+def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm) -> bool:
+    """Whether it was told already; Conflict where it was told otherwise."""
+    for one in before:
+        if (one.name, one.source, one.turn) == (told.name, told.source, told.turn):
+            if (one.value, one.weight) == (told.value, told.weight):
+                return True
+            where = "" if told.turn is None else f" at turn {told.turn}"
+            why = f"{told.source} told {told.name}{where} before: {one.value:g} × {one.weight:g}"
+            raise Conflict(
+                f"rollout {rollout.id}", why=why, remedy="what was told stands; give it another name or source"
+            )
+    return False

@@ -21,17 +21,15 @@ COLUMN = 2**31  # what a column of numbers cannot hold any more
 _r, _a = schema.rollouts.c, schema.attempts.c
 _mine = _r.run == bindparam("run")
 _final = schema.attempts.alias("final")
-_with_final = (*rows.ROLLOUT, _final.c.number)
-_source = schema.rollouts.outerjoin(_final, _final.c.key == _r.final)
-
-PAGE = (
-    select(*_with_final)
-    .select_from(_source)
-    .where(_mine, _r.key > bindparam("after"))
-    .order_by(_r.key)
-    .limit(bindparam("most"))
+# Rollouts of a run, each with the number of the attempt that decided it at the end.
+ROLLOUTS = (
+    select(*rows.ROLLOUT, _final.c.number)
+    .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
+    .where(_mine)
 )
-ONE = select(*_with_final).select_from(_source).where(_mine, _r.name == bindparam("name"))
+PAGE = ROLLOUTS.where(_r.key > bindparam("after")).order_by(_r.key).limit(bindparam("most"))
+OF_STEP = PAGE.where(_r.step == bindparam("step"))
+ONE = ROLLOUTS.where(_r.name == bindparam("name"))
 KEY = select(_r.key).where(_mine, _r.name == bindparam("name"))
 ATTEMPTS = select(*rows.ATTEMPT).where(_a.rollout == bindparam("rollout")).order_by(_a.number)
 ATTEMPT = (
@@ -45,13 +43,6 @@ OUTCOMES = select(_r.status, _r.outcome, func.count()).where(_mine).group_by(_r.
 REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
 ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
 ANY_OPEN_IN = ANY_OPEN.where(_r.step == bindparam("step"))
-OF_STEP = (
-    select(*_with_final)
-    .select_from(_source)
-    .where(_mine, _r.step == bindparam("step"), _r.key > bindparam("after"))
-    .order_by(_r.key)
-    .limit(bindparam("most"))
-)
 
 
 class Views:
@@ -70,7 +61,7 @@ class Views:
     ) -> list[Rollout]:
         """In the order they were enqueued; `after` is the name of the last one already seen."""
         key = self._runs.key(run)
-        params: dict[str, Any] = {"run": key, "most": most, "after": 0, "outcome": outcome}
+        params: dict[str, Any] = {"run": key, "most": most, "after": 0, "outcome": outcome, "split": split}
         if outcome is not None:
             fitting = statuses_of(outcome)
             if status is not None and status not in fitting:
@@ -78,12 +69,8 @@ class Views:
             status = fitting[0] if len(fitting) == 1 else status
         if after is not None:
             params["after"] = self.key(run, after)
-        statement = _page(status, split, outcome)
-        if status is not None:
-            params["status"] = str(status)
-        if split is not None:
-            params["split"] = str(split)
-        return [rows.rollout(row, run, row[-1]) for row in self._db.all(statement, params)]
+        found = self._db.all(_page(status, split, outcome), {**params, "status": status})
+        return [rows.rollout(row, run, row[-1]) for row in found]
 
     def rollout(self, rollout_id: str) -> Rollout:
         run, _, name = rollout_id.partition("/")

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleL
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
-from holdfast.store.desired_states import Orders
+from holdfast.store.runs import Orders
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 

@@ -20,8 +20,8 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState
 from holdfast.contracts.run import LedgerEntry, RunRecord
 from holdfast.operate.drill.scratch import CONFIG, STORE, TRANSCRIPT, TimedEvent
+from holdfast.store.admin import as_before
 from holdfast.store.check import check
-from holdfast.store.older import as_before
 from holdfast.store.store import Store, open_store
 
 EVENTS, HEALTH, MANIFEST, ANSWERS = "events.jsonl", "health.json", "running-manifest.json", "answers.jsonl"

@@ -27,7 +27,7 @@ from holdfast.operate.drill import aftermath
 from holdfast.operate.drill.callers import Callers
 from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
 from holdfast.operate.drill.scratch import CONFIG, Clock, DrillFailed, Running, Scratch
-from holdfast.store.older import set_back
+from holdfast.store.admin import set_back
 from holdfast.store.store import open_store
 
 HELD_S = 1.5  # how long a pause is kept up: longer than anything takes to obey

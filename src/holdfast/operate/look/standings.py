@@ -34,7 +34,7 @@ from holdfast.prove.comparison import ComparisonConfig, reach
 from holdfast.prove.guard import GuardLimits, blocks, watch
 from holdfast.prove.sequential import crossed_at, sequence
 from holdfast.prove.sequential import judge as judged
-from holdfast.store.blobs import sha256_of
+from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
 HISTORY = 100

@@ -36,7 +36,7 @@ from holdfast.prove.reports.document import (
     text,
     whole,
 )
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 
 MOST = 1e100  # of a reward or a cost: sums of larger ones may not be finite
 LEAST_CONFIDENCE = 0.95  # of the documented criteria: no run may ask for less
