@@ -148,7 +148,7 @@ def _kept(output: Path) -> list[PatchOutcome]:
 def _keep(output: Path, outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> None:
     from json import dumps
 
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     write_atomically(output, (dumps(_record(outcomes, weighed), indent=1, allow_nan=False) + "\n").encode())
 

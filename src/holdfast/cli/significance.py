@@ -115,7 +115,7 @@ def safety(
     from holdfast.cli.samples import read_samples
     from holdfast.prove.reports.document import Retention
     from holdfast.prove.reports.report import ProofCriteria, ReportComparison, head_at, publish_safety
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
     how = ReportComparison(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)

@@ -18,7 +18,7 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
 from holdfast.promote.gate import decide
 from holdfast.prove.comparison import compare_versions
-from holdfast.store.blobs import sha256_of
+from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
 

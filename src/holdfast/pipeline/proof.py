@@ -23,7 +23,7 @@ from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
-from holdfast.store.blobs import sha256_of
+from holdfast.store.artifacts import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.store.blobs import write_atomically
+from holdfast.store.artifacts import write_atomically
 from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results
 
 if TYPE_CHECKING:

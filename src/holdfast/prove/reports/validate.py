@@ -39,7 +39,7 @@ from holdfast.prove.reports.document import (
     short,
 )
 from holdfast.prove.reports.report import Findings, ProofCriteria, ReportComparison, Side
-from holdfast.store.blobs import sha256_of, write_atomically
+from holdfast.store.artifacts import sha256_of, write_atomically
 
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "baseline": (),
