@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason
-from holdfast.operate import proof_text, publication
+from holdfast.operate import proof_view, publication
 from holdfast.operate.proof import render
 from holdfast.operate.proof_view import ProofView
 from holdfast.prove.comparison import ComparisonConfig, weigh
@@ -100,7 +100,7 @@ def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:
 def test_the_decision_of_the_gate_is_shown(state: Path) -> None:
     closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40 changed"),))
     shown = seen(published(state, rates=(0.4, 0.8), tasks=120, decision=closed))
-    assert shown.decision == closed and proof_text.standing(shown).kind == "blocked"
+    assert shown.decision == closed and proof_view.standing(shown).kind == "blocked"
 
 
 def test_without_success_the_reward_has_to_improve_within_its_range(state: Path) -> None:

@@ -12,7 +12,7 @@ from holdfast.cli.options import who
 from holdfast.cli.progress import Progress, stdout_kept_clean
 from holdfast.cli.signals import obeying
 from holdfast.contracts.run import RunState, Status
-from holdfast.operate.status import write_status
+from holdfast.operate.lifecycle import write_status
 from holdfast.operate.switches import heeding, key_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run

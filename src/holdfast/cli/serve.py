@@ -125,7 +125,7 @@ def _town(folder: Path) -> Iterator[TownPage]:
 
 def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
     """Where alerts go besides the store; an address that is none stops us before anything listens."""
-    from holdfast.operate.sinks import Lines, Webhook
+    from holdfast.operate.watchers import Lines, Webhook
 
     found: list[Sink] = []
     if file is not None:

@@ -6,7 +6,6 @@ Who is told is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -84,18 +83,6 @@ def step(
         alert = Alert(code=rule.name, severity=rule.severity, message=told, at=now, run=run)
         return AlarmState(fired=alert), alert
     return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
-
-
-def watch(
-    rule: AlarmRule, looks: Iterable[tuple[float, float | None, int | None]], state: AlarmState = QUIET
-) -> tuple[AlarmState, tuple[Alert, ...]]:
-    """Many looks in a row, each a time, a value and of how many."""
-    told = []
-    for now, value, n in looks:
-        state, alert = step(rule, state, value, now, n=n)
-        if alert is not None:
-            told.append(alert)
-    return state, tuple(told)
 
 
 # Adoption has certainly fallen: the two intervals are apart (`reward.adoption.drop`), on enough tasks that need a tool.

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.commands import LONGEST as LONGEST_ID
@@ -22,7 +24,7 @@ from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode
-from holdfast.operate import control, wire
+from holdfast.operate import control
 from holdfast.operate.auth import TokenGuard, digest
 from holdfast.reward.diff import minimality, scaffold
 from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, evaluate, parts, result_from
@@ -374,7 +376,7 @@ async def serve(app: Server[Any]) -> None:
     """Over stdin and stdout, until the other side hangs up."""
     from mcp.server.stdio import stdio_server
 
-    stdin: Any = wire.lines(0)  # of a file the SDK asks no more than its lines
+    stdin: Any = lines(0)  # of a file the SDK asks no more than its lines
     async with stdio_server(stdin=stdin) as (incoming, outgoing):
         await app.run(incoming, outgoing, app.create_initialization_options())
 
@@ -440,10 +442,10 @@ def _behind(one: Evaluation, other: Evaluation) -> list[str]:
 
 
 def _explained(store: Store, version: str) -> dict[str, Any]:
-    from holdfast.operate.explain import recount
+    from holdfast.operate.publication import recompute_decision
 
     release = find_release(store, version)
-    found = recount(store, release)
+    found = recompute_decision(store, release)
     return {
         "release": encode(release),
         "decision": None if found.decision is None else encode(found.decision),
@@ -452,3 +454,48 @@ def _explained(store: Store, version: str) -> dict[str, Any]:
         "problems": list(found.problems),
         "proof": found.proof,
     }
+
+
+DEEPEST = 64  # levels; a parser that others wrote gives up at some two hundred
+ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
+)
+TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
+
+
+async def lines(descriptor: int) -> AsyncIterator[str]:
+    """What comes in there, readable. Whoever else reads from it, as a child process might, finds nothing."""
+    import anyio
+
+    async for line in anyio.wrap_file(_taken(descriptor)):
+        yield readable(line)
+
+
+def _taken(descriptor: int) -> TextIO:
+    mine, nothing = os.dup(descriptor), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    # Never closed: a thread may still wait for a line when all is over.
+    return open(mine, encoding="utf-8", errors="replace", closefd=False)
+
+
+def readable(line: str) -> str:
+    if "\\u" in line:
+        line = ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], line)
+    return _cut(line) if line.count("[") + line.count("{") > DEEPEST else line
+
+
+def _cut(line: str) -> str:
+    """With null in place of what lies too deep."""
+    kept, depth, after = list[str](), 0, 0
+    for found in TOKEN.finditer(line):
+        if found[0] in ("[", "{"):
+            depth += 1
+            if depth == DEEPEST + 1:
+                kept.append(line[after : found.start()])
+        elif found[0] in ("]", "}"):
+            if depth == DEEPEST + 1:
+                kept.append("null")
+                after = found.end()
+            depth -= 1
+    return "".join([*kept, line[after:]])

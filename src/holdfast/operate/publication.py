@@ -11,23 +11,29 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Decision, Episode
-from holdfast.contracts.records import decode
-from holdfast.operate import proof_text
+from holdfast.contracts.evidence import Band, Decision, Episode, Evidence
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release
+from holdfast.contracts.run import LedgerEntry
+from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
+from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
+from holdfast.promote.gate import decide
 from holdfast.prove import matrix
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
 from holdfast.prove.reports import document
 from holdfast.prove.reports.findings import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.store.blobs import sha256_of
+from holdfast.store.store import Store
 
 NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their family, and a number
 
@@ -200,9 +206,9 @@ def _sequential(*courses: MetricSequence | None) -> list[GateCriterion]:
     """What decides: the tests that hold however often one looks."""
     return [
         GateCriterion(
-            name=f"{proof_text.unit(known.metric).title}, however often one looks",
-            wanted=f"proved {proof_text.asked(known)}",
-            found=proof_text.course_proved(known).removeprefix("is ").removeprefix("was "),
+            name=f"{proof_view.unit(known.metric).title}, however often one looks",
+            wanted=f"proved {proof_view.asked(known)}",
+            found=proof_view.course_proved(known).removeprefix("is ").removeprefix("was "),
             is_met=known.proved_at is not None,
             code="checkpoint_promotion_blocked_policy_improvement_not_significant",
             blocks=False,  # the verdict says so
@@ -216,7 +222,7 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
     wanted, found, reasons = proof["criteria"], proof["significance"], proof["failure_analysis"]["reasons"]
     interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
     # These are by one look at the end; the sequential ones before them decide.
-    sure, safety = proof_text.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    sure, safety = proof_view.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
     rows = (
         (
             "Gain in reward",
@@ -227,7 +233,7 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
         (
             "p of the gain, by one look",
             f"at most {wanted['max_p_value']:g}",
-            proof_text.p(found["p_value"]),
+            proof_view.p(found["p_value"]),
             "p_value_above_threshold",
         ),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
@@ -239,7 +245,7 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
         ),
     )
     listed = [
-        GateCriterion(name=n, wanted=w, found=proof_text.minus(f), is_met=c not in reasons, code=c)
+        GateCriterion(name=n, wanted=w, found=proof_view.minus(f), is_met=c not in reasons, code=c)
         for n, w, f, c in rows
     ]
     proved = not safety["reason_codes"]
@@ -309,7 +315,7 @@ def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
 
 def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, str]:
     interval = next(iter(weighed.comparisons.values())).interval
-    once = proof_text.percent(how.alpha)
+    once = proof_view.percent(how.alpha)
     tasks = (
         "Both versions did the same tasks with the same seeds; the seeds of a task are averaged first, so that what is "
         "counted is tasks, in the order they came in."
@@ -321,8 +327,109 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
     )
     once_read = (
         "By one look at all tasks: "
-        f"intervals of {proof_text.percent(interval.level)} are bootstrapped over tasks, p is of "
+        f"intervals of {proof_view.percent(interval.level)} are bootstrapped over tasks, p is of "
         "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
         f"{how.resample_seed}."
     )
     return tasks, bets, once_read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputedDecision:
+    history: tuple[LedgerEntry, ...]  # of this version
+    entries: int  # of the whole ledger, whose chain holds
+    evidence: Evidence | None
+    decision: Decision | None  # the gate's, as it was recorded
+    again: Decision | None  # made now, from the samples
+    episodes: int = 0
+    proof: str | None = None  # where the published one lies
+    problems: tuple[str, ...] = ()  # what was changed behind the ledger's back, or does not follow from the samples
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the recorded decision follows from the samples; a version that no gate decided about has none."""
+        return not self.problems and self.is_same
+
+    @property
+    def is_same(self) -> bool:
+        """Whether deciding once more comes to the same."""
+        if self.decision is None or self.again is None:
+            return self.decision is None
+        live = {"baseline_is_not_live"}  # about the moment, not about the samples
+        codes = [{one.code for one in made.reasons} - live for made in (self.decision, self.again)]
+        was_open = self.decision.open or {one.code for one in self.decision.reasons} == live
+        return was_open == self.again.open and (was_open or codes[0] == codes[1])
+
+
+def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
+    """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
+    entries = store.ledger.verify()
+    # `to`: whom a rollback made live
+    named = ("add", "move", "refuse", "accept", "roll_back", "to", "retired", "restore")
+    history = tuple(
+        one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
+    )
+    decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
+    problems = [one for one in store.releases.recount() if release.id in one]
+    if not decided:
+        return RecomputedDecision(
+            history=history, entries=entries, evidence=None, decision=None, again=None, problems=tuple(problems)
+        )
+    evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
+    decision = decode(Decision, dict(decided[-1]["decision"]))
+    weighed, again, episodes = _again(store, evidence)
+    if weighed is not None:
+        figures = ("suite", "primary", "episodes", "comparisons", "verdict", "bands")
+        problems += [
+            f"evidence of {release.id}: {name} is not what the samples give"
+            for name in figures
+            if getattr(weighed, name) != getattr(evidence, name)
+        ]
+    proof = _proof(store, evidence, decision)
+    problems += _changed(release, proof, decided[-1].get("proof"))
+    return RecomputedDecision(
+        history=history,
+        entries=entries,
+        evidence=evidence,
+        decision=decision,
+        again=again,
+        episodes=episodes,
+        proof=proof,
+        problems=tuple(problems),
+    )
+
+
+def _changed(release: Release, proof: str | None, sha256: object) -> list[str]:
+    """Whether the published proof is the one that the ledger knows; those of before have no hash there."""
+    if not sha256:
+        return []
+    if proof is None:
+        return [f"proof of {release.id}: is not where it was published, nor in the archive"]
+    if sha256_of(Path(proof)) != sha256:
+        return [f"proof of {release.id}: {proof} is not the one that was published"]
+    return []
+
+
+def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision | None, int]:
+    if evidence.samples is None:
+        return None, None, 0
+    kept = json.loads(store.blobs.get(evidence.samples))
+    before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
+    how = weighing_from(kept["weighing"])
+    rng = np.random.default_rng(how.resample_seed)
+    found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
+    weighed = replace(
+        evidence,
+        suite=suite_title(kept["suite"]),
+        primary=how.primary,
+        episodes=len(found.tasks),
+        comparisons=found.comparisons,
+        verdict=found.verdict,
+        bands=found.bands,
+    )
+    return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)
+
+
+def _proof(store: Store, evidence: Evidence, decision: Decision) -> str | None:
+    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
+    return None if path is None else str(path)

@@ -10,25 +10,216 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
+import shlex
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from holdfast.collect.agent import Context
+from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OPEN, RolloutState
 from holdfast.contracts.run import RunRecord
-from holdfast.operate.drill import aftermath
-from holdfast.operate.drill.callers import Callers
-from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
-from holdfast.operate.drill.scratch import CONFIG, Clock, DrillFailed, Running, Scratch
+from holdfast.operate.drill import playbook
+from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, TRANSCRIPT, Story, TimedEvent, write, write_up
 from holdfast.store.older import set_back
-from holdfast.store.store import open_store
+from holdfast.store.store import Store, open_store
+
+
+@dataclass(slots=True, kw_only=True)
+class Callers:
+    """Use as a context: they ask until it ends."""
+
+    address: str  # of the service, up to /v1
+    policy: str
+    path: Path
+    clock: Clock
+    many: int = 6
+    answered: Counter[str] = field(default_factory=Counter)  # by version
+    _told: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Callers:
+        self._threads += [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(self.many)]
+        for one in self._threads:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._told.set()
+        for one in self._threads:
+            one.join(60.0)
+
+    def _ask(self, number: int) -> None:
+        body = {"model": self.policy, "user": f"caller-{number}", "max_tokens": 8}
+        asked = json.dumps({**body, "messages": [{"role": "user", "content": "What is 6 + 8?"}]}).encode()
+        where = f"{self.address}/chat/completions"
+        while not self._told.is_set():
+            began, version_, error = self.clock(), "", None
+            request = urllib.request.Request(where, data=asked, headers={"content-type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60.0) as response:
+                    version_ = str(json.load(response)["model"]).split("/", 1)[-1].rpartition("@")[0]
+            except (OSError, HTTPException, ValueError, KeyError) as failed:
+                error = f"{type(failed).__name__}: {failed}"
+            line = {"caller": number, "began": began, "ended": self.clock(), "version": version_, "error": error}
+            with self._lock, self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                self.answered[version_] += 1
+            self._told.wait(0.02)
+
+
+PATIENCE_S = 120.0  # for what takes seconds: a machine may be busy with other things
+OURS = ("HOLDFAST_STORE", "HOLDFAST_TOKEN")  # a drill has its own store, whatever the environment says
+Clock = Callable[[], float]
+
+
+class DrillFailed(HoldfastError):
+    """The drill could not be gone through with: nothing is proved."""
+
+
+class Running:
+    """One of our commands. It speaks into files: a pipe would stay open as long as any child of its lives."""
+
+    def __init__(self, words: Sequence[str], stem: Path, folder: Path) -> None:
+        self.line = shlex.join(["holdfast", *words])
+        self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        self.pid = self._process.pid
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def has_open(self, path: Path) -> bool:
+        """Whether it works on a file right now."""
+        try:
+            return any(each.readlink() == path for each in Path(f"/proc/{self.pid}/fd").iterdir())
+        except OSError:  # it has just ended, or closed one of them
+            return False
+
+    def kill(self) -> None:
+        """As `kill -9` does: it hears nothing of it."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def code(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(encoding="utf-8", errors="replace").strip()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(encoding="utf-8", errors="replace").strip()
+
+
+class Scratch:
+    """Use as a context: whatever happens inside, nobody is left when it ends."""
+
+    def __init__(
+        self, folder: Path, *, clock: Clock, say: Callable[[str], None], practice: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.store, self.say = folder, folder / STORE, say
+        self.practice = practice  # the agent, the model and the tasks of a run that learns
+        self.marks: list[TimedEvent] = []
+        self._clock, self._running = clock, list[Running]()
+        (folder / "output").mkdir()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._running:
+            one.kill()
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """Only to look."""
+        with open_store(str(self.store), create=False, migrate=False) as store:
+            yield store
+
+    def begin(self, *words: str) -> Running:
+        """`holdfast …`, as a person would start it, in the drill's folder."""
+        stem = self.folder / "output" / f"{len(self._running) + 1:02d}"
+        self._running.append(Running(words, stem, self.folder))
+        self._write(f"$ {self._running[-1].line}")
+        return self._running[-1]
+
+    def end(self, one: Running, patience_s: float = PATIENCE_S) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        if not one.has_ended(patience_s):
+            raise DrillFailed(one.line, why=f"did not end within {patience_s:g} s")
+        code = one.code or 0
+        last = one.err.splitlines()[-1:] or [""]
+        self._write(f"exit {code}{': ' + last[0][:200] if code and last[0] else ''}")
+        return code
+
+    def call(self, *words: str, patience_s: float = PATIENCE_S) -> Running:
+        """From start to end; Broken where it did not end well."""
+        one = self.begin(*words)
+        if self.end(one, patience_s):
+            raise DrillFailed(one.line, why=f"exit {one.code}: {(one.err or one.out)[-300:]}")
+        return one
+
+    def kill(self, one: Running, **facts: Any) -> TimedEvent:
+        """`kill -9`, now."""
+        marked = self.mark("killed", pid=one.pid, command=f"kill -9 {one.pid}", **facts)
+        one.kill()
+        return marked
+
+    def mark(self, name: str, **facts: Any) -> TimedEvent:
+        self.marks.append(TimedEvent(name=name, at=self._clock(), facts=facts))
+        self._write(f"* {name} {json.dumps(facts, sort_keys=True)}", self.marks[-1].at)
+        self.say(name + "".join(f" {value}" for value in facts.values()))
+        return self.marks[-1]
+
+    def wait(self, what: str, is_so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Broken where it does not come to be so."""
+        end = time.monotonic() + patience_s
+        while not is_so():
+            if time.monotonic() > end:
+                raise DrillFailed(what, why=f"did not come to be within {patience_s:g} s")
+            for one in self._running:
+                one.has_ended()  # reaped
+            time.sleep(0.02)
+
+    def _write(self, line: str, at: float | None = None) -> None:
+        at = self._clock() if at is None else at
+        with (self.folder / TRANSCRIPT).open("a", encoding="utf-8") as log:
+            log.write(f"{at:.6f} {' '.join(line.splitlines())}\n")
+
 
 HELD_S = 1.5  # how long a pause is kept up: longer than anything takes to obey
 LEASE_S = 2.0
@@ -215,7 +406,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
     _manifest(scratch, run, driver)
     killed = scratch.kill(driver)
     store = str(scratch.store)
-    scratch.call("store", "export", "--store", store, "--output", aftermath.BEFORE, "--json")
+    scratch.call("store", "export", "--store", store, "--output", playbook.BEFORE, "--json")
     earlier = set_back(store)
     scratch.mark("earlier", schema=earlier)
     refused = scratch.begin("runs", "--store", store)
@@ -225,7 +416,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
         _interrupted(scratch, after_s=0.005 * number)
     done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)
     scratch.mark("upgraded", before=earlier, after=done["after"])
-    scratch.call("store", "export", "--store", store, "--output", aftermath.AFTER, "--json")
+    scratch.call("store", "export", "--store", store, "--output", playbook.AFTER, "--json")
     return _ended(scratch, run, _taken_up(scratch, run), str(killed.facts["command"]))
 
 
@@ -308,7 +499,7 @@ def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
 
 
 def _callers(scratch: Scratch, policy: str, address: str) -> Callers:
-    return Callers(address=address, policy=policy, path=scratch.folder / aftermath.ANSWERS, clock=time.time)
+    return Callers(address=address, policy=policy, path=scratch.folder / playbook.ANSWERS, clock=time.time)
 
 
 def _loaded(scratch: Scratch, load: Load) -> tuple[str, Running]:
@@ -341,7 +532,7 @@ def _manifest(scratch: Scratch, run: str, driver: Running) -> None:
     done = counts[RolloutState.SUCCEEDED]
     rollouts = {str(state): n for state, n in counts.items()}
     told = {"schema_version": 1, "run": found, "pid": driver.pid, "succeeded": done, "rollouts": rollouts}
-    write(scratch.folder / aftermath.MANIFEST, told)
+    write(scratch.folder / playbook.MANIFEST, told)
 
 
 def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.operate.drill import playbook
-from holdfast.operate.drill.aftermath import digest
+from holdfast.operate.drill.playbook import digest
 from holdfast.prove.reports.document import PROOF, catalogue
 from holdfast.prove.reports.leaves import Problem, parse
 from holdfast.prove.reports.validate import validate

@@ -21,12 +21,12 @@ from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry
-from holdfast.operate import proof_text
+from holdfast.operate import proof_view
 from holdfast.operate.canary_controller import judge, lacking, under_way
-from holdfast.operate.look import decided
+from holdfast.operate.look import briefs
 from holdfast.operate.look.briefs import Brief, decision_brief, rate, release_brief
+from holdfast.operate.proof import thin
 from holdfast.operate.service import trial_of
-from holdfast.operate.svg import thin
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step, rollback_target
 from holdfast.prove import matrix
@@ -72,7 +72,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
         **told,
         "live": None if live is None else release_brief(live),
         "way_back": None if back is None else back.id,
-        "decision": None if live is None else decided.live(live.id, history),
+        "decision": None if live is None else briefs.live_decision(live.id, history),
         "releases": [_release(one, history) for one in every],
         "guard": _guard(store, under_way(every), live),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
@@ -89,7 +89,7 @@ def proofs(store: Store, *, now: float) -> Brief:
         for one in store.releases.of_policy(policy):
             if one.evidence is not None:
                 told = {"release": one.id, "policy": policy, "stage": str(one.stage), "share": one.share}
-                decision = decided.gate(one.id, history) or decided.last(one.id, history)
+                decision = briefs.gate_decision(one.id, history) or briefs.last_decision(one.id, history)
                 listed.append({**told, "changed_at": one.changed_at, "decision": decision})
     return {"proofs": sorted(listed, key=lambda one: -one["changed_at"])[:RELEASES]}
 
@@ -122,13 +122,13 @@ def proof(store: Store, release_id: str, *, now: float) -> Brief:
     evidence = loads(Evidence, store.blobs.get(release.evidence))
     told = _evidence(evidence)
     sampled, problem = _sampled(store, evidence)
-    decision = decided.gate(release.id, history)
+    decision = briefs.gate_decision(release.id, history)
     headline = decision["sentence"] if decision is not None else f"{release.id} is {release.stage}."
     return {
         "release": release_brief(release),
         "headline": headline,
         "decision": decision,
-        "moves": decided.since_gate(release.id, history),
+        "moves": briefs.decisions_since_gate(release.id, history),
         **told,
         **sampled,
         "problem": problem,
@@ -234,7 +234,7 @@ def _outcomes(asked: Any) -> Brief:
 def _release(one: Release, history: Sequence[LedgerEntry]) -> Brief:
     step = next_step(one)
     ahead = None if step is None else {"stage": str(step[0]), "share": step[1]}
-    return {**release_brief(one), "decision": decided.last(one.id, history), "next": ahead}
+    return {**release_brief(one), "decision": briefs.last_decision(one.id, history), "next": ahead}
 
 
 def _guard(store: Store, release: Release | None, live: Release | None) -> Brief | None:
@@ -252,7 +252,7 @@ def _guard(store: Store, release: Release | None, live: Release | None) -> Brief
     found = judge(store, release, live, limits)
     names = ("metric", "state", "live", "canary", "n", "e", "e_within", "needs")
     readings = [
-        {**{name: getattr(one, name) for name in names}, "title": proof_text.unit(metric).title}
+        {**{name: getattr(one, name) for name in names}, "title": proof_view.unit(metric).title}
         for metric, one in found.readings.items()
     ]
     return {
@@ -275,16 +275,16 @@ def _evidence(evidence: Evidence) -> Brief:
         "comparisons": [
             {
                 "metric": metric,
-                "title": proof_text.merit(metric),
+                "title": proof_view.merit(metric),
                 "difference": one.difference,
                 "low": one.interval.low,
                 "high": one.interval.high,
                 "level": one.interval.level,
                 **{name: getattr(one, name) for name in ("p_value", "margin", "pairs", "method")},
                 "told": {
-                    "difference": proof_text.gain(metric, one.difference),
-                    "interval": proof_text.gains(metric, one.interval.low, one.interval.high),
-                    "note": proof_text.means(metric, one.difference),
+                    "difference": proof_view.gain(metric, one.difference),
+                    "interval": proof_view.gains(metric, one.interval.low, one.interval.high),
+                    "note": proof_view.means(metric, one.difference),
                 },
             }
             for metric, one in evidence.comparisons.items()
@@ -363,7 +363,7 @@ def _course(how: ComparisonConfig, metric: str, gains: Sequence[float], bar: flo
     told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
     return {
         "metric": metric,
-        "title": proof_text.merit(metric),
+        "title": proof_view.merit(metric),
         "n": [place + 1 for place in places],
         "mean": [means[place] for place in places],
         "low": [bounds.low[place] for place in places],
@@ -372,5 +372,5 @@ def _course(how: ComparisonConfig, metric: str, gains: Sequence[float], bar: flo
         "level": bounds.level,
         "proved_at": proved,
         "refuted_at": refuted,
-        "told": f"{proof_text.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
+        "told": f"{proof_view.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -33,11 +33,88 @@ from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFou
 from holdfast.operate import control
 from holdfast.operate.auth import Clock, TokenGuard
 from holdfast.operate.look.metrics import metrics as exposition
-from holdfast.operate.serve import auth_middleware, pages, stream
+from holdfast.operate.serve import auth_middleware
 from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Refusal, caller_of, cookie_name, read_json
 from holdfast.operate.serve.gateway import DEEPEST, Gateway
 from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
+from holdfast.store.notifications import TOPICS, Changes
 from holdfast.store.store import Store
+
+BEAT_S = 10.0  # between two signs of life on a quiet stream
+LOOK_S = 1.0  # between two looks whether the listener may still listen
+LEAST_S = 0.25  # between two events: a busy queue changes some hundred times a second
+SNAPSHOT_S = 0.75  # between two snapshots, as documented
+QUIET = b": \n\n"
+
+IsKnown = Callable[[], Awaitable[bool]]
+
+
+async def changed(changes: Changes, *, most_s: float, seen: dict[str, int]) -> list[str]:
+    """The topics that have moved on from `seen`, as soon as there is one; none when that takes too long."""
+    waiting = [(topic, changes.after(topic, seen[topic])) for topic in TOPICS]
+    tasks = [asyncio.ensure_future(_settled(pending)) for _, pending in waiting]
+    try:
+        await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for _, pending in waiting:
+            changes.forget(pending)
+    found = [topic for topic in TOPICS if changes.seen(topic) != seen[topic]]
+    seen.update({topic: changes.seen(topic) for topic in found})
+    return found
+
+
+async def _settled(pending: Awaitable[None]) -> None:
+    await pending
+
+
+async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
+    """An event for each moment at which something changed, with the topics; a comment when all is quiet."""
+    seen = {topic: changes.seen(topic) for topic in TOPICS}
+    yield b"retry: 2000\n\n"
+    quiet_s = 0.0
+    while await is_known():
+        found = await changed(changes, most_s=LOOK_S, seen=seen)
+        if found:
+            quiet_s = 0.0
+            yield b"event: change\ndata: " + orjson.dumps(found) + b"\n\n"
+            await asyncio.sleep(LEAST_S)
+            continue
+        quiet_s += LOOK_S
+        if quiet_s >= BEAT_S:
+            quiet_s = 0.0
+            yield QUIET
+
+
+async def snapshots(
+    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Changes, is_known: IsKnown, last_id: str | None
+) -> AsyncIterator[bytes]:
+    """The documented stream: a whole snapshot whenever it differs from the one before in more than its moment."""
+    number, before, quiet_s = 0, b"", 0.0
+    if last_id is not None:
+        why = "history_not_retained_request_full_snapshot"
+        reset = {"schema_version": 1, "reset": True, "last_event_id": last_id[:200], "reason": why}
+        yield _event("dashboard.reset", number := number + 1, orjson.dumps(reset))
+    seen = {topic: changes.seen(topic) for topic in TOPICS}
+    while await is_known():
+        snapshot = dict(await look())
+        content = orjson.dumps({name: value for name, value in snapshot.items() if name != "generated_unix_ms"})
+        if content != before:
+            before, quiet_s = content, 0.0
+            yield _event("dashboard.snapshot", number := number + 1, orjson.dumps(snapshot))
+        elif quiet_s >= BEAT_S:
+            quiet_s = 0.0
+            yield QUIET
+        await asyncio.sleep(SNAPSHOT_S)
+        quiet_s += SNAPSHOT_S
+        if not await changed(changes, most_s=LOOK_S, seen=seen):
+            quiet_s += LOOK_S
+
+
+def _event(name: str, number: int, data: bytes) -> bytes:
+    return f"event: {name}\nid: dashboard-{number}\ndata: ".encode() + data + b"\n\n"
+
 
 SAYS = "What is live and why, whether it is well, and orders: all that the pages of `holdfast serve` show and do."
 TITLE = "holdfast serve"
@@ -133,14 +210,14 @@ class ControlRoom:
         return _json(await asyncio.to_thread(control.answer, self.store, body, caller, now=self.clock()))
 
     async def stream(self, asked: Request) -> Response:
-        return Events(stream.topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
+        return Events(topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
 
     async def snapshots(self, asked: Request) -> Response:
         async def look() -> Mapping[str, Any]:
             return await asyncio.to_thread(self.gateway.snapshot)
 
         last = asked.headers.get("last-event-id")
-        return Events(stream.snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
+        return Events(snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
 
     async def act(self, asked: Request) -> Response:
         return _json(await asyncio.to_thread(self.gateway.act, await read_json(asked), caller_of(asked)))
@@ -158,18 +235,18 @@ async def healthz(asked: Request) -> Response:
 
 
 async def _shell(asked: Request) -> Response:
-    return pages.answer(asked, pages.shell())
+    return auth_middleware.answer(asked, auth_middleware.shell())
 
 
 async def _login(asked: Request) -> Response:
-    return pages.answer(asked, pages.login())
+    return auth_middleware.answer(asked, auth_middleware.login())
 
 
 async def _asset(asked: Request) -> Response:
-    file = pages.assets().get(asked.path_params["name"])
+    file = auth_middleware.assets().get(asked.path_params["name"])
     if file is None:
         raise Refusal(404, "there is no such file")
-    return pages.answer(asked, file)
+    return auth_middleware.answer(asked, file)
 
 
 class Badged:

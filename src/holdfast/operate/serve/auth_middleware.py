@@ -8,7 +8,12 @@ unless the page that asks is ours: the browser says so itself, and a header is t
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from math import ceil
 from typing import Any
 
@@ -21,12 +26,76 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contracts.errors import HoldfastError
 from holdfast.operate.auth import Caller, Clock, RateLimiter, Sessions, TokenGuard, hash_of
-from holdfast.operate.serve import pages
+
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+WAY_IN = ("login.js", "login.css", "theme.js", "mark.svg")  # what the login page needs before anybody is known
+MODULES = "<!-- modules -->"  # where the shell names the scripts that it will need
+# No inline scripts or styles, nothing from elsewhere, and no way for a script to make markup out of text.
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+SAFE: Mapping[str, str] = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    data: bytes
+    kind: str
+    etag: str
+
+
+@cache
+def assets() -> Mapping[str, File]:
+    """By name: all that lies in `static`."""
+    found = {}
+    for path in files("holdfast.operate").joinpath("static").iterdir():
+        kind = KINDS.get(path.name[path.name.rfind(".") :])
+        if kind is not None and path.is_file():
+            found[path.name] = _file(path.read_bytes(), kind)
+    return found
+
+
+@cache
+def shell() -> File:
+    """The one page, with all its modules named, so that a browser asks for them at once and not one after another."""
+    names = sorted(name for name in assets() if name.endswith(".js") and name not in (*WAY_IN, "serve.js"))
+    links = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in names)
+    return _file(_template("serve.html").replace(MODULES, links).encode(), "text/html")
+
+
+@cache
+def login() -> File:
+    return _file(_template("login.html").encode(), "text/html")
+
+
+def _template(name: str) -> str:
+    return files("holdfast.operate").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _file(data: bytes, kind: str) -> File:
+    return File(data=data, kind=kind, etag=f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+
+
+def answer(asked: Request, file: File, status: int = 200) -> Response:
+    """The file, or that it is still the same: a browser asks each time, and is told in a few bytes."""
+    headers = {"ETag": file.etag, "Cache-Control": "no-cache", **SAFE}
+    if status == 200 and asked.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.data, status, headers, media_type=file.kind)
+
 
 COOKIE = "holdfast"
 HEADER = "x-holdfast"
 LOOKING = frozenset({"GET", "HEAD"})  # methods that change nothing
-OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in pages.WAY_IN)})
+OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in WAY_IN)})
 TOWN = "/town/"  # its page sends no header of ours; where its orders come from is looked at all the same
 LARGEST = 64 * 1024  # bytes of a body
 WAIT_S = 30.0  # for all of it
@@ -50,7 +119,7 @@ class Refusal(HTTPException):
 def refused(status: int, message: str, code: str = "", headers: dict[str, str] | None = None) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
     said = {"error": {"type": kind, "code": code or CODES.get(status, "refused"), "message": message}}
-    safe = {**pages.SAFE, "Cache-Control": "no-store"}  # here too: not all that fails goes out by the entrance
+    safe = {**SAFE, "Cache-Control": "no-store"}  # here too: not all that fails goes out by the entrance
     return Response(orjson.dumps(said), status, {**safe, **(headers or {})}, "application/json")
 
 
@@ -166,7 +235,7 @@ class Entrance:
         async def kept(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in pages.SAFE.items():
+                for name, value in SAFE.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
@@ -186,7 +255,7 @@ class Entrance:
 def _turned_away(asked: Request, error: Refusal) -> Response:
     """A person who opens the page is shown the way in; everybody else is told why."""
     if error.status_code == 401 and asked.scope["path"] == "/" and "text/html" in asked.headers.get("accept", ""):
-        return pages.answer(asked, pages.login(), status=401)
+        return answer(asked, login(), status=401)
     return refused(error.status_code, error.detail, error.code, dict(error.headers or {}))
 
 
