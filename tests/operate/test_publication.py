@@ -197,7 +197,7 @@ def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None
         "holdfast release rollback 'a b' --why 'TEXT'",
     ]
     page = render(shown)
-    assert page.index("What to do next") > page.index("How it was computed") and "is turned so that above 0" in page
+    assert page.index("Next steps") > page.index("How it was computed") and "a positive value is always better" in page
     assert "a b@2 is better than a b@1" in json.loads(path.read_bytes())["failure_analysis"]["summary"]
 
 
