@@ -1,24 +1,25 @@
-"""Runs whose driver died: found by its silence, given back to whoever takes them up, with a report of what was found.
+"""The life of a run: its control report, the recovery of one whose driver died, and its status file.
 
-What a worker left behind goes back into the queue, and the dead driver is refused should it wake. The learner goes on
-from the last checkpoint, by `--resume` of the command that began the run; where that checkpoint is damaged, the loop
-makes it anew from the one before. Where neither is whole nothing is touched. Signals and people are others' business.
+Recovery returns abandoned rollouts to the queue and refuses the dead driver should it wake. The learner continues from
+the last sound checkpoint with the `--resume` of the command that began the run; a damaged one is rebuilt from its
+parent. Where both are damaged, nothing is changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from holdfast.contracts.artifacts import manifest_of
 from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, WANTS
-from holdfast.contracts.errors import IllegalMove, StoreCorrupt
+from holdfast.contracts.errors import IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
-from holdfast.contracts.rollout import ANSWERED, Rollout, RolloutState
+from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState, Status
 from holdfast.store.blobs import write_atomically
 from holdfast.store.checkpoints import damage_of
@@ -36,12 +37,14 @@ STATES: Mapping[DesiredState, str] = {  # in the words of the report
 
 
 def report(store: Store, run: RunRecord, *, principal: str, now: float) -> dict[str, Any]:
-    """The control report, with `wanted`, `why` and `allowed_actions` beside what is documented; None: there is none."""
+    """The documented control report, with `wanted`, `why` and `allowed_actions` in addition."""
     entries, _ = store.figures.entries(most=LOOKED, run=run.id)
     ordered = next((one for one in entries if one.kind in ("command", "order")), None)
     incident = next((one for one in entries if one.kind == "incident"), None)
     recovery: Mapping[str, Any] = {} if incident is None else incident.body
-    back = _rolled_back(store)
+    decisions, _ = store.figures.decisions()
+    moves = [one.body for one in decisions if "roll_back" in one.body or "restore" in one.body]
+    back = str(moves[-1].get("to") or moves[-1].get("restore")) if moves else None
     checkpoints = store.figures.checkpoints(run.id, most=1)
     return {
         "schema_version": VERSION,
@@ -67,8 +70,8 @@ def report(store: Store, run: RunRecord, *, principal: str, now: float) -> dict[
 
 
 def allowed(run: RunRecord, *, now: float) -> list[str]:
-    """The orders that would not be refused; `recover` only once nobody drives the run any more."""
-    refused = set(REASONS) if is_dead(run, now=now, silent_s=SILENT_S) else {*REASONS, "?"}
+    """The commands that would not be refused; `recover` only for a dead run."""
+    refused = set(REASONS) if is_dead(run, now=now) else {*REASONS, "?"}
     letters = GUARDS[run.state][run.wanted]
     return [order for order, letter in zip(ORDERS, letters, strict=True) if letter not in refused]
 
@@ -87,15 +90,6 @@ def _control_state(run: RunRecord, ordered: LedgerEntry | None, back: str | None
         "principal": who,
         "rollback_checkpoint": back,
     }
-
-
-def _rolled_back(store: Store) -> str | None:
-    """The version that the last rollback of the project led to."""
-    decisions, _ = store.figures.decisions()
-    for entry in reversed(decisions):
-        if "roll_back" in entry.body or "restore" in entry.body:
-            return str(entry.body.get("to") or entry.body.get("restore"))
-    return None
 
 
 def _training(store: Store, run: RunRecord) -> dict[str, Any]:
@@ -134,7 +128,7 @@ Source = Literal["primary", "fallback", "base"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What was found, and what was done about it."""
+    """What a recovery found and did."""
 
     SCHEMA: ClassVar[int] = 1
 
@@ -142,28 +136,28 @@ class Recovery:
     recovered_at_unix_ms: int
     principal: str
     why: str
-    crash_detected: bool  # it was running, and nobody drove it
-    silent_s: float  # since the last sign of life
-    prior_lifecycle_state: str  # what was wanted of it
-    prior_training_state: str  # what it was
-    state: str  # what it is now
+    crash_detected: bool  # it was running without a driver
+    silent_s: float  # since the last heartbeat
+    prior_lifecycle_state: str  # the desired state
+    prior_training_state: str  # the state before
+    state: str  # the state after
     replayed_audit_events: int  # of this run, in the ledger
-    replayed_actions: tuple[str, ...]  # the orders among them, oldest first
-    requeued: int  # rollouts that nobody worked on any more
-    held: int  # rollouts that another worker's lease still covers
-    checkpoint: str | None = None  # what the learner goes on from; None: nothing was learnt yet
-    checkpoint_source: Source | None = None  # fallback: the last one is damaged; base: and it was the first
+    replayed_actions: tuple[str, ...]  # the commands among them, oldest first
+    requeued: int  # abandoned rollouts
+    held: int  # rollouts under a lease that still holds
+    checkpoint: str | None = None  # where the learner continues; None: nothing was learnt yet
+    checkpoint_source: Source | None = None  # fallback: the last one is damaged; base: the damaged one was the first
     checkpoint_sha256: str | None = None
     checkpoint_run_id: str | None = None
     checkpoint_global_step: int | None = None
     checkpoint_optimizer_step: int | None = None  # None: it was saved without its trainer
     diagnostics: tuple[str, ...] = ()
-    resume: str | None = None  # the command that takes it up; None: there is none, or nothing to take up
+    resume: str | None = None  # the command that resumes it; None: nothing can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """A checkpoint to go on from."""
+    """The checkpoint that a resumed run continues from."""
 
     source: Source | None
     checkpoint: Checkpoint | None
@@ -172,7 +166,7 @@ class ResumePoint:
 
 
 def lease_s(run: RunRecord) -> float:
-    """How long its driver may be silent, by its own settings."""
+    """The lease of its driver, from its own settings."""
     settings = run.settings
     if settings.get("lease_secs") is not None:
         return float(settings["lease_secs"])
@@ -180,33 +174,37 @@ def lease_s(run: RunRecord) -> float:
     return LEASE_S if beat_ms is None else 5 * float(beat_ms) / 1000
 
 
-def is_dead(run: RunRecord, *, now: float, silent_s: float) -> bool:
-    """Whether nobody drives it any more; a beat from the future is none."""
+def is_dead(run: RunRecord, *, now: float) -> bool:
+    """Whether no process drives a running run; a heartbeat from the future does not count."""
     if run.state is not RunState.RUNNING or run.kind in UNDRIVEN:
         return False
-    return abs(now - run.beat_at) >= max(silent_s, lease_s(run))
+    return abs(now - run.beat_at) >= max(SILENT_S, lease_s(run))
 
 
-def dead(store: Store, *, now: float, silent_s: float) -> list[RunRecord]:
-    """Runs that are running by the record, and whose driver was silent for so long and longer than its lease."""
-    return [run for run in _runs(store) if is_dead(run, now=now, silent_s=silent_s)]
+def check_dead(run: RunRecord, *, now: float) -> None:
+    """IllegalMove for a run that is driven."""
+    if is_dead(run, now=now):
+        return
+    driven = f"it is driven (last sign of life {now - run.beat_at:.1f} s ago)"
+    why = "nobody drives it: others report to it" if run.kind in UNDRIVEN else driven
+    remedy = f"a run is dead once it was silent for {max(SILENT_S, lease_s(run)):g} s"
+    raise IllegalMove(f"run {run.id}", why=why, remedy=remedy)
 
 
-def recover(store: Store, run_id: str, *, who: str, why: str, now: float, silent_s: float) -> Recovery:
-    """Give a run whose driver died back: its rollouts to the queue, the run itself to whoever takes it up.
+def recover(store: Store, run_id: str, *, who: str, why: str, now: float) -> Recovery:
+    """Returns the rollouts of a dead run to the queue and releases the run for whoever resumes it.
 
-    One that is driven is refused; of one that had ended, the report only says so and what it would go on from.
+    A driven run is refused. For a run that has ended, the report only says so and names its checkpoint.
     """
     run = store.runs.get(run_id)
-    is_crashed = is_dead(run, now=now, silent_s=silent_s)
-    if run.state is RunState.RUNNING and not is_crashed:
-        raise _driven(run, now, silent_s)
+    if is_crashed := run.state is RunState.RUNNING:
+        check_dead(run, now=now)
     found = last_sound(store, run)  # before anything is written: without one there is nothing to recover to
     entries = list(store.ledger.entries(run=run.id))
     after, requeued, held = run, 0, 0
     diagnostics = [*found.diagnostics]
     if is_crashed:
-        after, requeued, held = _taken_from(store, run, who=who, why=why, now=now, silent_s=silent_s)
+        after, requeued, held = _taken_from(store, run, who=who, why=why, now=now)
     else:
         diagnostics.append(f"no crash: the run is {run.state}, and nothing was changed")
     if held:
@@ -234,17 +232,8 @@ def recover(store: Store, run_id: str, *, who: str, why: str, now: float, silent
     return report
 
 
-def _driven(run: RunRecord, now: float, silent_s: float) -> IllegalMove:
-    told = f"it is driven (last sign of life {now - run.beat_at:.1f} s ago)"
-    return IllegalMove(
-        f"run {run.id}",
-        why="nobody drives it: others report to it" if run.kind in UNDRIVEN else told,
-        remedy=f"a run is dead once it was silent for {max(silent_s, lease_s(run)):g} s",
-    )
-
-
 def last_sound(store: Store, run: RunRecord) -> ResumePoint:
-    """The newest checkpoint on the run's record, or, where its files are damaged, the one it grew from."""
+    """The newest recorded checkpoint of the run, or its parent where its files are damaged."""
     made = {one.id: one for one in store.checkpoints.of_run(run.id)}
     kept = [str(update.body["checkpoint"]) for update in store.steps.of_run(run.id) if "checkpoint" in update.body]
     last = next((made[name] for name in reversed(kept) if name in made), None)
@@ -275,18 +264,19 @@ def last_sound(store: Store, run: RunRecord) -> ResumePoint:
     )
 
 
-def _taken_from(
-    store: Store, run: RunRecord, *, who: str, why: str, now: float, silent_s: float
-) -> tuple[RunRecord, int, int]:
-    """The run as it is then, and how many of its rollouts wait again, or are still another's."""
+def _taken_from(store: Store, run: RunRecord, *, who: str, why: str, now: float) -> tuple[RunRecord, int, int]:
+    """The ended run, the number of its requeued rollouts, and of those under a lease that still holds."""
     error = f"its driver was silent for {abs(now - run.beat_at):.0f} s; recovered: {why}"
     if run.wanted is DesiredState.CANCELLED:
         while store.queue.cancel_open(run.id, now=now, why="the run was cancelled").result():
             continue
         return store.runs.end(run.id, RunState.CANCELLED, who=who, now=now, error=error).result(), 0, 0
     # Refuses where somebody else was faster; from here on the dead driver is refused, should it wake.
-    mine = store.runs.resume(run.id, who=who, now=now, silent_s=max(silent_s, lease_s(run))).result()
-    left = [one.id for one in _rollouts(store, run.id, RolloutState.RUNNING)]
+    mine = store.runs.resume(run.id, who=who, now=now, silent_s=max(SILENT_S, lease_s(run))).result()
+    left, after_name = list[str](), None
+    while page := store.views.rollouts(run.id, most=PAGE, after=after_name, status=RolloutState.RUNNING):
+        left += [one.id for one in page]
+        after_name = page[-1].name
     while store.queue.sweep(now=now).result():
         continue
     held = 0
@@ -306,42 +296,23 @@ def command_of(run: RunRecord) -> str | None:
 
 
 def _named(store: Store, run: RunRecord, found: ResumePoint) -> dict[str, Any]:
-    """The checkpoint, as the report has it."""
+    """The checkpoint fields of the report."""
     kept = found.checkpoint
     if kept is None:
         return {"checkpoint_source": found.source}
+    owner: str | None = run.id
+    if all(one.id != kept.id for one in store.checkpoints.of_run(run.id)):  # this run began with another's version
+        name, owner = kept.id.rsplit("-", 2)[0], None
+        with suppress(NotFound):
+            owner = name if store.runs.get(name).id == name else None
     return {
         "checkpoint": kept.id,
         "checkpoint_source": found.source,
         "checkpoint_sha256": None if kept.artifact is None else kept.artifact.sha256,
-        "checkpoint_run_id": _run_of(store, run, kept),
+        "checkpoint_run_id": owner,
         "checkpoint_global_step": kept.global_step,
         "checkpoint_optimizer_step": found.optimizer_step,
     }
-
-
-def _run_of(store: Store, run: RunRecord, checkpoint: Checkpoint) -> str | None:
-    """Whose checkpoint it is: this run's, or that of the one whose version it began with."""
-    if any(one.id == checkpoint.id for one in store.checkpoints.of_run(run.id)):
-        return run.id
-    name = checkpoint.id.rsplit("-", 2)[0]
-    return name if any(one.id == name for one in _runs(store)) else None
-
-
-def _runs(store: Store) -> Iterator[RunRecord]:
-    before: str | None = None
-    while page := store.runs.newest(most=PAGE, before=before):
-        yield from page
-        before = page[-1].id
-
-
-def _rollouts(store: Store, run: str, status: RolloutState) -> list[Rollout]:
-    found: list[Rollout] = []
-    after: str | None = None
-    while page := store.views.rollouts(run, most=PAGE, after=after, status=status):
-        found += page
-        after = page[-1].name
-    return found
 
 
 def _optimizer_step(folder: Path, checkpoint: Checkpoint) -> int | None:

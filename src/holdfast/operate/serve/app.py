@@ -32,6 +32,7 @@ from holdfast.contracts.commands import LONGEST, LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.operate import control
 from holdfast.operate.auth import Clock, TokenGuard
+from holdfast.operate.look.metrics import CONTENT_TYPE
 from holdfast.operate.look.metrics import metrics as exposition
 from holdfast.operate.serve import auth_middleware
 from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Refusal, caller_of, cookie_name, read_json
@@ -227,7 +228,7 @@ class ControlRoom:
 
     async def metrics(self, asked: Request) -> Response:
         text = await asyncio.to_thread(exposition, self.store, now=self.clock())
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=CONTENT_TYPE)
 
 
 async def healthz(asked: Request) -> Response:
