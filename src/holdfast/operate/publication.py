@@ -128,7 +128,7 @@ def view(published: Publication, how: ComparisonConfig) -> ProofView:
     weighed = weigh(*sides, how, versions=versions, rng=rng)
     measured = {metric: matrix.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
-    course = _course(how, how.primary, weighed.differences, how.min_effect)
+    course = metric_sequence(how, how.primary, weighed.differences, how.min_effect)
     safety = None if how.primary == "safety" else _safety(how, *measured["safety"])
     return ProofView(
         run=published.run,
@@ -183,10 +183,10 @@ def _tasks(names: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) ->
 
 def _safety(how: ComparisonConfig, _: Sequence[str], before: matrix.Matrix, after: matrix.Matrix) -> MetricSequence:
     differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
-    return _course(how, "safety", differences, -how.max_safety_regression)
+    return metric_sequence(how, "safety", differences, -how.max_safety_regression)
 
 
-def _course(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
+def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """Each edge of the sequence errs with a chance of α, as the verdict does: it passes the bar where it is proved."""
     far, alpha = reach(how, metric), min(how.alpha, 0.49)
     bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)

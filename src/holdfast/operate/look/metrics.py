@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from holdfast.operate.look import views
-from holdfast.operate.look.lessons import CURVES
+from holdfast.operate.look.lessons import CURVES, learning
 from holdfast.store.store import Store
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -135,7 +135,7 @@ def _learning(store: Store, runs: Iterable[Mapping[str, Any]], now: float) -> It
     steps = MetricFamily("learning_step", "The last learning step of a run.")
     curves = {name: MetricFamily(f"learning_{name}", f"{name} at the last step.") for name in CURVES}
     for run in (one["id"] for one in runs if one["state"] == "running"):
-        points = views.learning(store, run, now=now)["points"]
+        points = learning(store, run, now=now)["points"]
         if points:
             steps.add(points[-1]["step"], run=run)
         for name, family in curves.items():
