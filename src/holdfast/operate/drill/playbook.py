@@ -1,7 +1,8 @@
-"""The artifact of a drill with its documented fields, and whether it is true: all of it is computed again.
+"""What a drill left behind, the checks that follow from it, and its artifact with the documented fields.
 
-A drill leaves a folder: its store, the ledger as events, a snapshot of health, the transcript, and this artifact.
-Nothing that it claims is believed; what follows from the folder is `aftermath`'s to say.
+A drill leaves a folder: its store, the ledger as events, a health snapshot, the transcript and the artifact. Every
+check is computed from them, and `validate` computes all of it again. Only the times at which the drill itself acted (a
+kill, a request) are its own word; the transcript has them as well.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TimedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillCheck:
-    """One thing that has to be so, and what was found."""
+    """One condition, and what was found."""
 
     name: str
     holds: bool
@@ -53,7 +54,7 @@ class DrillCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a drill has left."""
+    """What a drill left behind."""
 
     folder: Path
     marks: tuple[TimedEvent, ...]
@@ -69,11 +70,11 @@ class Facts:
         return [one for _, tried in self.tries.values() for one in tried]
 
     def at(self, name: str) -> list[float]:
-        """When the run that the drill is about was dealt with so; other runs are named with their phase."""
+        """Times of these marks; those with a phase are about other runs."""
         return [mark.at for mark in self.marks if mark.name == name and "phase" not in mark.facts]
 
     def orders(self, wanted: str) -> list[float]:
-        """When a state was ordered, by the ledger."""
+        """When a state was requested, by the ledger."""
         return [one.at for one in self.entries if one.kind == "order" and one.body.get("wanted") == wanted]
 
     def taken_up(self, run: str) -> list[float]:
@@ -103,12 +104,12 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
             run=found,
             tries={one.id: (one, tuple(store.views.attempts(one.id))) for one in rollouts},
             problems=tuple(problems),
-            live={name: _id(store, name) for name in store.releases.policies()},
+            live={name: live and live.id for name in store.releases.policies() for live in [store.releases.live(name)]},
         )
 
 
 def recount(kind: str, facts: Facts) -> Recount:
-    """Everything that can be said about a drill of this kind, from what it left."""
+    """All checks and figures of a drill of this kind."""
     measured: dict[str, float] = {}
     own = {"pause": _pause, "rollback": _rollback}.get(kind, _job)
     checks = [*_evidence(facts), *own(facts, measured)]
@@ -120,7 +121,7 @@ def recount(kind: str, facts: Facts) -> Recount:
 
 
 def health(facts: Facts) -> dict[str, Any]:
-    """A snapshot: how the store is, and what is in it."""
+    """A snapshot of the store."""
     rollouts = Counter(str(one.status) for one, _ in facts.tries.values())
     return {
         "health_state": "failing" if facts.problems else "healthy",
@@ -145,77 +146,81 @@ def digest(path: Path) -> str:
 
 
 def _evidence(facts: Facts) -> Iterator[DrillCheck]:
-    """Of every drill: the store is sound, and the files tell what the store does."""
-    yield _check("the store is sound", not facts.problems, facts.problems[:1] or ("every part of the check is clean",))
+    """Of every drill: the store is sound, and the files agree with it."""
+    yield _check("the store is sound", not facts.problems, *facts.problems[:1], "every part of the check is clean")
     is_same = (facts.folder / EVENTS).read_text(encoding="utf-8") == events(facts)
-    yield _check("the events are the ledger", is_same, (f"{len(facts.entries)} entries, chained",))
+    yield _check("the events are the ledger", is_same, f"{len(facts.entries)} entries, chained")
     kept = json.loads((facts.folder / HEALTH).read_text(encoding="utf-8"))
-    yield _check("the health snapshot is true", kept == health(facts), (health(facts)["health_state"],))
+    yield _check("the health snapshot is true", kept == health(facts), health(facts)["health_state"])
     lines = set((facts.folder / TRANSCRIPT).read_text(encoding="utf-8").splitlines())
-    missing = [one.name for one in facts.marks if _line(one) not in lines]
-    yield _check("the transcript has every mark", not missing, missing[:1] or (f"{len(facts.marks)} marks",))
+    missing = [
+        one.name
+        for one in facts.marks
+        if f"{one.at:.6f} * {one.name} {json.dumps(dict(one.facts), sort_keys=True)}" not in lines
+    ]
+    yield _check("the transcript has every mark", not missing, *missing[:1], f"{len(facts.marks)} marks")
 
 
 def _job(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """A run was stopped in the middle, was taken up, and came to its end: nothing lost, nothing done twice."""
+    """An interrupted run was resumed and finished: nothing lost, nothing done twice."""
     run, stopped, taken = _run(facts), facts.at("killed") or facts.at("stopped"), facts.taken_up(_run(facts).id)
     manifest = json.loads((facts.folder / MANIFEST).read_text(encoding="utf-8"))
     tasks = len(json.loads((facts.folder / CONFIG).read_text(encoding="utf-8"))["optimize"])
     was = manifest["run"]
     is_running = was["id"] == run.id and was["state"] == "running" and 0 < manifest["succeeded"] < tasks
     told = f"{manifest['succeeded']} of {tasks} were done"
-    yield _check("it ran when it was stopped", is_running and bool(stopped), (told,))
+    yield _check("it ran when it was stopped", is_running and bool(stopped), told)
     held = sum(_is_open(one, stopped[0]) for one in facts.attempts) if stopped else 0
-    yield _check("it was under load", held > 0, (f"{held} attempts were open",))
+    yield _check("it was under load", held > 0, f"{held} attempts were open")
     is_taken = len(taken) >= len(stopped) > 0 and run.driver == len(taken) + 1 and taken[-1] > stopped[-1]
-    yield _check("another driver took it up", is_taken, (f"{len(stopped)} stops, {len(taken)} times taken up",))
-    yield _check("it came to its end", run.state == "completed", (str(run.state),))
+    yield _check("another driver took it up", is_taken, f"{len(stopped)} stops, {len(taken)} times taken up")
+    yield _check("it came to its end", run.state == "completed", str(run.state))
     done = [one for one, _ in facts.tries.values() if one.status is RolloutState.SUCCEEDED]
-    yield _check("no task was lost", len(done) == len(facts.tries) == tasks, (f"{len(done)} of {tasks} done",))
-    twice = [one.id for one, tried in facts.tries.values() if _successes(tried) != 1]
-    yield _check("no task was done twice", not twice, twice[:1] or ("one answer for each",))
+    yield _check("no task was lost", len(done) == len(facts.tries) == tasks, f"{len(done)} of {tasks} done")
+    twice = [one.id for one, tried in facts.tries.values() if sum(map(_succeeded, tried)) != 1]
+    yield _check("no task was done twice", not twice, *twice[:1], "one answer for each")
     kept = sum(any(_is_done(one, stopped[0]) for one in tried) for _, tried in facts.tries.values()) if stopped else 0
     found = f"{kept} done before the first stop"
-    yield _check("what was done was kept", kept >= manifest["succeeded"], (found,))
+    yield _check("what was done was kept", kept >= manifest["succeeded"], found)
     ends = [_first([one.ended_at for one in facts.attempts if _succeeded(one)], at) for at in taken[-len(stopped) :]]
     since = facts.at("upgraded") or stopped  # a schema is brought up to date by hand: from then on it counts
     known = [end - at for at, end in zip(since, ends, strict=False) if end is not None]
     is_soon = 0 < len(known) == len(stopped) and max(known) <= facts.limits["recovery_s"]
     measured |= {"recovery_s": max(known)} if known else {}
-    yield _check("it worked again in time", is_soon, (f"{_seconds(known)}, at most {facts.limits['recovery_s']:g} s",))
+    yield _check("it worked again in time", is_soon, f"{_seconds(known)}, at most {facts.limits['recovery_s']:g} s")
 
 
 def _phases(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """A run that learns was killed in each phase: it was taken up, every step of it is there once, and it ended."""
+    """A learning run was killed in each phase and resumed; every step is there once, and it finished."""
     killed = [mark for mark in facts.marks if mark.name == "killed" and "phase" in mark.facts]
     for mark in killed:
         phase, back = mark.facts["phase"], _first(facts.taken_up(str(mark.facts["run"])), mark.at)
         measured |= {} if back is None else {f"{phase}_s": back - mark.at}
         found = "never" if back is None else f"{back - mark.at:.2f} s after"
-        yield _check(f"killed while {phase}: it was taken up", back is not None, (found,))
+        yield _check(f"killed while {phase}: it was taken up", back is not None, found)
     for run in sorted({str(mark.facts["run"]) for mark in killed}):
         own = [one for one in facts.entries if one.run == run]
         steps = [one.body.get("step") for one in own if one.kind in ("update", "step")]
         is_whole = bool(steps) and steps == list(range(1, len(steps) + 1))
-        yield _check(f"{run}: every step is there once", is_whole, (f"{len(steps)} steps",))
+        yield _check(f"{run}: every step is there once", is_whole, f"{len(steps)} steps")
         ends = [str(one.body["end"]) for one in own if one.kind == "run" and "end" in one.body]
-        yield _check(f"{run}: it came to its end", ends[-1:] == ["completed"], ends[-1:] or ("it did not",))
+        yield _check(f"{run}: it came to its end", ends[-1:] == ["completed"], *ends[-1:], "it did not")
 
 
 def _serving(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """A service was killed while a canary answered: it answers again, and everybody is answered by whom they were."""
+    """A service was killed while a canary answered: it answers again, and each caller keeps the same version."""
     for killed in (mark for mark in facts.marks if mark.name == "service killed"):
         answers = [one for one in _answers(facts) if not one["error"]]
         back = _first([one["ended"] for one in answers], killed.at)
         measured |= {} if back is None else {"serving_s": back - killed.at}
         found = "never" if back is None else f"{back - killed.at:.2f} s after"
-        yield _check("killed while serving: it answers again", back is not None, (found,))
+        yield _check("killed while serving: it answers again", back is not None, found)
         by: dict[int, set[str]] = {}
         for one in answers:
             by.setdefault(one["caller"], set()).add(one["version"])
         moved = sorted(caller for caller, versions in by.items() if len(versions) > 1)
         found = f"{len(by)} callers, {len(moved)} with another version, {len(set().union(*by.values()))} versions"
-        yield _check("killed while serving: everybody keeps their version", bool(by) and not moved, (found,))
+        yield _check("killed while serving: everybody keeps their version", bool(by) and not moved, found)
 
 
 def _answers(facts: Facts) -> list[dict[str, Any]]:
@@ -223,111 +228,107 @@ def _answers(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _disk(facts: Facts) -> Iterator[DrillCheck]:
-    """It said so, with the exit code of a store without room, and in one line."""
+    """It reported a full disk in one line, with the exit code for it."""
     lines = (facts.folder / TRANSCRIPT).read_text(encoding="utf-8").splitlines()
     said = [line.partition(" ")[2] for line in lines if line.partition(" ")[2].startswith(f"exit {NO_ROOM}: holdfast:")]
-    yield _check("it said that there was no room", bool(said), said[:1] or ("nothing was said",))
+    yield _check("it said that there was no room", bool(said), *said[:1], "nothing was said")
 
 
 def _upgrade(facts: Facts) -> Iterator[DrillCheck]:
-    """All that the older store could hold is there after the upgrade, to the letter."""
+    """All records of the older store are there after the upgrade, unchanged."""
     before, after = (  # but for the first line, which tells of the export itself
         [held for line in lines[1:] if (held := as_before(line)) is not None]
         for lines in ((facts.folder / name).read_text(encoding="utf-8").splitlines() for name in (BEFORE, AFTER))
     )
     changed = len(set(before) ^ set(after))
     found = f"{len(before)} records, {changed} differ"
-    yield _check("nothing was changed by the upgrade", len(before) > 0 and before == after, (found,))
+    yield _check("nothing was changed by the upgrade", len(before) > 0 and before == after, found)
     schemas = [(str(one.facts["before"]), str(one.facts["after"])) for one in facts.marks if one.name == "upgraded"]
     is_newer = bool(schemas) and schemas[-1][0] < schemas[-1][1]
     kills = sum(one.name == "interrupted" for one in facts.marks)
     found = f"{schemas[-1][0]} to {schemas[-1][1]}, after {kills} that were killed" if schemas else "no upgrade"
-    yield _check("the schema is a newer one", is_newer, (found,))
+    yield _check("the schema is a newer one", is_newer, found)
 
 
 def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """Pause drains, freeze hands back, resume goes on, cancel interrupts: by the times of orders and attempts."""
+    """Pause drains, freeze hands back, resume continues, cancel interrupts: by the times of commands and attempts."""
     run, limit = _run(facts), facts.limits["obey_s"]
     paused, frozen, ended = (facts.orders(name)[:1] for name in ("paused", "frozen", "cancelled"))
     resumed = facts.orders("running")
     if not (paused and frozen and ended and len(resumed) >= 2):
-        yield _check("every order is in the ledger", False, ("pause, freeze, two resumes and a cancel are not there",))
+        yield _check("every order is in the ledger", False, "pause, freeze, two resumes and a cancel are not there")
         return
-    yield _check("every order is in the ledger", True, ("pause, resume, freeze, resume, cancel",))
+    yield _check("every order is in the ledger", True, "pause, resume, freeze, resume, cancel")
     for name, at, until in (("paused", paused[0], resumed[0]), ("frozen", frozen[0], resumed[1])):
         begun = [one.started_at - at for one in facts.attempts if at < one.started_at < until]
         measured[f"{name}_claim_s"] = max(begun, default=0.0)
         found = f"last claim {measured[f'{name}_claim_s']:.3f} s after, {until - at:.1f} s {name}"
-        yield _check(f"{name}: nothing new is begun", measured[f"{name}_claim_s"] <= limit, (found,))
+        yield _check(f"{name}: nothing new is begun", measured[f"{name}_claim_s"] <= limit, found)
     held = [one for one in facts.attempts if _is_open(one, paused[0])]
     drained = [one for one in held if one.status is AttemptState.SUCCEEDED and one.ended_at is not None]
     measured["drain_s"] = max((_after(one, paused[0]) for one in held), default=0.0)
     found = f"{len(drained)} of {len(held)} finished, the last after {measured['drain_s']:.3f} s"
-    yield _check("paused: what ran was finished", 0 < len(held) == len(drained), (found,))
+    yield _check("paused: what ran was finished", 0 < len(held) == len(drained), found)
     back = [one for one in facts.attempts if _is_open(one, frozen[0])]
     released = [one for one in back if one.status is AttemptState.RELEASED]
     measured["freeze_s"] = max((_after(one, frozen[0]) for one in back), default=0.0)
     faults = sum(facts.tries[one.rollout][0].faults for one in released)
     found = f"{len(released)} of {len(back)} handed back in {measured['freeze_s']:.3f} s, {faults} attempts charged"
-    yield _check("frozen: what ran was handed back", len(released) > 0 and faults == 0, (found,))
-    yield _check("frozen: at once", measured["freeze_s"] <= limit, (f"{measured['freeze_s']:.3f} s",))
+    yield _check("frozen: what ran was handed back", len(released) > 0 and faults == 0, found)
+    yield _check("frozen: at once", measured["freeze_s"] <= limit, f"{measured['freeze_s']:.3f} s")
     starts = [one.started_at for one in facts.attempts]
     gaps = [None if (first := _first(starts, at)) is None else first - at for at in resumed[:2]]
     known = [gap for gap in gaps if gap is not None]
     measured |= {"resume_s": max(known)} if known else {}
     is_on = len(known) == 2 and max(known) <= limit
-    yield _check("resumed: it goes on", is_on, (f"{_seconds(known)} after",))
+    yield _check("resumed: it goes on", is_on, f"{_seconds(known)} after")
     yield from _cancelled(facts, ended[0], limit, measured)
-    yield _check("the run is cancelled", run.state == "cancelled", (str(run.state),))
+    yield _check("the run is cancelled", run.state == "cancelled", str(run.state))
 
 
 def _cancelled(facts: Facts, at: float, limit: float, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """Attempts are closed with the order itself; that the work has stopped is the word of whoever drove the run."""
+    """The command itself closes the attempts; the driver's last entry shows that the work stopped."""
     cut = [one for one in facts.attempts if one.started_at <= at and (one.ended_at is None or one.ended_at >= at)]
     interrupted = sum(one.status is AttemptState.CANCELLED for one in cut)
     late = sum(one.started_at > at + limit for one in facts.attempts)
     found = f"{interrupted} of {len(cut)} interrupted, {late} begun later"
-    yield _check("cancelled: what ran was interrupted", bool(interrupted) and not late, (found,))
+    yield _check("cancelled: what ran was interrupted", bool(interrupted) and not late, found)
     ends = [one.at - at for one in facts.entries if one.kind == "run" and one.body.get("end") == "cancelled"]
     ends += [_after(one, at) for one in cut]
     measured["cancel_s"] = max(ends, default=NEVER_S)
-    yield _check(
-        "cancelled: at once", measured["cancel_s"] <= limit, (f"it was over {measured['cancel_s']:.3f} s after",)
-    )
+    found = f"it was over {measured['cancel_s']:.3f} s after"
+    yield _check("cancelled: at once", measured["cancel_s"] <= limit, found)
     open_ = [one.id for one, _ in facts.tries.values() if one.ended_at is None]
-    yield _check("cancelled: nothing is left open", not open_, open_[:1] or (f"{len(facts.tries)} rollouts",))
+    yield _check("cancelled: nothing is left open", not open_, *open_[:1], f"{len(facts.tries)} rollouts")
 
 
 def _rollback(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
-    """What answers changes, in time, and nobody's request fails."""
+    """The answering version changes in time, and no request fails."""
     limit = facts.limits["obey_s"]
     answers = _answers(facts)
     taken = [one for one in facts.entries if one.kind == "release" and one.body.get("roll_back")]
     if not taken:
-        yield _check("the rollback is in the ledger", False, ("there is none",))
+        yield _check("the rollback is in the ledger", False, "there is none")
         return
     bad, at = str(taken[-1].body["roll_back"]), taken[-1].at
     good = next(iter(facts.live.values()), None)
-    yield _check("the rollback is in the ledger", good is not None and good != bad, (f"{bad} to {good}",))
+    yield _check("the rollback is in the ledger", good is not None and good != bad, f"{bad} to {good}")
     slipped = _first([one["ended"] for one in answers if one["version"] == bad], 0.0) or at
     before = Counter(one["version"] for one in answers if slipped <= one["began"] and one["ended"] < at)
-    yield _check("the bad one answered before", set(before) == {bad}, (_counted(before),))
+    yield _check("the bad one answered before", set(before) == {bad}, _counted(before))
     failed = [one["error"] for one in answers if one.get("error")]
-    yield _check("no request failed", not failed, failed[:1] or (f"{len(answers)} requests",))
+    yield _check("no request failed", not failed, *failed[:1], f"{len(answers)} requests")
     changed = _first([one["ended"] for one in answers if one["version"] == good], at)
     measured |= {} if changed is None else {"rollback_s": changed - at}
     found = "it never did" if changed is None else f"{changed - at:.3f} s after the order"
-    yield _check("the good one answers in time", changed is not None and changed - at <= limit, (found,))
+    yield _check("the good one answers in time", changed is not None and changed - at <= limit, found)
     late = Counter(one["version"] for one in answers if one["began"] > at + limit)
-    yield _check("and only it, from then on", set(late) == {good}, (_counted(late),))
+    yield _check("and only it, from then on", set(late) == {good}, _counted(late))
 
 
-def _check(name: str, holds: bool, found: Sequence[str]) -> DrillCheck:
+def _check(name: str, holds: bool, *found: str) -> DrillCheck:
+    """A check with the first of these findings."""
     return DrillCheck(name=name, holds=holds, found=found[0])
-
-
-def _line(mark: TimedEvent) -> str:
-    return f"{mark.at:.6f} * {mark.name} {json.dumps(dict(mark.facts), sort_keys=True)}"
 
 
 def _run(facts: Facts) -> RunRecord:
@@ -343,11 +344,6 @@ def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def _id(store: Store, policy: str) -> str | None:
-    live = store.releases.live(policy)
-    return None if live is None else live.id
-
-
 def _is_open(one: Attempt, at: float) -> bool:
     return one.started_at <= at and (one.ended_at is None or one.ended_at > at)
 
@@ -358,10 +354,6 @@ def _after(one: Attempt, at: float) -> float:
 
 def _succeeded(one: Attempt) -> bool:
     return one.status is AttemptState.SUCCEEDED
-
-
-def _successes(tried: Sequence[Attempt]) -> int:
-    return sum(map(_succeeded, tried))
 
 
 def _is_done(one: Attempt, at: float) -> bool:
@@ -411,7 +403,7 @@ FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What a drill hands on, beside its marks."""
+    """What a drill returns, beside its marks."""
 
     run: str | None
     crash: str = ""  # the command that was the accident
@@ -421,7 +413,7 @@ class Story:
 def write_up(
     kind: str, folder: Path, told: Story, marks: Sequence[TimedEvent], limits: Mapping[str, float], *, began: float
 ) -> Path:
-    """The artifact of a drill that is over, with the evidence beside it; where it lies."""
+    """Writes the artifact of a finished drill and the evidence beside it; returns its path."""
     facts = gather(folder, told.run, marks, limits)
     (folder / EVENTS).write_text(events(facts), encoding="utf-8")
     write(folder / HEALTH, health(facts))
@@ -435,23 +427,15 @@ def write_up(
         "drill": kind,
         "generated_at": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
         "holdfast_version": version("holdfast"),
-        "crash_drill": {
-            "state_dir": ".",
-            "running_manifest_path": MANIFEST,
-            "crash_simulation_command": told.crash,
-        },
-        "resume_drill": {
-            "restart_command": told.restart,
-            "resumed_job_id": told.run,
-            "checkpoint_path": STORE,
-        },
+        "crash_drill": {"state_dir": ".", "running_manifest_path": MANIFEST, "crash_simulation_command": told.crash},
+        "resume_drill": {"restart_command": told.restart, "resumed_job_id": told.run, "checkpoint_path": STORE},
         "evidence": {
             "events_log_path": EVENTS,
             "health_snapshot_path": HEALTH,
             "operator_log_path": TRANSCRIPT,
             "sha256": {name: digest(folder / name) for name in kept},
         },
-        "marks": [{"name": one.name, "at": one.at, "facts": dict(one.facts)} for one in marks],
+        "marks": [asdict(one) for one in marks],
         "limits": dict(limits),
         "measured": dict(found.measured),
         "checks": [asdict(one) for one in found.checks],
@@ -462,9 +446,9 @@ def write_up(
 
 
 def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The artifact, and what of it is not true or does not pass; nothing: it is as it says, and the drill passed."""
+    """The artifact, and its problems; none: it is true, and the drill passed."""
     artifact = _read(path)
-    problems = [*_shape(artifact)]
+    problems = list(_shape(artifact))
     if problems:
         return artifact, tuple(problems)
     folder, kind = path.parent, str(artifact["drill"])
@@ -474,7 +458,7 @@ def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         found = recount(kind, facts)
     except (HoldfastError, OSError, ValueError, KeyError, IndexError) as error:
         return artifact, (f"cannot be computed again: {error}",)
-    told = [{"name": one.name, "holds": one.holds, "found": one.found} for one in found.checks]
+    told = [asdict(one) for one in found.checks]
     for was, now in zip(artifact["checks"], told, strict=False):
         if was != now:
             problems.append(f"{now['name']}: the artifact says {was.get('found')!r}, the evidence {now['found']!r}")
@@ -523,13 +507,13 @@ def _shape(artifact: Mapping[str, Any]) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found, why = json.loads(path.read_text(encoding="utf-8")), "is not an object"
     except OSError as error:
-        raise BadInput(str(path), why=error.strerror or str(error), remedy=f"give a drill's {NAME}") from None
+        found, why = None, error.strerror or str(error)
     except ValueError as error:
-        raise BadInput(str(path), why=f"is not JSON: {error}", remedy=f"give a drill's {NAME}") from None
+        found, why = None, f"is not JSON: {error}"
     if not isinstance(found, dict):
-        raise BadInput(str(path), why="is not an object", remedy=f"give a drill's {NAME}")
+        raise BadInput(str(path), why=why, remedy=f"give a drill's {NAME}")
     return found
 
 
