@@ -1,7 +1,7 @@
-"""The page of one proof: the verdict in a sentence, what would change it, and all that it rests on, in one HTML file.
+"""The page of one proof, in one HTML file: the verdict, what would change it, and the evidence.
 
-It shows what it is given: the figures are `prove`'s, the decision is `promote`'s. It needs no network and no script,
-and every text in it is data, whatever it looks like: task names come from outside.
+It needs no network and no script, and every text in it is data: task names come from outside. Plots are SVG paths in a
+frame of 1000 by 1000, which the page stretches; all words are page text beside them, readable on a phone and on paper.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from math import ceil, floor, isfinite, log10
 from statistics import fmean
 from typing import Any
@@ -20,12 +21,12 @@ from holdfast.operate.proof_view import MetricSequence, ProofTask, ProofView
 
 SIDE = 1000.0  # of the frame, in its own units
 ROUNDING = 1e-9  # 0.3 / 0.1 is a little below 3
-MOST_POINTS = 400  # more of them on one line are not seen
+MOST_POINTS = 400  # of one line; more are not visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisScale:
-    """Values from `low` to `high` along one side of the frame; what lies beyond is drawn at the edge."""
+    """Values from `low` to `high` along one side of the frame; values beyond are drawn at the edge."""
 
     low: float
     high: float
@@ -35,13 +36,13 @@ class AxisScale:
             raise BadInput(f"scale from {self.low} to {self.high}", why="the ends must be finite, and apart")
 
     def share(self, value: float) -> float:
-        """How far along the side it lies, from 0 to 1."""
+        """The position along the side, from 0 to 1."""
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvgMark:
-    """One shape: an SVG path, what kind of thing it is (the page gives it a colour), and its name if it has one."""
+    """One SVG path, its kind (which gives the colour), and its tooltip."""
 
     path: str
     kind: str
@@ -60,7 +61,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    described: str  # in one sentence, for those who do not see it
+    described: str  # in one sentence, for screen readers
     marks: tuple[SvgMark, ...]
     below: tuple[Word, ...] = ()  # along the lower side
     beside: tuple[Word, ...] = ()  # along the left side
@@ -68,7 +69,7 @@ class Plot:
 
 
 def ticks(scale: AxisScale, most: int = 6) -> list[float]:
-    """Round values within the scale, at most so many, evenly apart."""
+    """At most so many round values within the scale, evenly apart."""
     size = 10.0 ** floor(log10((scale.high - scale.low) / most))
     found = list[float]()
     for step in (size * factor for factor in (1.0, 2.0, 5.0, 10.0, 20.0)):
@@ -80,7 +81,7 @@ def ticks(scale: AxisScale, most: int = 6) -> list[float]:
 
 
 def around(values: Iterable[float], *, room: float = 0.08) -> AxisScale:
-    """A scale that holds all of these, with some room at both ends."""
+    """A scale with all of these values and some room at both ends."""
     held = list(values)
     low, high = min(held), max(held)
     spare = (high - low) * room or max(abs(high), 1.0) * room
@@ -88,7 +89,7 @@ def around(values: Iterable[float], *, room: float = 0.08) -> AxisScale:
 
 
 def thin(count: int, keep: Iterable[int] = (), most: int = MOST_POINTS) -> list[int]:
-    """Places of a long line that are worth drawing: the first, the last, the ones to keep and some between."""
+    """The points of a long line to draw: first, last, those to keep, and some between."""
     if count <= most:
         return list(range(count))
     spaced = {round(n * (count - 1) / (most - 1)) for n in range(most)}
@@ -101,13 +102,13 @@ def line(across: Sequence[float], up: Sequence[float], x: AxisScale, y: AxisScal
 
 
 def band(across: Sequence[float], lows: Sequence[float], highs: Sequence[float], x: AxisScale, y: AxisScale) -> str:
-    """What lies between two lines."""
+    """The area between two lines."""
     there, back = line(across, highs, x, y), line(across[::-1], lows[::-1], x, y)
     return f"{there}L{back[1:]}Z" if there else ""
 
 
 def level(value: float, y: AxisScale) -> str:
-    """A line right across at this height."""
+    """A horizontal line."""
     return f"M0 {_down(y, value)}H{SIDE:.0f}"
 
 
@@ -120,26 +121,22 @@ def box(left: float, right: float, bottom: float, top: float, *, x: AxisScale, y
 
 
 def dot(across: float, up: float, x: AxisScale, y: AxisScale) -> str:
-    """A line of no length: with round ends it is a circle, however the frame is stretched."""
+    """A line of length 0 with round ends: a circle, however the frame is stretched."""
     return f"M{_right(x, across)} {_down(y, up)}h0"
 
 
 def _right(x: AxisScale, value: float) -> str:
-    return _short(SIDE * x.share(value))
+    return f"{SIDE * x.share(value):.1f}".removesuffix(".0")
 
 
 def _down(y: AxisScale, value: float) -> str:
-    return _short(SIDE * (1.0 - y.share(value)))
-
-
-def _short(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
+    return f"{SIDE * (1.0 - y.share(value)):.1f}".removesuffix(".0")
 
 
 MOST_FAMILIES = 24
 MOST_COLOURS = 8
 LONGEST_NAME = 48  # letters of a task's name that the page shows
-LAST_NAMED = 1000  # so many tasks have a name under the pointer; more would make the page heavy
+LAST_NAMED = 1000  # tasks with a tooltip; more would make the page heavy
 
 
 @cache
@@ -186,7 +183,7 @@ def render(view: ProofView) -> str:
 
 
 def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()) -> Plot:
-    """A bar for each task, the best first: what the candidate did better than the baseline."""
+    """A bar for each task, best first: candidate minus baseline."""
     ordered = sorted(tasks, key=lambda task: (-task.difference, task.family))
     differences = [task.difference for task in ordered]
     x, y = AxisScale(low=0.0, high=len(ordered)), around([*differences, 0.0])
@@ -213,11 +210,11 @@ def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()
 
 
 def course(known: MetricSequence) -> Plot:
-    """The mean so far, the confidence sequence round it, the bar it has to pass, and where it was proved."""
+    """The running mean, its confidence sequence, the required bar, and where it was proved."""
     count = known.tasks
     places = thin(count, keep=[at - 1 for at in (known.proved_at, known.refuted_at) if at is not None])
-    means = _running(known.differences)
-    # The first bounds are all there is, and the first means are wild: they would press the rest flat.
+    means = [total / n for n, total in enumerate(accumulate(known.differences), start=1)]
+    # The first bounds and means are so wide that they would flatten the rest.
     shown = [*known.low[count // 2 :], *known.high[count // 2 :], *means[count // 8 :]]
     y = around([known.bar, 0.0, *shown])
     x = AxisScale(low=0.0 if count == 1 else 1.0, high=count)
@@ -249,7 +246,7 @@ def course(known: MetricSequence) -> Plot:
 
 
 def _row(view: ProofView, comparison: MetricComparison) -> dict[str, Any]:
-    """One line of the table of metrics, with its interval on a scale of its own, 0 in the middle."""
+    """One row of the metric table, with its interval on a scale of its own around 0."""
     low, high = comparison.interval.low, comparison.interval.high
     reach = max(abs(low), abs(high), comparison.margin) * 1.15 or 1.0
     x, y = AxisScale(low=-reach, high=reach), AxisScale(low=0.0, high=1.0)
@@ -285,13 +282,13 @@ def _told(task: ProofTask, metric: str) -> tuple[str, ...]:
 
 
 def _families(tasks: Sequence[ProofTask]) -> list[str]:
-    """Those that are listed; none when there is one, or when nearly each task is its own."""
+    """The families to list; none where there is one, or nearly one for each task."""
     found = sorted({task.family for task in tasks if task.family})
     return found if 1 < len(found) <= MOST_FAMILIES else []
 
 
 def _colour(task: ProofTask, families: Sequence[str]) -> str:
-    """Its family's, when they can be told apart by it; else whether it went better or worse."""
+    """By family where there are few; else better or worse."""
     if not families or len(families) > MOST_COLOURS:
         return "better" if task.difference > 0 else "worse"
     return f"family-{families.index(task.family)}" if task.family in families else "family-none"
@@ -306,11 +303,3 @@ def _split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
 
 def _heights(y: AxisScale, metric: str) -> tuple[Word, ...]:
     return tuple(Word(text=proof_view.tick(metric, value), top=100.0 * (1.0 - y.share(value))) for value in ticks(y))
-
-
-def _running(differences: Sequence[float]) -> list[float]:
-    total, means = 0.0, list[float]()
-    for count, difference in enumerate(differences, start=1):
-        total += difference
-        means.append(total / count)
-    return means

@@ -1,4 +1,8 @@
-"""What the page of a proof says: each metric in its own unit, the verdict as a sentence, and what would change it."""
+"""A proof as its page shows it, and the page's texts: each metric in its own unit, the verdict as a sentence, and what
+would change it.
+
+`publication` builds the view, `proof` renders it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from holdfast.contracts.evidence import Decision, MetricComparison, Outcome, Ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofTask:
-    """One task, its seeds averaged, by the metric that has to improve."""
+    """One task, its seeds averaged, by the primary metric."""
 
     name: str
     baseline: float
@@ -27,20 +31,19 @@ class ProofTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSequence:
-    """What was known of one metric's difference after each task; higher is better."""
+    """The confidence sequence of one metric's difference over tasks; higher is better."""
 
     metric: str
-    differences: Sequence[float]  # of each task, as they came in
+    differences: Sequence[float]  # of each task, in their order
     low: Sequence[float]  # the confidence sequence of their mean, after each
     high: Sequence[float]
-    bar: float  # what the difference has to be above: the least gain, or minus the margin
-    proved_at: int | None = None  # after so many tasks it was proved to be
-    refuted_at: int | None = None  # after so many it was proved not to be
+    bar: float  # the required difference: the least gain, or minus the margin
+    proved_at: int | None = None  # tasks after which it was proved
+    refuted_at: int | None = None  # tasks after which it was disproved
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        lengths = {len(self.differences), len(self.low), len(self.high)}
-        if lengths == {0} or len(lengths) > 1:
+        if not len(self.differences) == len(self.low) == len(self.high) > 0:
             why = f"{len(self.differences)} differences, {len(self.low)} and {len(self.high)} bounds"
             raise BadInput(f"course of {self.metric}", why=why, remedy="give one of each for every task, and one task")
 
@@ -56,7 +59,7 @@ class GateCriterion:
     found: str
     is_met: bool
     code: str = ""  # the reason code of its failure
-    blocks: bool = True  # whether it keeps a candidate back all by itself
+    blocks: bool = True  # whether it alone keeps a candidate back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class ProofView:
     candidate: str  # version
     primary: str  # the metric that has to improve
     verdict: Verdict
-    decision: Decision | None  # of the gate; None: it was not asked
+    decision: Decision | None  # of the gate, if there is one
     comparisons: Mapping[str, MetricComparison]  # by metric
     adjusted: Mapping[str, float] = field(default_factory=dict)  # p by metric, for all of them at once
     means: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # baseline and candidate by metric
@@ -77,7 +80,7 @@ class ProofView:
     facts: Mapping[str, str]  # who, what, when: title → text
     how: Sequence[str]  # it was computed
     missing: Sequence[str] = ()  # tasks that were left out
-    steps: Sequence[tuple[str, str]] = ()  # what can be done about it: a command, and what it does
+    steps: Sequence[tuple[str, str]] = ()  # commands that a reader can run, and what they do
 
 
 MINUS = "−"
@@ -88,19 +91,19 @@ MOST_REASONS = 3  # in the first lines; all of them are further down
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How a metric is written: as people know it, so a rise in safety cost is above 0 and worse, though the statistics
-    turn it round. Levels have a digit more than changes: two that were rounded would not differ by what is said."""
+    """How a metric is written. The statistics negate metrics where less is better; here they keep their usual sign.
+    Levels have one digit more than changes, so that the difference of two levels agrees with the change."""
 
     title: str
     level: str = "{:.4f}"  # one version's
     change: str = "{:+.3f}"
-    name: str = ""  # of what a change is counted in
+    name: str = ""  # the unit of a change
     factor: float = 1.0
-    sign: float = 1.0  # −1: less is better, and is compared with its sign turned round
+    sign: float = 1.0  # −1: less is better; the comparison negates it
     gain: str = "does better"  # what a candidate with a difference above 0 does
 
 
-TURNED = {  # what a difference above 0, and one below it, means of what is better when it is less
+TURNED = {  # a difference above 0, and below 0, of metrics where less is better
     "safety": ("safer", "less safe"),
     "latency": ("faster", "slower"),
     "cost": ("fewer tokens", "more tokens"),
@@ -117,16 +120,12 @@ UNITS = {
 @dataclass(frozen=True, slots=True)
 class ProofStatus:
     kind: str  # "promote", "hold", "reject", "blocked"
-    sign: str  # so that it is told by more than its colour
+    sign: str  # for readers who do not see the colour
     title: str
 
 
-STANDINGS = {
-    "promote": ProofStatus("promote", "✓", "Promote"),
-    "hold": ProofStatus("hold", "…", "Hold"),
-    "reject": ProofStatus("reject", "✕", "Reject"),
-    "blocked": ProofStatus("blocked", "■", "Blocked"),
-}
+SIGNS = {"promote": "✓", "hold": "…", "reject": "✕", "blocked": "■"}
+STANDINGS = {kind: ProofStatus(kind, sign, kind.capitalize()) for kind, sign in SIGNS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ class Card:
 
 
 def printable(text: str) -> str:
-    """Letters that show themselves: none that break lines, turn the direction of writing or are half a letter."""
+    """Replaces letters that break lines, turn the direction of writing or are half a pair."""
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
@@ -147,13 +146,13 @@ def unit(metric: str) -> Unit:
 
 
 def amount(metric: str, value: float) -> str:
-    """One version's level, as people know it: a latency is above 0 again."""
+    """The level of one version, with the usual sign."""
     known = unit(metric)
     return minus(known.level.format(value * known.factor * known.sign + 0.0))
 
 
 def change(metric: str, value: float) -> str:
-    """A difference, given so that above 0 is better, as people know it: candidate minus baseline."""
+    """Candidate minus baseline with the usual sign; the argument is positive where better."""
     return f"{_bare(metric, value)} {unit(metric).name}".rstrip()
 
 
@@ -170,12 +169,12 @@ def tick(metric: str, value: float) -> str:
 
 
 def less(metric: str) -> str:
-    """Said beside the changes of what is better when it is less."""
+    """The note beside a metric where less is better."""
     return "less is better" if unit(metric).sign < 0 else ""
 
 
 def gain(metric: str, value: float) -> str:
-    """A difference as the statistics have it: above 0 is better whatever is measured, as the command line has it."""
+    """A difference as in the statistics and on the command line: above 0 is better."""
     return f"{_gain(metric, value)} {unit(metric).name}".rstrip()
 
 
@@ -184,12 +183,12 @@ def gains(metric: str, low: float, high: float) -> str:
 
 
 def merit(metric: str) -> str:
-    """The title of a metric where above 0 is better: of a cost, what it takes away from."""
+    """The title of a metric where above 0 is better."""
     return {"Safety cost": "Safety"}.get(unit(metric).title, unit(metric).title)
 
 
 def means(metric: str, value: float) -> str:
-    """Said beside a gain whose sign is turned round, so that it is not taken for a rise."""
+    """The note beside a gain whose sign is negated."""
     better, worse = TURNED.get(metric, ("", ""))
     return better if value > 0 else worse if value < 0 else ""
 
@@ -201,7 +200,7 @@ def with_interval(comparison: MetricComparison) -> str:
 
 
 def standing(view: ProofView) -> ProofStatus:
-    """What happens now: a gate that was asked has the last word, else the criteria; neither makes up for a proof."""
+    """The status: a gate decides, else the criteria; neither replaces a proof."""
     outcome = view.verdict.outcome
     if outcome is Outcome.PROMOTE and (_is_closed(view) or (view.decision is None and unmet(view))):
         return STANDINGS["blocked"]
@@ -236,7 +235,7 @@ def headline(view: ProofView) -> str:
 
 
 def changes(view: ProofView) -> list[str]:
-    """What would make the verdict another one, sentence by sentence."""
+    """What would change the verdict, in sentences."""
     told = list[str]()
     if view.decision is not None and not view.decision.open:
         told.append(_listed("The gate is closed", [reason.text for reason in view.decision.reasons]))
@@ -261,7 +260,7 @@ def changes(view: ProofView) -> list[str]:
 
 
 def _asked_more(view: ProofView) -> list[str]:
-    """How much more could have been asked for, and would have been proved."""
+    """The strictest requirements that would still have been proved."""
     more, safety = list[str](), view.safety
     if view.course.low[-1] > view.course.bar:
         least = change(view.primary, view.course.low[-1])
@@ -275,7 +274,7 @@ def _asked_more(view: ProofView) -> list[str]:
 
 
 def _deciding(view: ProofView) -> MetricSequence:
-    """What keeps it from being promoted: the gain, unless that is proved and safety is not."""
+    """The sequence that decides: the gain, unless only safety is unproved."""
     if view.safety is not None and (_is_unsafe(view) or (view.course.proved_at and not view.safety.proved_at)):
         return view.safety
     return view.course
@@ -340,13 +339,13 @@ def course_proved(known: MetricSequence) -> str:
 
 
 def asked(known: MetricSequence) -> str:
-    """Where the difference has to lie."""
+    """The required range of the difference."""
     side = "below" if less(known.metric) else "above"
     return f"{side} {change(known.metric, known.bar) if known.bar else 0}"
 
 
 def speaks_turned(texts: Sequence[str]) -> bool:
-    """Whether reasons give a safety that is turned round, as gates compare it, where the page has its cost."""
+    """Whether reasons give a negated safety or latency, as gates compare it."""
     return any(re.search(r"\b(safety|latency) [+-]\d", text) for text in texts)
 
 
@@ -377,12 +376,12 @@ def _gain(metric: str, value: float) -> str:
 
 
 def signed(text: str) -> str:
-    """A number as it was formatted; nothing is neither above nor below 0."""
+    """A formatted number; 0 has no sign."""
     return minus(text) if text.strip("+-0.,") else "0"
 
 
 def minus(text: str) -> str:
-    """With the sign that is as wide as a plus."""
+    """With a minus sign as wide as a plus."""
     return text.replace("-", MINUS)
 
 

@@ -1,7 +1,7 @@
-"""A published proof as its page shows it: checked, read with the samples it rests on, and weighed again from them.
+"""Proofs computed again from their samples: a published one for its page, and the gate's decision about a version.
 
-Nothing is shown because a file says so: what cannot be computed again is refused. How a proof is published is
-`prove.report`'s business, how it looks is `proof`'s.
+Nothing is shown because a file says so: the samples are compared again and the same criteria are applied again. A proof
+that cannot be recomputed is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Decision, Episode, Evidence
+from holdfast.contracts.evidence import Decision, Episode, Evidence
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
@@ -40,7 +40,7 @@ NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """One proof and what it rests on, as it lies on disk."""
+    """One proof and its evidence, as on disk."""
 
     path: Path
     proof: Mapping[str, Any]
@@ -60,7 +60,7 @@ class Publication:
 
     @property
     def releases(self) -> tuple[str, str] | None:
-        """What the two are called in the store, where they were registered."""
+        """The names of both versions in the store, where they are registered."""
         said = self.proof.get("versions")
         return None if said is None else (str(said["baseline"]), str(said["trained"]))
 
@@ -73,7 +73,7 @@ class Publication:
 
 
 def read(path: Path) -> Publication:
-    """The publication of a proof; BadInput with the first problem of one that is not true."""
+    """Reads a published proof; BadInput with the first problem of a false one."""
     if not path.is_file():
         raise BadInput(
             f"proof {path}", why="there is no such file", remedy="'holdfast report list' shows what there is"
@@ -88,14 +88,8 @@ def read(path: Path) -> Publication:
     sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
     before, after = (tuple(_episode(sample) for sample in side["samples"]) for side in sides)
     report = _json(_beside(path, proof, "significance"))
-    return Publication(
-        path=path,
-        proof=proof,
-        significance=report["significance"],
-        weighing=report["weighing"],
-        baseline=before,
-        candidate=after,
-    )
+    recorded = {name: report[name] for name in ("significance", "weighing")}
+    return Publication(path=path, proof=proof, baseline=before, candidate=after, **recorded)
 
 
 def weighing(
@@ -157,7 +151,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
-    """Where a report of this kind lies by now; `validate` found it, so it is in one of these places."""
+    """The current place of a report of this kind; `validate` has found it in one of these."""
     run, made = str(proof["run_id"]), document.read_moment(str(proof["generated_at"]))
     root = next(folder for folder in path.absolute().parents if folder.name == "reports")
     places = (document.active_path(kind, run), document.archived_path(kind, run, made))
@@ -187,7 +181,7 @@ def _safety(how: ComparisonConfig, _: Sequence[str], before: matrix.Matrix, afte
 
 
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
-    """Each edge of the sequence errs with a chance of α, as the verdict does: it passes the bar where it is proved."""
+    """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
     far, alpha = reach(how, metric), min(how.alpha, 0.49)
     bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
     return MetricSequence(
@@ -203,7 +197,7 @@ def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[fl
 
 
 def _sequential(*courses: MetricSequence | None) -> list[GateCriterion]:
-    """What decides: the tests that hold however often one looks."""
+    """The tests that decide: they stay valid at every interim look."""
     return [
         GateCriterion(
             name=f"{proof_view.unit(known.metric).title}, however often one looks",
@@ -223,26 +217,14 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
     interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
     # These are by one look at the end; the sequential ones before them decide.
     sure, safety = proof_view.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    gain, least = f"{found['mean_delta']:+.4f}", f"at least {wanted['min_reward_delta']:g}"
+    rise, most = f"{safety['safety_regression_delta']:+.4f}", f"at most {safety['max_safety_regression']:g}"
+    p_value, most_p = proof_view.p(found["p_value"]), f"at most {wanted['max_p_value']:g}"
     rows = (
-        (
-            "Gain in reward",
-            f"at least {wanted['min_reward_delta']:g}",
-            f"{found['mean_delta']:+.4f}",
-            "reward_gain_below_threshold",
-        ),
-        (
-            "p of the gain, by one look",
-            f"at most {wanted['max_p_value']:g}",
-            proof_view.p(found["p_value"]),
-            "p_value_above_threshold",
-        ),
+        ("Gain in reward", least, gain, "reward_gain_below_threshold"),
+        ("p of the gain, by one look", most_p, p_value, "p_value_above_threshold"),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
-        (
-            "Rise in safety cost",
-            f"at most {safety['max_safety_regression']:g}",
-            f"{safety['safety_regression_delta']:+.4f}",
-            SAFETY_REGRESSION,
-        ),
+        ("Rise in safety cost", most, rise, SAFETY_REGRESSION),
     )
     listed = [
         GateCriterion(name=n, wanted=w, found=proof_view.minus(f), is_met=c not in reasons, code=c)
@@ -262,20 +244,20 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
 
 
 def _steady(weighed: ComparisonResult) -> list[GateCriterion]:
-    """Whether other seeds, or fewer of the tasks, would have said the same."""
+    """Whether other seeds, or fewer tasks, give the same result."""
     names = {"seed": ("Other seeds", "seed_reproducibility"), "sample": ("Fewer tasks", "sample_sensitivity")}
-    return [_band(*names[kind], band) for kind, band in weighed.bands.items() if kind in names]
-
-
-def _band(name: str, code: str, band: Band) -> GateCriterion:
-    return GateCriterion(
-        name=name,
-        wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
-        found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
-        is_met=band.within,
-        code=f"checkpoint_promotion_blocked_{code}",
-        blocks=False,  # where a gate was asked for it, the gate says so
-    )
+    return [
+        GateCriterion(
+            name=names[kind][0],
+            wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
+            found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
+            is_met=band.within,
+            code=f"checkpoint_promotion_blocked_{names[kind][1]}",
+            blocks=False,  # the gate decides, where it requires it
+        )
+        for kind, band in weighed.bands.items()
+        if kind in names
+    ]
 
 
 def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> dict[str, str]:
@@ -299,7 +281,7 @@ def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> 
 
 
 def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
-    """What a reader can do now, as commands."""
+    """Commands for the reader."""
     steps = [(f"holdfast report show {published.run}", "every figure of the proof, computed again from its samples")]
     if published.releases is None:
         return tuple(steps)
@@ -337,32 +319,32 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputedDecision:
     history: tuple[LedgerEntry, ...]  # of this version
-    entries: int  # of the whole ledger, whose chain holds
-    evidence: Evidence | None
-    decision: Decision | None  # the gate's, as it was recorded
-    again: Decision | None  # made now, from the samples
+    entries: int  # of the whole ledger, whose chain is valid
+    evidence: Evidence | None = None
+    decision: Decision | None = None  # the gate's, as recorded
+    again: Decision | None = None  # made now, from the samples
     episodes: int = 0
-    proof: str | None = None  # where the published one lies
-    problems: tuple[str, ...] = ()  # what was changed behind the ledger's back, or does not follow from the samples
+    proof: str | None = None  # the path of the published one
+    problems: tuple[str, ...] = ()  # changed files, and figures that do not follow from the samples
 
     @property
     def agrees(self) -> bool:
-        """Whether the recorded decision follows from the samples; a version that no gate decided about has none."""
+        """Whether the recorded decision follows from the samples, or there is none."""
         return not self.problems and self.is_same
 
     @property
     def is_same(self) -> bool:
-        """Whether deciding once more comes to the same."""
+        """Whether the recomputed decision is the same."""
         if self.decision is None or self.again is None:
             return self.decision is None
-        live = {"baseline_is_not_live"}  # about the moment, not about the samples
+        live = {"baseline_is_not_live"}  # about that moment, not about the samples
         codes = [{one.code for one in made.reasons} - live for made in (self.decision, self.again)]
         was_open = self.decision.open or {one.code for one in self.decision.reasons} == live
         return was_open == self.again.open and (was_open or codes[0] == codes[1])
 
 
 def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
-    """Raises StoreCorrupt with the place when the ledger, the evidence or the samples were changed."""
+    """The decision about a version; StoreCorrupt where the ledger, the evidence or the samples were changed."""
     entries = store.ledger.verify()
     # `to`: whom a rollback made live
     named = ("add", "move", "refuse", "accept", "roll_back", "to", "retired", "restore")
@@ -372,9 +354,7 @@ def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
     decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
     problems = [one for one in store.releases.recount() if release.id in one]
     if not decided:
-        return RecomputedDecision(
-            history=history, entries=entries, evidence=None, decision=None, again=None, problems=tuple(problems)
-        )
+        return RecomputedDecision(history=history, entries=entries, problems=tuple(problems))
     evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
     decision = decode(Decision, dict(decided[-1]["decision"]))
     weighed, again, episodes = _again(store, evidence)
@@ -385,7 +365,8 @@ def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
             for name in figures
             if getattr(weighed, name) != getattr(evidence, name)
         ]
-    proof = _proof(store, evidence, decision)
+    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
+    proof = None if path is None else str(path)
     problems += _changed(release, proof, decided[-1].get("proof"))
     return RecomputedDecision(
         history=history,
@@ -400,7 +381,7 @@ def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
 
 
 def _changed(release: Release, proof: str | None, sha256: object) -> list[str]:
-    """Whether the published proof is the one that the ledger knows; those of before have no hash there."""
+    """Compares the published proof with the hash in the ledger; old entries have none."""
     if not sha256:
         return []
     if proof is None:
@@ -428,8 +409,3 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         bands=found.bands,
     )
     return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)
-
-
-def _proof(store: Store, evidence: Evidence, decision: Decision) -> str | None:
-    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
-    return None if path is None else str(path)
