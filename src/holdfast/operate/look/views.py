@@ -58,7 +58,7 @@ def overview(store: Store, *, now: float) -> Brief:
     `pace`: finished and failed attempts over the last minute, or over the part of it that the newest ones cover.
     """
     newest = store.runs.newest(most=20)
-    chosen = _chosen(newest)
+    chosen = current_run(newest)
     recent = store.figures.pace()
     services = [one for one in newest if one.kind == SERVED]
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
@@ -329,12 +329,12 @@ def health(store: Store, *, now: float) -> Brief:
     Three failures in a row are failing; one, or any in the last minute, is degraded; without a run it is unknown.
     The gate passes only when healthy and not paused; a pause makes healthy degraded. A cycle is a minute.
     """
-    chosen = _chosen(store.runs.newest(most=20))
+    chosen = current_run(store.runs.newest(most=20))
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
     return _judged(store, chosen, shown, store.figures.pace(), now)
 
 
-def _chosen(newest: Sequence[RunRecord]) -> RunRecord | None:
+def current_run(newest: Sequence[RunRecord]) -> RunRecord | None:
     """The newest that runs, else the newest."""
     return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
 
