@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contracts.access import Role, Token
-from holdfast.contracts.errors import BadInput
 from holdfast.store.store import Store
 
 Clock = Callable[[], float]  # unix seconds
@@ -99,8 +98,6 @@ class RateLimiter:
     """A token bucket for each key: so many requests a second, and a burst."""
 
     def __init__(self, per_s: float, burst: float, clock: Clock) -> None:
-        if not per_s > 0.0 or not burst >= 1.0:
-            raise BadInput(f"limit of {per_s} a second, {burst} at once", why="would let nobody through")
         self._per_s, self._burst, self._clock = per_s, float(burst), clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key → how many were left, when
 

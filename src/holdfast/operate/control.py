@@ -55,8 +55,7 @@ class Argument:
     """An optional argument of a command."""
 
     help: str
-    choices: tuple[str, ...] = ()  # none: any text
-    default: str | None = None
+    choices: tuple[str, ...] = ()  # none: any text; else the first is the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +69,7 @@ class CommandKind:
     args: Mapping[str, Argument] = field(default_factory=dict)
 
 
-MODE = Argument(
-    help="drain lets running rollouts finish; freeze hands them back.", choices=("drain", "freeze"), default="drain"
-)
+MODE = Argument(help="drain lets running rollouts finish; freeze hands them back.", choices=("drain", "freeze"))
 TO = Argument(help="The version to go back to; else the last one known to be good.")
 ACTIONS: Mapping[str, CommandKind] = {
     name: CommandKind(name=name, role=Role.OPERATOR, subject=subject, help=text, args=args)

@@ -131,7 +131,7 @@ def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     return found
 
 
-def heeding(
+def feature_reader(
     store: Store, *, key: str, clock: Clock, environment: Environment
 ) -> Callable[[Sequence[StepRecord]], Features]:
     """Returns a reader of the features before each step of a run; diverging learning is switched off.

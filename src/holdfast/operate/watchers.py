@@ -125,7 +125,7 @@ async def changed(changes: Changes, *, most_s: float, seen: dict[str, int]) -> l
     return found
 
 
-class Watchman:
+class AlertWatcher:
     """Evaluates the rules while `run` runs; `look` does it once."""
 
     def __init__(
@@ -332,15 +332,12 @@ class Webhook:
     """POSTs each alert as JSON; anything below 300 is delivered. Redirects are not followed."""
 
     url: str
-    tries: int = TRIES
     timeout_s: float = TIMEOUT_S
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise BadInput(f"webhook {self.url!r}", why="is not an address of the web", remedy="begin with https://")
-        if self.tries < 1 or not self.timeout_s > 0:
-            raise BadInput(f"webhook: tries = {self.tries}, timeout_s = {self.timeout_s}", why="must be above 0")
 
     async def __call__(self, alert: Alert, /) -> None:
         import aiohttp
@@ -348,7 +345,7 @@ class Webhook:
         limit = aiohttp.ClientTimeout(total=self.timeout_s)
         why = ""
         async with aiohttp.ClientSession(timeout=limit) as session:
-            for tried in range(self.tries):
+            for tried in range(TRIES):
                 if tried:
                     await self.pause(PAUSE_S * 2.0 ** (tried - 1))
                 try:
@@ -358,4 +355,4 @@ class Webhook:
                         why = f"answered {answer.status}"
                 except (aiohttp.ClientError, TimeoutError) as error:
                     why = type(error).__name__
-        raise OSError(f"webhook {self.url}: {why}, after {self.tries} tries")
+        raise OSError(f"webhook {self.url}: {why}, after {TRIES} tries")

@@ -228,7 +228,7 @@ async def test_a_stream_ends_when_nobody_can_tell_whether_it_may_go_on(
     monkeypatch.setattr(room.store.tokens, "find", find)
     keeper = AuthMiddleware(TokenGuard(room.store, hand), hand)
     headers = [(b"authorization", f"Bearer {room.tokens['viewer']}".encode())]
-    served = control_room.ControlRoom(store=room.store, clock=hand, doorkeeper=keeper)
+    served = control_room.ControlRoom(store=room.store, clock=hand, authenticator=keeper)
     assert not await served._listening(Request({"type": "http", "headers": headers}))()
 
 

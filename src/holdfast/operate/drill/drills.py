@@ -238,7 +238,6 @@ class Load:
     tasks: int
     seconds: float  # of one task
     workers: int = 8
-    seed: int = 0
 
     def config(self) -> dict[str, Any]:
         # Of different length, so that they do not all end at once: half to three halves of it, evenly spread.

@@ -128,7 +128,7 @@ class ControlRoom:
 
     store: Store
     clock: Clock
-    doorkeeper: AuthMiddleware
+    authenticator: AuthMiddleware
     town: TownPage | None = None
     stream_s: float = STREAM_S
     gateway: Gateway = field(init=False)
@@ -145,14 +145,14 @@ class ControlRoom:
         if not isinstance(token, str) or set(body) != {"token"}:
             raise BadInput("token", why="is missing", remedy='send {"token": "hf_…"} and nothing else')
         answer, name = _json({"ok": True}), cookie_name(asked)
-        cookie = await self.doorkeeper.log_in(asked, token)
-        self.doorkeeper.sessions.close(asked.cookies.get(name))  # the one before is over
+        cookie = await self.authenticator.log_in(asked, token)
+        self.authenticator.sessions.close(asked.cookies.get(name))  # the one before is over
         answer.set_cookie(name, cookie, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
 
     async def log_out(self, asked: Request) -> Response:
         name = cookie_name(asked)
-        self.doorkeeper.sessions.close(asked.cookies.get(name))
+        self.authenticator.sessions.close(asked.cookies.get(name))
         answer = _json({"ok": True})
         answer.delete_cookie(name, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
@@ -172,7 +172,7 @@ class ControlRoom:
 
         async def is_known() -> bool:
             try:
-                return time.monotonic() < until and await self.doorkeeper.who(asked) is not None
+                return time.monotonic() < until and await self.authenticator.who(asked) is not None
             except Refusal:  # unknown now: the stream ends, and a valid listener reconnects
                 return False
 
@@ -339,7 +339,7 @@ def app(
     *,
     clock: Clock = time.time,
     town: TownPage | None = None,
-    doorkeeper: AuthMiddleware | None = None,
+    authenticator: AuthMiddleware | None = None,
     stream_s: float = STREAM_S,
     is_behind_tls: bool = False,
 ) -> Starlette:
@@ -347,8 +347,8 @@ def app(
 
     `is_behind_tls`: browsers use https, through a proxy that uses http.
     """
-    keeper = doorkeeper or AuthMiddleware(TokenGuard(store, clock), clock)
-    room = ControlRoom(store=store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s)
+    keeper = authenticator or AuthMiddleware(TokenGuard(store, clock), clock)
+    room = ControlRoom(store=store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s)
 
     def admit(asked: Request) -> None:
         """The middleware has admitted the caller."""
@@ -363,7 +363,7 @@ def app(
         routes.append(Mount("/town", Badged(town, room._listening)))
     application = Starlette(
         routes=routes,
-        middleware=[Middleware(Entrance, doorkeeper=keeper, is_behind_tls=is_behind_tls)],
+        middleware=[Middleware(Entrance, authenticator=keeper, is_behind_tls=is_behind_tls)],
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,

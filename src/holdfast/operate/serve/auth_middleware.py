@@ -225,8 +225,8 @@ class Entrance:
     `is_behind_tls`: callers use https, though a proxy reaches us by http.
     """
 
-    def __init__(self, app: ASGIApp, doorkeeper: AuthMiddleware, *, is_behind_tls: bool = False) -> None:
-        self._app, self._doorkeeper, self._is_behind_tls = app, doorkeeper, is_behind_tls
+    def __init__(self, app: ASGIApp, authenticator: AuthMiddleware, *, is_behind_tls: bool = False) -> None:
+        self._app, self._authenticator, self._is_behind_tls = app, authenticator, is_behind_tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -245,7 +245,7 @@ class Entrance:
         asked = Request(scope, receive)
         if scope["path"] not in OPEN:  # asked.url would depend on the Host header
             try:
-                scope["caller"] = await self._doorkeeper.admit(asked)
+                scope["caller"] = await self._authenticator.admit(asked)
             except Refusal as error:
                 await _turned_away(asked, error)(scope, receive, kept)
                 return
