@@ -25,6 +25,20 @@ from holdfast.store.blobs import write_atomically
 from holdfast.store.checkpoints import damage_of
 from holdfast.store.store import Store
 
+UNDRIVEN = frozenset({"otlp"})  # kinds of runs without a driver: others report to them
+LEASE_S = 10.0  # where the settings have none
+SILENT_S = 30.0  # a run whose driver was silent for longer is dead
+PAGE = 500
+ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # desired state → command
+# The command that resumes a run, by its kind; the last one finds its unfinished run by itself.
+COMMANDS: Mapping[str, str] = {
+    "optimize": "optimize --resume {run}",
+    "improve": "improve --resume {run}",
+    "prove": "prove run --resume {run}",
+    "sft": "policy train --resume {run}",
+    "quickstart": "quickstart",
+}
+Source = Literal["primary", "fallback", "base"]
 VERSION = 1
 LOOKED = 200  # of the run's entries in the ledger, the newest
 STATES: Mapping[DesiredState, str] = {  # in the words of the report
@@ -108,22 +122,6 @@ def _training(store: Store, run: RunRecord) -> dict[str, Any]:
         "error": run.error,
         "outcomes": {str(kind): outcomes[kind] for kind in ANSWERED},
     }
-
-
-UNDRIVEN = frozenset({"otlp"})  # kinds of runs that show no signs of life: who reports to them comes and goes
-LEASE_S = 10.0  # of runs whose settings say nothing of it
-SILENT_S = 30.0  # a run whose driver was silent for longer is dead
-PAGE = 500
-ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # what is wanted → the order that says so
-# What takes a run up, by its kind; the last one finds by itself which of its runs was not ended.
-COMMANDS: Mapping[str, str] = {
-    "optimize": "optimize --resume {run}",
-    "improve": "improve --resume {run}",
-    "prove": "prove run --resume {run}",
-    "sft": "policy train --resume {run}",
-    "quickstart": "quickstart",
-}
-Source = Literal["primary", "fallback", "base"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
