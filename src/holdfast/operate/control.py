@@ -344,8 +344,15 @@ def _recovery(store: Store, command: Command, run: RunRecord) -> ActionPlan:
         kept = None if found.checkpoint is None else found.checkpoint.id
         return {**_counts(store, run.id), "checkpoint": kept, "checkpoint_source": found.source}
 
-    states = {"before": _state(run), "after": after}
-    return ActionPlan(subject=run.id, run=run.id, is_change=is_change, affected=affected, first=first, **states)
+    return ActionPlan(
+        subject=run.id,
+        run=run.id,
+        before=_state(run),
+        after=after,
+        is_change=is_change,
+        affected=affected,
+        first=first,
+    )
 
 
 @contextmanager

@@ -340,7 +340,7 @@ def _two_versions(scratch: Scratch, policy: str) -> None:
 
 def _past_the_gate(scratch: Scratch, release: str, to: Stage, share: int | None = None) -> None:
     with open_store(str(scratch.store)) as opened:
-        by = {"who": "drill", "why": "past the gate"}
+        by: dict[str, Any] = {"who": "drill", "why": "past the gate"}
         opened.releases.move(release, to, expect=Stage.CANDIDATE, share=share, now=time.time(), **by).result()
 
 

@@ -198,7 +198,7 @@ def _written(path: Path | None) -> str | None:
 
 
 def _told(bundle: Bundle) -> dict[str, Any]:
-    parts = {"benchmark": bundle.benchmark, "safety": bundle.safety, "operations": bundle.operations}
+    parts: dict[str, Any] = {name: getattr(bundle, name) for name in ("benchmark", "safety", "operations")}
     sections: dict[str, Any] = {name: {**asdict(one), "pass": one.passes} for name, one in parts.items()}
     for one in sections.values():
         one.pop("passes", None)

@@ -104,7 +104,7 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
             run=found,
             tries={one.id: (one, tuple(store.views.attempts(one.id))) for one in rollouts},
             problems=tuple(problems),
-            live={name: live and live.id for name in store.releases.policies() for live in [store.releases.live(name)]},
+            live={one: live.id if (live := store.releases.live(one)) else None for one in store.releases.policies()},
         )
 
 
